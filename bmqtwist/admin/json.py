@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bmqtwist.admin import results
-from bmqtwist.admin.commands import TABLE, Value
+from bmqtwist.admin.commands import Entry, Value
 from bmqtwist.admin.text import (
     PRIMARY_QUEUE_ID,
     UNASSIGNED_QUEUE_ID,
@@ -17,11 +17,11 @@ from bmqtwist.admin.text import (
     whole_ratio,
     window_states,
 )
-from bmqtwist.broker.stop_progress import StopProgress
 from bmqtwist.view.snapshot import (
     AppState,
     AssignedQueue,
     ClusterSnapshot,
+    DomainState,
     ElectorState,
     FileState,
     HandleState,
@@ -29,6 +29,7 @@ from bmqtwist.view.snapshot import (
     NodeRole,
     NodeState,
     PartitionSnapshot,
+    QueueState,
     StorageState,
     SubstreamState,
 )
@@ -36,27 +37,16 @@ from bmqtwist.view.snapshot import (
 Tree = dict[str, Any]
 
 
-def print_json(result: results.Result, pretty: bool) -> str:
-    """The answer as JSON in one line, or (`pretty`) indented by 4 with a newline at the end."""
-    tree = to_tree(result)
+def dump(tree: Tree, pretty: bool) -> str:
+    """JSON in one line, or (`pretty`) indented by 4 with a newline at the end."""
     if pretty:
         return json.dumps(tree, indent=4, ensure_ascii=False).replace("/", "\\/") + "\n"
     return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).replace("/", "\\/")
 
 
-def to_tree(result: results.Result) -> Tree:
-    """The answer as JSON values; several nodes' answers under one key."""
-    if isinstance(result, results.Responses):
-        return {"responses": [{"sourceNodeDescription": node, "result": to_tree(answer)}
-                              for node, answer in result.answers]}
-    if isinstance(result, results.Look):
-        return {result.name: result.tree}
-    if isinstance(result, results.Transitions):
-        return {result.name: _story(result)}
-    key, build = _BUILDERS[type(result)]
-    if isinstance(result, results.ClusterStatusResult) and result.cluster.remote:
-        key = "clusterProxyStatus"
-    return {key: build(result)}
+def compact(tree: Mapping[str, Any]) -> str:
+    """JSON in one line, as a string in JSON."""
+    return json.dumps(tree, separators=(",", ":"))
 
 
 def _timestamp(wall: float) -> str:
@@ -68,44 +58,48 @@ def _value(value: Value) -> Tree:
     return {value.kind: {} if value.kind == "theNull" else value.value}
 
 
-def _help(result: results.HelpText) -> Tree:
-    return {"commands": [{"command": entry.syntax,
-                          "description": entry.summary if result.plumbing else entry.help or entry.summary}
-                         for entry in TABLE if not entry.ours], "isPlumbing": result.plumbing}
+def help_tree(listed: tuple[bool, Sequence[Entry]]) -> Tree:
+    """HELP."""
+    plumbing, entries = listed
+    return {"commands": [{"command": entry.syntax, "description": entry.summary if plumbing else entry.help or entry.summary}
+                         for entry in entries], "isPlumbing": plumbing}
 
 
 def _meter(meter: MeterSnapshot) -> Tree:
     tree: Tree = {
         "name": meter.name, "isDisabled": meter.disabled, "numMessages": meter.messages,
-        "messageCapacity": meter.message_capacity, "numMessagesReserved": meter.messages_reserved,
-        "numBytes": meter.bytes, "byteCapacity": meter.byte_capacity, "numBytesReserved": meter.bytes_reserved}
+        "messageCapacity": meter.message_capacity, "numMessagesReserved": 0,
+        "numBytes": meter.bytes, "byteCapacity": meter.byte_capacity, "numBytesReserved": 0}
     if meter.parent is not None:
         tree["parent"] = _meter(meter.parent)
     return tree
 
 
-def _storages(storages: Iterable[StorageState]) -> Tree:
+def storages(found: Iterable[StorageState]) -> Tree:
+    """Stored queues, the largest first."""
     return {"storages": [{"queueUri": one.uri, "queueKey": one.key, "partitionId": one.partition_id,
                           "numMessages": one.messages, "numBytes": one.bytes, "isPersistent": one.persistent,
                           "internalQueueId": one.internal_id}
-                         for one in sorted(storages, key=lambda one: -one.bytes)]}
+                         for one in sorted(found, key=lambda one: -one.bytes)]}
 
 
-def _domain_info(result: results.DomainInfo) -> Tree:
-    domain = result.domain
+def domain_info(domain: DomainState) -> Tree:
+    """A domain."""
     return {"name": domain.name, "configJson": domain.config_json, "clusterName": domain.cluster,
             "capacityMeter": _meter(domain.meter), "queueUris": [queue.uri for queue in domain.queues],
-            "storageContent": _storages(one for one in domain.storages if one.messages)}
+            "storageContent": storages(one for one in domain.storages if one.messages)}
 
 
-def _purge_report(result: results.PurgeReport) -> Tree:
+def purge_report(result: results.PurgeReport) -> Tree:
+    """What was purged."""
     rows: list[Tree] = [{"queue": {"queueUri": row.uri, "appId": row.app_id, "appKey": row.app_key,
                                    "numMessagesPurged": row.messages, "numBytesPurged": row.bytes}}
                         for row in sorted(result.purged, key=lambda row: -row.bytes)]
     return {"queues": rows + [{"error": {"message": message}} for message in result.errors]}
 
 
-def _queue_contents(result: results.QueueContents) -> Tree:
+def queue_contents(result: results.QueueContents) -> Tree:
+    """Stored messages."""
     return {"messages": [{"guid": message.guid, "sizeBytes": message.size,
                           "arrivalTimestamp": _timestamp(message.arrived)} for message in result.messages],
             "offset": result.offset, "totalQueueMessages": result.total}
@@ -133,8 +127,8 @@ def _substream(substream: SubstreamState) -> Tree:
 def _handle(handle: HandleState) -> Tree:
     return {"clientDescription": f"0x{handle.ident:012x}  ~ {handle.client}",
             "parametersJson": handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count,
-                                                handle.write_count, handle.admin_count),
-            "isClientClusterMember": handle.cluster_member,
+                                                handle.write_count),
+            "isClientClusterMember": False,
             "subStreams": [_substream(substream) for substream in handle.substreams]}
 
 
@@ -147,8 +141,8 @@ def _app(app: AppState) -> Tree:
             "roundRobinRouter": {"consumers": consumers}}
 
 
-def _queue_internals(result: results.QueueInternalsResult) -> Tree:
-    queue = result.queue
+def queue_internals(queue: QueueState) -> Tree:
+    """An open queue."""
     primary = queue.role is NodeRole.PRIMARY
     flags = read = write = 0
     for handle in queue.handles:
@@ -183,10 +177,11 @@ def _queue_internals(result: results.QueueInternalsResult) -> Tree:
             "appStates": [_app(app) for app in queue.apps]}}}}}
 
 
-def _cluster_list(result: results.ClusterList) -> Tree:
-    return {"clusters": [{"locality": "remote" if cluster.remote else "local", "name": cluster.name,
+def cluster_list(clusters: Iterable[ClusterSnapshot]) -> Tree:
+    """All clusters with their nodes."""
+    return {"clusters": [{"locality": "local", "name": cluster.name,
                           "nodes": [{"hostName": node.name, "nodeId": node.node_id, "dataCenter": node.data_center}
-                                    for node in cluster.nodes]} for cluster in result.clusters]}
+                                    for node in cluster.nodes]} for cluster in clusters]}
 
 
 def _nodes(nodes: Iterable[NodeState]) -> Tree:
@@ -235,52 +230,51 @@ def _partition(part: PartitionSnapshot) -> Tree:
         "fileSets": [{"dataFileName": part.data_file, "aliasedBlobBufferCount": part.aliased}], "activeFileSet": active,
         "totalMappedBytes": sum(file["positionBytes"] for file in active.values()),
         "numOutstandingRecords": part.records, "numUnreceiptedMessages": part.unreceipted,
-        "naglePacketCount": part.batch, "storageContent": _storages(part.storages)}
+        "naglePacketCount": part.batch, "storageContent": storages(part.storages)}
     return {"partitionId": part.partition_id, "state": "open", "summary": summary}
 
 
-def _summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Tree:
+def storage_summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Tree:
+    """Some or all partitions."""
     return {"clusterFileStoreLocation": location, "fileStores": [_partition(part) for part in partitions]}
 
 
-def _cluster_status(cluster: ClusterSnapshot) -> Tree:
-    description = f"Cluster ({cluster.name})"
-    if cluster.remote:
-        active = {"activeNodeDescription": cluster.active_node} if cluster.active_node else {}
-        return {"description": description} | active | {
-            "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
-                                "queuesInfo": _queues(cluster)}
+def cluster_status(cluster: ClusterSnapshot) -> Tree:
+    """A cluster in full."""
     return {
-        "name": cluster.name, "description": description, "selfNodeDescription": cluster.self_node,
+        "name": cluster.name, "description": f"Cluster ({cluster.name})", "selfNodeDescription": cluster.self_node,
         "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
         "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),
-        "clusterStorageSummary": _summary(cluster.storage_location, cluster.partitions)}
+        "clusterStorageSummary": storage_summary(cluster.storage_location, cluster.partitions)}
 
 
-def _queue_helper(result: results.QueueHelper) -> Tree:
-    cluster = result.cluster
+def queue_helper(cluster: ClusterSnapshot) -> Tree:
+    """Which queues are assigned where."""
     domains: dict[str, int] = {}
     for queue in cluster.queues:
         domains[queue.domain] = domains.get(queue.domain, 0) + 1
     return {
-        "clusterName": cluster.name, "locality": "remote" if cluster.remote else "local",
+        "clusterName": cluster.name, "locality": "local",
         "numQueues": len(cluster.queues), "numQueueKeys": len({queue.key for queue in cluster.queues}),
-        "numPendingReopenQueueRequests": cluster.pending_reopens,
+        "numPendingReopenQueueRequests": 0,
         "domains": [{"name": name, "numAssignedQueues": count, "loaded": True} for name, count in domains.items()],
-        "queues": [{"uri": queue.uri, "numInFlightContexts": queue.in_flight, "isAssigned": True,
-                    "isPrimaryAvailable": queue.primary_available, "id": _internal_id(queue), "subIds": [],
+        "queues": [{"uri": queue.uri, "numInFlightContexts": 0, "isAssigned": True,
+                    "isPrimaryAvailable": True, "id": _internal_id(queue), "subIds": [],
                     "partitionId": queue.partition_id, "primaryNodeDescription": queue.primary, "key": queue.key,
                     "isCreated": queue.created, "contexts": []} for queue in cluster.queues]}
 
 
-def _story(result: results.Transitions) -> list[Tree]:
+def transitions(result: results.Transitions) -> list[Tree]:
+    """The transitions of a state machine."""
     return [{"secondsAgo": result.now - each.at, "before": each.before, "after": each.after, "cause": each.cause}
             for each in result.transitions]
 
 
-def _stop_status(progress: StopProgress | None) -> Tree:
+def stop_status(result: results.StopStatus) -> Tree:
+    """Progress of the graceful stop."""
+    progress = result.progress
     if progress is None:
         return {"stopping": False}
     clusters = [{"name": each.title, "secondsLeft": each.seconds_left, "partitions": list(each.partitions),
@@ -290,29 +284,11 @@ def _stop_status(progress: StopProgress | None) -> Tree:
             "clusters": clusters}
 
 
-def _tunable(tunable: results.Tunable) -> Tree:
-    return {"name": tunable.name, "value": _value(tunable.value), "description": tunable.description}
+def tunable(one: results.Tunable) -> Tree:
+    """A tunable."""
+    return {"name": one.name, "value": _value(one.value), "description": one.description}
 
 
-_BUILDERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    results.Success: ("success", lambda result: {}),
-    results.Error: ("error", lambda result: {"message": result.message}),
-    results.HelpText: ("help", _help),
-    results.DomainInfo: ("domainInfo", _domain_info),
-    results.PurgeReport: ("purgedQueues", _purge_report),
-    results.QueueContents: ("queueContents", _queue_contents),
-    results.QueueInternalsResult: ("queueInternals", _queue_internals),
-    results.StatsResult: ("stats", lambda result: json.dumps(result.tree, separators=(",", ":"))),
-    results.Tunable: ("tunable", _tunable),
-    results.Tunables: ("tunables", lambda result: {"tunables": [_tunable(one) for one in result.tunables]}),
-    results.TunableConfirmation: ("tunableConfirmation", lambda result: {
-        "name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}),
-    results.StopStatusResult: ("stopStatus", lambda result: _stop_status(result.progress)),
-    results.ClusterList: ("clusterList", _cluster_list),
-    results.ClusterStatusResult: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
-    results.QueueHelper: ("clusterQueueHelper", _queue_helper),
-    results.StorageSummaryResult: ("clusterStorageSummary", lambda result: _summary(result.location, result.partitions)),
-    results.StorageContent: ("storageContent", lambda result: _storages(one for one in result.storages
-                                                                        if one.messages)),
-    results.BrokerConfigResult: ("brokerConfig", lambda result: {"asJSON": result.as_json}),
-}
+def confirmation(result: results.TunableConfirmation) -> Tree:
+    """A tunable was set."""
+    return {"name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}

@@ -131,8 +131,9 @@ def message(tree: Tree) -> str:
     return _joined(lines)
 
 
-def subscription(expression: str, tree: Tree) -> str:
-    """What matches, and who would get it; or what is wrong."""
+def subscription(tried: tuple[str, Tree]) -> str:
+    """Which messages match an expression, and who would get them; or what is wrong."""
+    expression, tree = tried
     if tree["error"]:
         error = tree["error"]
         return _joined([shown(expression, 400), " " * error["offset"] + "^" * max(1, error["length"]), error["message"]])

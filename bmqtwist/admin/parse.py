@@ -1,4 +1,4 @@
-"""Reads an admin command, in words or as JSON, by the table of `commands`.
+"""Reads an admin command, in words or as JSON, by the table of `table`.
 
 `parse` is total: any text gives a command and an encoding, or a CommandError with a reason for people.
 """
@@ -13,15 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bmqtwist.admin.commands import (
-    TABLE,
-    AnswerEncoding,
-    Arguments,
-    Command,
-    CommandError,
-    Entry,
-    Value,
-)
+from bmqtwist.admin.commands import AnswerEncoding, Arguments, Command, CommandError, Entry, Value
+from bmqtwist.admin.table import TABLE
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _DOUBLE = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|inf(?:inity)?|nan)",
@@ -103,7 +96,7 @@ def _parse_words(words: list[str]) -> Command:
     for entry in TABLE:
         outcome = _match_words(entry, words)
         if not isinstance(outcome, _Miss):
-            return entry.make(outcome)
+            return entry.command(outcome)
         misses.append(outcome)
     raise CommandError(_explain(words, misses))
 
@@ -212,7 +205,7 @@ def _parse_json(text: str) -> tuple[Command, AnswerEncoding]:
             args: Arguments = dict(implied)
             try:
                 _fill(template, tree, args, 0)
-                return entry.make(args), chosen
+                return entry.command(args), chosen
             except _Mismatch as mismatch:
                 failures.append((mismatch.depth, str(mismatch)))
     reason = max(failures, key=lambda failure: failure[0])[1]

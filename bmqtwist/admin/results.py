@@ -1,4 +1,4 @@
-"""What admin commands answer, before it is written as text or JSON."""
+"""Results of admin operations that are no documents of `view`, before they are written as text or JSON."""
 
 from __future__ import annotations
 
@@ -9,45 +9,7 @@ from typing import Any
 from bmqtwist.admin.commands import Value
 from bmqtwist.broker.stop_progress import StopProgress
 from bmqtwist.machine import Transition
-from bmqtwist.view.snapshot import (
-    ClusterSnapshot,
-    DomainState,
-    PartitionSnapshot,
-    QueueState,
-    StorageState,
-)
-
-
-class Result:
-    """Base of all answers; never made itself."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Success(Result):
-    """Done, and nothing more to say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Error(Result):
-    """Not done: why."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class HelpText(Result):
-    """The list of commands; `plumbing` = one line each."""
-
-    plumbing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DomainInfo(Result):
-    """One domain: configuration, meter, queues."""
-
-    domain: DomainState
+from bmqtwist.view.snapshot import PartitionSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +24,7 @@ class Purged:
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeReport(Result):
+class PurgeReport:
     """Queues that were purged, and errors of those that could not be."""
 
     purged: tuple[Purged, ...]
@@ -79,7 +41,7 @@ class ListedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueContents(Result):
+class QueueContents:
     """A slice of the stored messages beginning at `offset`, and how many there are in all."""
 
     messages: tuple[ListedMessage, ...]
@@ -88,14 +50,7 @@ class QueueContents(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueInternalsResult(Result):
-    """The state of one open queue."""
-
-    queue: QueueState
-
-
-@dataclass(frozen=True, slots=True)
-class StatsResult(Result):
+class StatisticsReport:
     """Statistics: `text` is the tables, `tree` the same as JSON."""
 
     text: str
@@ -103,7 +58,7 @@ class StatsResult(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Tunable(Result):
+class Tunable:
     """One tunable and its present value."""
 
     name: str
@@ -112,14 +67,7 @@ class Tunable(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Tunables(Result):
-    """All tunables of a part."""
-
-    tunables: tuple[Tunable, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TunableConfirmation(Result):
+class TunableConfirmation:
     """A tunable was set."""
 
     name: str
@@ -128,75 +76,23 @@ class TunableConfirmation(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Result):
-    """A look at the broker: `tree` is what the console has, under `name` in JSON, `text` the same for people."""
+class Transitions:
+    """Transitions of a state machine until `now`, the oldest first."""
 
-    name: str
-    tree: Any
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Transitions(Result):
-    """What a machine went through until `now`, the oldest first. `name`: of the answer, in JSON."""
-
-    name: str
     now: float
     transitions: tuple[Transition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StopStatusResult(Result):
-    """How far the graceful stop is; None: this broker does not stop."""
+class StopStatus:
+    """Progress of the graceful stop; None: this broker does not stop."""
 
     progress: StopProgress | None
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterList(Result):
-    """The clusters this broker belongs to or is a proxy of."""
-
-    clusters: tuple[ClusterSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatusResult(Result):
-    """One cluster in full."""
-
-    cluster: ClusterSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class QueueHelper(Result):
-    """Which queues are assigned where."""
-
-    cluster: ClusterSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class StorageSummaryResult(Result):
+class StorageSummary:
     """Some or all partitions of a cluster."""
 
     location: str
     partitions: tuple[PartitionSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StorageContent(Result):
-    """The stored queues of a domain."""
-
-    storages: tuple[StorageState, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfigResult(Result):
-    """The configuration of the broker as JSON text."""
-
-    as_json: str
-
-
-@dataclass(frozen=True, slots=True)
-class Responses(Result):
-    """The answers of several nodes: (node, answer) each."""
-
-    answers: tuple[tuple[str, Result], ...]

@@ -1,21 +1,21 @@
 """Answers of admin commands as text for people. Programs compare this text: the layout is the original's to the blank.
 
-One function per kind of answer, found through `_PRINTERS`. Functions return lines; `indent` puts them deeper.
+One function per kind of answer, which `answers.py` names. Functions return lines; `indent` puts them deeper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bmqtwist.admin import results
-from bmqtwist.admin.commands import TABLE
+from bmqtwist.admin.commands import Entry
 from bmqtwist.machine import transition_lines
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view.snapshot import (
     AppState,
     ClusterSnapshot,
+    DomainState,
     ElectorState,
     FileState,
     HandleState,
@@ -38,11 +38,6 @@ _WINDOW_STATES = ("STATE_NORMAL", "STATE_HIGH_WATERMARK", "STATE_FULL")
 STORAGE_HEADER = " QueueKey    Partition    NumMsgs    NumBytes                QueueUri"
 
 
-def print_text(result: results.Result) -> str:
-    """The answer as text."""
-    return _PRINTERS[type(result)](result)
-
-
 def indent(lines: Iterable[str], columns: int) -> Lines:
     """The lines moved right; empty lines stay empty."""
     return [" " * columns + line if line else line for line in lines]
@@ -53,10 +48,10 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def handle_parameters(uri: str, q_id: int, flags: int, read_count: int, write_count: int, admin_count: int = 0) -> str:
+def handle_parameters(uri: str, q_id: int, flags: int, read_count: int, write_count: int) -> str:
     """The parameters of a handle, or of a queue's handles together, in one line."""
     return (f"[ uri = {quoted(uri)} qId = {q_id} subIdInfo = NULL flags = {flags} readCount = {read_count}"
-            f" writeCount = {write_count} adminCount = {admin_count} ]")
+            f" writeCount = {write_count} adminCount = 0 ]")
 
 
 def stream_parameters(substream: SubstreamState) -> str:
@@ -123,21 +118,21 @@ def message_rows(messages: Iterable[results.ListedMessage], offset: int) -> Line
 # -- help, domains, queues
 
 
-def _help(result: results.HelpText) -> str:
-    if result.plumbing:
-        return "".join(f"{entry.syntax} - {entry.summary}\n" for entry in TABLE if not entry.ours)
-    body = "".join(f"\n    {entry.syntax}\n        {entry.help or entry.summary}" for entry in TABLE if not entry.ours)
+def help_text(listed: tuple[bool, Sequence[Entry]]) -> str:
+    """HELP (False), or HELP PLUMBING (True) with one line for each command."""
+    plumbing, entries = listed
+    if plumbing:
+        return "".join(f"{entry.syntax} - {entry.summary}\n" for entry in entries)
+    body = "".join(f"\n    {entry.syntax}\n        {entry.help or entry.summary}" for entry in entries)
     return f"This process responds to the following CMD subcommands:{body}\n"
 
 
 def _meter(meter: MeterSnapshot) -> Lines:
     if meter.disabled:
         return ["[ ** DISABLED ** ]"]
-    messages = f", reserved: {grouped(meter.messages_reserved)}" if meter.messages_reserved else ""
-    size = f", reserved: {pretty_bytes(meter.bytes_reserved)}" if meter.bytes_reserved else ""
     lines = [f"{meter.name}:",
-             f"    Messages: [current: {grouped(meter.messages)}, limit: {grouped(meter.message_capacity)}{messages}]",
-             f"    Bytes   : [current: {pretty_bytes(meter.bytes)}, limit: {pretty_bytes(meter.byte_capacity)}{size}]"]
+             f"    Messages: [current: {grouped(meter.messages)}, limit: {grouped(meter.message_capacity)}]",
+             f"    Bytes   : [current: {pretty_bytes(meter.bytes)}, limit: {pretty_bytes(meter.byte_capacity)}]"]
     return lines + (_meter(meter.parent) if meter.parent else [])
 
 
@@ -148,8 +143,8 @@ def _storages(storages: Iterable[StorageState]) -> Lines:
     return [STORAGE_HEADER, *rows] if rows else []
 
 
-def _domain_info(result: results.DomainInfo) -> str:
-    domain = result.domain
+def domain_info(domain: DomainState) -> str:
+    """INFOS of a domain."""
     stored = [storage for storage in domain.storages if storage.messages]
     return "\n".join([
         "Domain:", "-------", f"    Name ............: {domain.name}", "    Config ..........:", domain.config_json,
@@ -159,7 +154,8 @@ def _domain_info(result: results.DomainInfo) -> str:
         "Storage .......", f"    Number of assigned queue-storages: {len(stored)}", *indent(_storages(stored), 8)])
 
 
-def _purge_report(result: results.PurgeReport) -> str:
+def purge_report(result: results.PurgeReport) -> str:
+    """What was purged."""
     if not result.purged and not result.errors:
         return "No queue purged."
     rows = sorted(result.purged, key=lambda row: -row.bytes)
@@ -173,7 +169,8 @@ def _purge_report(result: results.PurgeReport) -> str:
     return "\n".join(lines)
 
 
-def _queue_contents(result: results.QueueContents) -> str:
+def queue_contents(result: results.QueueContents) -> str:
+    """LIST of a queue."""
     count = len(result.messages)
     last = max(result.offset + count - 1, 0)
     total = pretty_bytes(sum(message.size for message in result.messages))
@@ -192,10 +189,8 @@ def _substream(substream: SubstreamState) -> Lines:
 
 
 def _handle(number: int, handle: HandleState) -> Lines:
-    parameters = handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count,
-                                   handle.admin_count)
-    body = [f"Handle Parameters .....: {parameters}",
-            f"IsClientClusterMember .: {str(handle.cluster_member).lower()}"]
+    parameters = handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count)
+    body = [f"Handle Parameters .....: {parameters}", "IsClientClusterMember .: false"]
     for substream in handle.substreams:
         body += _substream(substream)
     return [f"{number}. 0x{handle.ident:012x}  ~ {handle.client}", *indent(body, 4)]
@@ -243,8 +238,8 @@ def _remote_queue(queue: QueueState) -> Lines:
     return ["RemoteQueue:", "------------", *indent(lines, 4)]
 
 
-def _queue_internals(result: results.QueueInternalsResult) -> str:
-    queue = result.queue
+def queue_internals(queue: QueueState) -> str:
+    """INTERNALS of a queue."""
     flags = read = write = 0
     for handle in queue.handles:
         flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
@@ -271,11 +266,12 @@ def _queue_internals(result: results.QueueInternalsResult) -> str:
 # -- clusters
 
 
-def _cluster_list(result: results.ClusterList) -> str:
+def cluster_list(clusters: Iterable[ClusterSnapshot]) -> str:
+    """All clusters with their nodes."""
     text = "The following clusters are active:"
-    for cluster in result.clusters:
+    for cluster in clusters:
         rows = "".join(f"\n        {node.name:<20}{node.node_id:<7}{node.data_center:<14}" for node in cluster.nodes)
-        text += f"\n    [{'REMOTE' if cluster.remote else 'LOCAL':<6}] {cluster.name}:{rows}\n"
+        text += f"\n    [LOCAL ] {cluster.name}:{rows}\n"
     return text
 
 
@@ -346,21 +342,16 @@ def _summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Lines:
     return lines
 
 
-def _storage_summary(result: results.StorageSummaryResult) -> str:
+def storage_summary(result: results.StorageSummary) -> str:
+    """SUMMARY of partitions."""
     return "\n".join(_summary(result.location, result.partitions)) + "\n"
 
 
-def _cluster_status(result: results.ClusterStatusResult) -> str:
-    cluster = result.cluster
-    healthy = "Yes" if cluster.healthy else "No"
-    if cluster.remote:
-        lines = ["Cluster", "-------", f"    Cluster name: Cluster ({cluster.name})",
-                 f"    Active node : {cluster.active_node or '* none *'}", f"    Is Healthy  : {healthy}", "",
-                 *_nodes(cluster.nodes), "", *_queues(cluster)]
-        return "\n".join(lines)
+def cluster_status(cluster: ClusterSnapshot) -> str:
+    """STATUS of a cluster."""
     lines = [f"Cluster ('{cluster.name}') :", "-" * (len(cluster.name) + 14),
              f"    Cluster name  : Cluster ({cluster.name})", f"    Cluster size  : {len(cluster.nodes)} node(s)",
-             f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {healthy}"]
+             f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {'Yes' if cluster.healthy else 'No'}"]
     if cluster.unsafe_since:
         since = timestamp_text(cluster.unsafe_since)
         lines.append(f"    UNSAFE        : goes on alone since {since}, nothing is replicated")
@@ -370,53 +361,57 @@ def _cluster_status(result: results.ClusterStatusResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _queue_helper(result: results.QueueHelper) -> str:
-    cluster = result.cluster
+def queue_helper(cluster: ClusterSnapshot) -> str:
+    """QUEUEHELPER of a cluster."""
     domains: dict[str, int] = {}
     for queue in cluster.queues:
         domains[queue.domain] = domains.get(queue.domain, 0) + 1
     lines = ["ClusterQueueHelper :", "--------------------",
-             f"    cluster......................: {cluster.name} ({'remote' if cluster.remote else 'local'})",
+             f"    cluster......................: {cluster.name} (local)",
              f"    nbQueues.....................: {len(cluster.queues)}",
              f"    nbQueueKeys..................: {len({queue.key for queue in cluster.queues})}",
-             f"    nbPendingReopenQueueRequests.: {cluster.pending_reopens}", "", "    Domains :", "    ---------"]
+             "    nbPendingReopenQueueRequests.: 0", "", "    Domains :", "    ---------"]
     for name, count in domains.items():
         lines += [f"        {name}: numAssignedQueues={count}", ""]
     if not domains:
         lines.append("")
     lines += ["    Queues :", "    --------"]
     for queue in cluster.queues:
-        lines += [f"        {queue.uri}", f"            inFlightContexts.: {queue.in_flight}",
+        lines += [f"        {queue.uri}", "            inFlightContexts.: 0",
                   "            assigned.........: true",
-                  f"            primaryAvailable..: {str(queue.primary_available).lower()}",
+                  "            primaryAvailable..: true",
                   f"            id...............: {queue.internal_id}", "            subIds...........: ",
                   f"            partitionId......: {queue.partition_id} (primary: {queue.primary})",
                   f"            key..............: {queue.key}",
                   f"            queue............: {'created' if queue.created else '*NOT* created'}",
-                  f"            nbContext........: {queue.contexts}"]
+                  "            nbContext........: 0"]
     return "\n".join(lines)
 
 
-def _storage_content(result: results.StorageContent) -> str:
-    rows = _storages(storage for storage in result.storages if storage.messages)
+def storage_content(storages: Iterable[StorageState]) -> str:
+    """QUEUE_STATUS of a domain."""
+    rows = _storages(storage for storage in storages if storage.messages)
     return "\n" + "\n".join(rows) if rows else ""
 
 
 # -- tunables and the rest
 
 
-def _tunables(result: results.Tunables) -> str:
-    width = max((len(tunable.name) for tunable in result.tunables), default=0)
+def tunables(found: Sequence[results.Tunable]) -> str:
+    """LIST_TUNABLES."""
+    width = max((len(tunable.name) for tunable in found), default=0)
     return "".join(f"{tunable.name}{'':.<{width - len(tunable.name) + 2}}: {tunable.value}\n    {tunable.description}\n"
-                   for tunable in result.tunables)
+                   for tunable in found)
 
 
-def _story(result: results.Transitions) -> str:
+def transitions(result: results.Transitions) -> str:
+    """STORY: the transitions of a state machine."""
     lines = transition_lines(result.transitions, result.now)
     return f"{lines}\n" if lines else ""
 
 
-def _stop_status(result: results.StopStatusResult) -> str:
+def stop_status(result: results.StopStatus) -> str:
+    """Progress of the graceful stop."""
     progress = result.progress
     if progress is None:
         return "This broker does not stop: it runs."
@@ -427,32 +422,3 @@ def _stop_status(result: results.StopStatusResult) -> str:
                   f"        Leads the cluster: {'yes' if each.leads else 'no'}",
                   f"        Unconfirmed messages: {each.unconfirmed}", f"        PUTs without an answer: {each.unanswered}"]
     return "\n".join(lines) + "\n"
-
-
-def _responses(result: results.Responses) -> str:
-    return "".join(f'Response from node "{node}":\n{print_text(answer)}\n\n' for node, answer in result.answers)
-
-
-_PRINTERS: dict[type, Callable[[Any], str]] = {
-    results.Success: lambda result: "SUCCESS",
-    results.Error: lambda result: result.message,
-    results.HelpText: _help,
-    results.DomainInfo: _domain_info,
-    results.PurgeReport: _purge_report,
-    results.QueueContents: _queue_contents,
-    results.QueueInternalsResult: _queue_internals,
-    results.StatsResult: lambda result: result.text,
-    results.Tunable: lambda result: f"{result.name} = {result.value}",
-    results.Tunables: _tunables,
-    results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
-    results.Look: lambda result: result.text,
-    results.Transitions: _story,
-    results.StopStatusResult: _stop_status,
-    results.ClusterList: _cluster_list,
-    results.ClusterStatusResult: _cluster_status,
-    results.QueueHelper: _queue_helper,
-    results.StorageSummaryResult: _storage_summary,
-    results.StorageContent: _storage_content,
-    results.BrokerConfigResult: lambda result: result.as_json,
-    results.Responses: _responses,
-}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bmqtwist.admin.commands import Value, integer
-from bmqtwist.admin.results import Tunable, TunableConfirmation, Tunables
+from bmqtwist.admin.results import Tunable, TunableConfirmation
 from bmqtwist.errors import LocalError
 
 QUORUM = "QUORUM"
@@ -23,7 +23,7 @@ class Quorum:
     `apply` is told the new number.
     """
 
-    def __init__(self, value: int, description: str, apply: Callable[[int], None] | None = None) -> None:
+    def __init__(self, value: int, description: str, apply: Callable[[int], None]) -> None:
         self.value, self._description, self._apply = value, description, apply
 
     def get(self, name: str) -> Tunable:
@@ -39,13 +39,12 @@ class Quorum:
             raise LocalError("The QUORUM tunable must be a non-negative integer, but instead the following was specified:"
                              f" {value.described}")
         old, self.value = self.value, value.value
-        if self._apply is not None:
-            self._apply(self.value)
+        self._apply(self.value)
         return TunableConfirmation("Quorum", integer(old), integer(self.value))
 
-    def list(self) -> Tunables:
+    def list(self) -> tuple[Tunable]:
         """What can be set."""
-        return Tunables((Tunable(QUORUM, integer(self.value), self._description),))
+        return (Tunable(QUORUM, integer(self.value), self._description),)
 
 
 def _check_quorum(name: str) -> None:
@@ -89,9 +88,9 @@ class PublishIntervals:
         old, self.seconds[consumer] = self.seconds[consumer], seconds
         return TunableConfirmation(f"{consumer}{_INTERVAL_SUFFIX}", integer(old), integer(seconds))
 
-    def list(self) -> Tunables:
+    def list(self) -> tuple[Tunable, ...]:
         """One tunable for each consumer."""
-        return Tunables(tuple(self._tunable(consumer) for consumer in self.seconds))
+        return tuple(self._tunable(consumer) for consumer in self.seconds)
 
     def _tunable(self, consumer: str) -> Tunable:
         return Tunable(f"{consumer}{_INTERVAL_SUFFIX}", integer(self.seconds[consumer]),

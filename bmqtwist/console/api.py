@@ -385,10 +385,9 @@ class Api:
         holder = yield self._holder(asked, uri)
         if holder:
             return (yield self._at(holder, asked))
-        return (yield self._in_steps(messages.listing(
-            self._host.node.broker, uri, text(given, "after", 32), number(given, "limit", 50, 1, MESSAGES_MAX),
-            text(given, "guid", 32), _moment(given, "since"), _moment(given, "until"),
-            given.get("newest") in ("1", "true"))))
+        return (yield self._in_steps(messages.listing(self._host.node.broker, uri, messages.Selection(
+            text(given, "after", 32), number(given, "limit", 50, 1, MESSAGES_MAX), text(given, "guid", 32),
+            _moment(given, "since"), _moment(given, "until"), given.get("newest") in ("1", "true")))))
 
     @inlineCallbacks
     def message(self, asked: Asked) -> Any:

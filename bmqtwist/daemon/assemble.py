@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.cluster.metadata_log import MetadataLog
@@ -52,6 +53,9 @@ from bmqtwist.view.node_history import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
 
+if TYPE_CHECKING:
+    from bmqtwist.admin.context import AdminContext
+
 
 class StartFailure(LocalError):
     """The broker cannot start; the message is for the operator."""
@@ -72,6 +76,7 @@ class Node:
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._statistics: Statistics | None = None
+        self._admin: AdminContext | None = None
         self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
         self._vote_files: list[VoteFile | PromiseFile] = []
@@ -220,8 +225,8 @@ class Node:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
             self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            self.broker.begin_command = AdminExecutor(self.broker, self._statistics, self._turn_due, process,
-                                                      self.history).execute
+            executor = AdminExecutor(self.broker, self._statistics, process, self.history)
+            self._admin, self.broker.begin_command = executor.context, executor.execute
             if self._started:
                 self._sample_regularly(self._statistics)
         return self._statistics
@@ -230,8 +235,12 @@ class Node:
         self.observe()
         return self.broker.begin_command(command, source)
 
-    def _turn_due(self) -> None:
-        self.broker.performer.turn_due()
+    @property
+    def admin(self) -> AdminContext:
+        """What admin operations work on."""
+        self.observe()
+        assert self._admin is not None  # `observe` makes it
+        return self._admin
 
     def _sample_regularly(self, statistics: Statistics) -> None:
         period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)

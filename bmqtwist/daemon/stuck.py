@@ -11,13 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bmqtwist.admin.results import ListedMessage, QueueContents
-from bmqtwist.admin.text import (
-    handle_parameters,
-    message_rows,
-    print_text,
-    window_text,
-)
+from bmqtwist.admin.domain_operations import listed
+from bmqtwist.admin.results import QueueContents
+from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.view import snapshots
 from bmqtwist.view.tables import interval_text
@@ -120,11 +116,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
     first = (f"Queue '{app_uri(queue, app)}' {queue.meter.summary()}, max idle time {idle} appears to be stuck."
              f" It currently has {app.consumers()} consumers.")
     held = [message for message in queue.messages.values() if message.pending & app.bit]
-    oldest = QueueContents(tuple(_listed(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
-    header, row = message_rows([_listed(head, wall_offset)], 0)
+    oldest = QueueContents(tuple(listed(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
+    header, row = message_rows([listed(head, wall_offset)], 0)
     return "\n".join([first, *consumers, "", app_details(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
-                      print_text(oldest), "Current head of the queue:", header[7:], row[7:], ""])
-
-
-def _listed(message: Message, wall_offset: float) -> ListedMessage:
-    return ListedMessage(snapshots.hexadecimal(message.guid), message.size, message.arrived + wall_offset)
+                      queue_contents(oldest), "Current head of the queue:", header[7:], row[7:], ""])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -46,20 +47,28 @@ _REASONS = {ConfirmReason.CONFIRMED: "confirmed", ConfirmReason.REJECTED: "rejec
             ConfirmReason.AUTO_CONFIRMED: "unwanted"}
 
 
-def listing(broker: Broker, uri: str, after: str = "", limit: int = 50, guid: str = "", since: float | None = None,
-            until: float | None = None, newest: bool = False) -> Slowly[Tree]:
+@dataclass(frozen=True, slots=True)
+class Selection:
     """Messages in the order of their arrival, the first `limit` of them.
 
     after: those behind this one; if it is gone, from the beginning. guid: this one alone. since, until: that arrived then,
-    seconds since the epoch. newest: the last ones first, `after` goes on towards the oldest. LocalError.
+    seconds since the epoch. newest: the last ones first, `after` goes on towards the oldest.
     """
+
+    after: str = ""
+    limit: int = 50
+    guid: str = ""
+    since: float | None = None
+    until: float | None = None
+    newest: bool = False
+
+
+def listing(broker: Broker, uri: str, selection: Selection = Selection()) -> Slowly[Tree]:
+    """The messages of a queue that are selected; LocalError."""
     located = locate(broker, uri)
     offset = wall_offset(broker)
-    if guid:
-        found: Iterator[Message] = iter([located.find(guid)])
-    else:
-        found = _from(located, after, since, until, newest, offset)
-    limit = min(max(1, limit), LIMIT_MAX)
+    found = iter([located.find(selection.guid)]) if selection.guid else _from(located, selection, offset)
+    limit = min(max(1, selection.limit), LIMIT_MAX)
     rows: list[Tree] = []
     left, last, more = LIST_CHARS_MAX, "", False
     for number, message in enumerate(found, 1):
@@ -78,10 +87,10 @@ def listing(broker: Broker, uri: str, after: str = "", limit: int = 50, guid: st
             "total": len(located.messages), "messages": rows, "next": last if more else None}
 
 
-def _from(located: LocatedQueue, after: str, since: float | None, until: float | None, newest: bool,
-          offset: float) -> Iterator[Message]:
+def _from(located: LocatedQueue, selection: Selection, offset: float) -> Iterator[Message]:
     """The messages that are meant, as they are now."""
-    stored = located.messages
+    stored, after, since, until = located.messages, selection.after, selection.since, selection.until
+    newest = selection.newest
     behind = stored.get(guid_of(after)) if after else None
     if behind is None and since is None and until is None:
         return iter(list(islice(stored.newest_first() if newest else stored.values(), LIMIT_MAX + 1)))

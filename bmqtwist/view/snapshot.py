@@ -40,8 +40,6 @@ class MeterSnapshot:
     bytes: int
     byte_capacity: int
     disabled: bool = False
-    messages_reserved: int = 0
-    bytes_reserved: int = 0
     parent: MeterSnapshot | None = None
 
 
@@ -97,8 +95,6 @@ class HandleState:
     read_count: int
     write_count: int
     substreams: tuple[SubstreamState, ...] = ()
-    admin_count: int = 0
-    cluster_member: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,15 +264,12 @@ class AssignedQueue:
     internal_id: str
     domain: str
     created: bool
-    primary_available: bool = True
-    in_flight: int = 0
-    contexts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster this broker is a member of, or (`remote`) a proxy to; `active_node` is a proxy's way in. `unsafe_since`:
-    seconds since the epoch, since when this node goes on alone; 0 = it does not."""
+    """A cluster that this broker is a member of. `unsafe_since`: seconds since the epoch, since when this node goes on
+    alone; 0 = it does not."""
 
     name: str
     self_node: str
@@ -286,9 +279,6 @@ class ClusterSnapshot:
     partitions: tuple[PartitionSnapshot, ...] = ()
     queues: tuple[AssignedQueue, ...] = ()
     storage_location: str = ""
-    remote: bool = False
-    active_node: str = ""
-    pending_reopens: int = 0
     ledger_bytes: int = 0
     ledger_limit: int = 0
     unsafe_since: int = 0

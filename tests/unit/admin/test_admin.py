@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.admin_kit import Bench
 
 from bmqtwist.admin.commands import Value, integer
-from bmqtwist.admin.executor import list_slice
+from bmqtwist.admin.domain_operations import list_slice
 from bmqtwist.admin.tunables import PublishIntervals
 from bmqtwist.errors import LocalError, Refused
 
@@ -272,7 +272,7 @@ def test_publish_intervals_are_multiples_of_the_snapshot_interval() -> None:
     for name in ("Prom", "Other.PUBLISHINTERVAL"):
         with pytest.raises(LocalError, match="Unsupported tunable"):
             intervals.get(name)
-    assert [one.name for one in intervals.list().tunables] == ["PROM.PUBLISHINTERVAL"]
+    assert [one.name for one in intervals.list()] == ["PROM.PUBLISHINTERVAL"]
 
 
 def test_the_configuration_is_dumped_without_secrets(bench: Bench) -> None:

@@ -2,88 +2,107 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.admin import commands as cmd
-from bmqtwist.admin.commands import (
-    TABLE,
-    AnswerEncoding,
-    Command,
-    CommandError,
-    Value,
-    integer,
-)
+from bmqtwist.admin import cluster_operations as clusters
+from bmqtwist.admin import domain_operations as domains
+from bmqtwist.admin import inspections
+from bmqtwist.admin import tunable_operations as tunables
+from bmqtwist.admin.commands import AnswerEncoding, Command, CommandError, Value, integer
 from bmqtwist.admin.parse import parse, parse_value
+from bmqtwist.admin.table import TABLE, show_help
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "admin" / "session.json"
 GOLDEN = [(pair["command"], pair["answer"]) for pair in json.loads(VECTORS.read_text())]
+Parsed = tuple[Callable[..., Any], str, tuple[Any, ...]]  # the function, the kind of its tunable, its arguments
+
+
+def of(run: Callable[..., Any], *arguments: Any, kind: str = "") -> Parsed:
+    return run, kind, arguments
+
+
+def read(text: str) -> tuple[Parsed, AnswerEncoding]:
+    command, encoding = parse(text)
+    run = command.entry.run
+    kind = run.args[0] if isinstance(run, partial) else ""
+    return (run.func if isinstance(run, partial) else run, kind, command.arguments), encoding
+
+
 REFUSED = [(command, answer) for command, answer in GOLDEN if answer.startswith("Unable to decode command")]
 
-WORDS: list[tuple[str, Command]] = [
-    ("HELP", cmd.Help()),
-    ("help plumbing", cmd.Help(True)),
-    ("BROKERCONFIG DUMP", cmd.BrokerConfigDump()),
-    ("DOMAINS DOMAIN d PURGE", cmd.DomainPurge("d")),
-    ("domains domain D infos", cmd.DomainInfos("D")),
-    ("DOMAINS DOMAIN d QUEUE q PURGE *", cmd.QueuePurge("d", "q", "*")),
-    ("DOMAINS DOMAIN d QUEUE q INTERNALS", cmd.QueueInternals("d", "q")),
-    ("DOMAINS DOMAIN d QUEUE q LIST 0 unlimited", cmd.QueueList("d", "q", None, 0, 0)),
-    ("DOMAINS DOMAIN d QUEUE q LIST foo -3 -2", cmd.QueueList("d", "q", "foo", -3, -2)),
-    ("DOMAINS RECONFIGURE d", cmd.DomainReconfigure("d")),
-    ("DOMAINS RESOLVER CACHE_CLEAR all", cmd.ResolverClear(None)),
-    ("DOMAINS RESOLVER CACHE_CLEAR d", cmd.ResolverClear("d")),
-    ("DOMAINS REMOVE d", cmd.DomainRemove("d")),
-    ("DOMAINS REMOVE d finalize", cmd.DomainRemove("d", True)),
-    ("CONFIGPROVIDER CACHE_CLEAR ALL", cmd.ConfigProviderClear(None)),
-    ("STAT SHOW", cmd.StatShow()),
-    ("STAT SET x 5", cmd.StatSet("x", integer(5))),
-    ("STAT GET x", cmd.StatGet("x")),
-    ("STAT LIST_TUNABLES", cmd.StatTunables()),
-    ("CLUSTERS LIST", cmd.ClustersList()),
-    ("CLUSTERS CLUSTER c STATUS", cmd.ClusterStatus("c")),
-    ("CLUSTERS CLUSTER c QUEUEHELPER", cmd.ClusterQueueHelper("c")),
-    ("CLUSTERS CLUSTER c FORCE_GC_QUEUES", cmd.ForceGcQueues("c")),
-    ("CLUSTERS CLUSTER c STORAGE SUMMARY", cmd.StorageSummary("c")),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 enable", cmd.PartitionSwitch("c", 1, True)),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 DISABLE", cmd.PartitionSwitch("c", 1, False)),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION -2 SUMMARY", cmd.PartitionSummary("c", -2)),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION ALL ROLLOVER", cmd.PartitionRollover("c", -1)),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION -1 ROLLOVER", cmd.PartitionRollover("c", -1)),
-    ("CLUSTERS CLUSTER c STORAGE DOMAIN d QUEUE_STATUS", cmd.StorageQueueStatus("c", "d")),
-    ("CLUSTERS CLUSTER c STORAGE REPLICATION SET QUORUM 2", cmd.ReplicationSet("c", "QUORUM", integer(2))),
-    ("CLUSTERS CLUSTER c STORAGE REPLICATION SET_ALL QUORUM 2", cmd.ReplicationSet("c", "QUORUM", integer(2), True)),
-    ("CLUSTERS CLUSTER c STORAGE REPLICATION get_all QUORUM", cmd.ReplicationGet("c", "QUORUM", True)),
-    ("CLUSTERS CLUSTER c STORAGE REPLICATION LIST_TUNABLES", cmd.ReplicationTunables("c")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR SET QUORUM x", cmd.ElectorSet("c", "QUORUM", Value("theString", "x"))),
-    ("CLUSTERS CLUSTER c STATE ELECTOR GET QUORUM", cmd.ElectorGet("c", "QUORUM")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR LIST_TUNABLES", cmd.ElectorTunables("c")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR STORY", cmd.ElectorStory("c")),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 STORY", cmd.PartitionStory("c", 1)),
-    ("DOMAINS DOMAIN d QUEUE q STORY", cmd.QueueStory("d", "q")),
-    ("stop status", cmd.StopStatus()),
-    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 MOVE n2", cmd.PartitionMove("c", 1, "n2")),
-    ("CLUSTERS CLUSTER c REBALANCE", cmd.ClusterRebalance("c")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR TRANSFER n2", cmd.ElectorTransfer("c", "n2")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR MODE NEVER", cmd.ElectorMode("c", "NEVER")),
-    ("stop preflight", cmd.StopQuestion()),
-    ("EVENTS", cmd.Events(None)),
-    ("EVENTS 7", cmd.Events(7)),
-    ("ALARMS", cmd.Alarms()),
-    ("ALARM 5 acknowledge", cmd.AlarmMark("5", False)),
-    ("ALARM 5 CLEAR", cmd.AlarmMark("5", True)),
-    ("LOG TAIL 20", cmd.LogLines(20)),
-    ("CLUSTERS CLUSTER c STORAGE REPLICAS", cmd.StorageReplicas("c")),
-    ("CLUSTERS CLUSTER c STATE ELECTOR TERMS", cmd.ElectorTerms("c")),
-    ("DOMAINS DOMAIN d QUEUE q MESSAGES 10", cmd.QueueMessages("d", "q", None, 10)),
-    ("DOMAINS DOMAIN d QUEUE q MESSAGES AB -10", cmd.QueueMessages("d", "q", "AB", -10)),
-    ("DOMAINS DOMAIN d QUEUE q MESSAGE AB", cmd.QueueMessage("d", "q", "AB")),
-    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION n", cmd.QueueSubscription("d", "q", "n")),
-    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION a == 1 && b", cmd.QueueSubscription("d", "q", "a == 1 && b")),
+WORDS: list[tuple[str, Parsed]] = [
+    ("HELP", of(show_help, False)),
+    ("help plumbing", of(show_help, True)),
+    ("BROKERCONFIG DUMP", of(inspections.show_configuration)),
+    ("DOMAINS DOMAIN d PURGE", of(domains.purge_domain, "d")),
+    ("domains domain D infos", of(domains.show_domain, "D")),
+    ("DOMAINS DOMAIN d QUEUE q PURGE *", of(domains.purge_queue, "d", "q", "*")),
+    ("DOMAINS DOMAIN d QUEUE q INTERNALS", of(domains.show_queue, "d", "q")),
+    ("DOMAINS DOMAIN d QUEUE q LIST 0 unlimited", of(domains.list_messages, "d", "q", None, 0, 0)),
+    ("DOMAINS DOMAIN d QUEUE q LIST foo -3 -2", of(domains.list_messages, "d", "q", "foo", -3, -2)),
+    ("DOMAINS RECONFIGURE d", of(domains.reconfigure_domain, "d")),
+    ("DOMAINS RESOLVER CACHE_CLEAR all", of(domains.clear_resolver, None)),
+    ("DOMAINS RESOLVER CACHE_CLEAR d", of(domains.clear_resolver, "d")),
+    ("DOMAINS REMOVE d", of(domains.remove_domain, "d", False)),
+    ("DOMAINS REMOVE d finalize", of(domains.remove_domain, "d", True)),
+    ("CONFIGPROVIDER CACHE_CLEAR ALL", of(domains.clear_files, None)),
+    ("STAT SHOW", of(inspections.show_statistics)),
+    ("STAT SET x 5", of(tunables.set_interval, "x", integer(5))),
+    ("STAT GET x", of(tunables.show_interval, "x")),
+    ("STAT LIST_TUNABLES", of(tunables.list_intervals)),
+    ("CLUSTERS LIST", of(clusters.list_clusters)),
+    ("CLUSTERS CLUSTER c STATUS", of(clusters.show_cluster, "c")),
+    ("CLUSTERS CLUSTER c QUEUEHELPER", of(clusters.show_cluster, "c")),
+    ("CLUSTERS CLUSTER c FORCE_GC_QUEUES", of(clusters.collect_queues, "c")),
+    ("CLUSTERS CLUSTER c STORAGE SUMMARY", of(clusters.show_storage, "c")),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 enable", of(clusters.switch_partition, "c", 1, "ENABLE")),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 DISABLE", of(clusters.switch_partition, "c", 1, "DISABLE")),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION -2 SUMMARY", of(clusters.show_partition, "c", -2)),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION ALL ROLLOVER", of(clusters.roll_over, "c", None)),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION -1 ROLLOVER", of(clusters.roll_over, "c", -1)),
+    ("CLUSTERS CLUSTER c STORAGE DOMAIN d QUEUE_STATUS", of(clusters.show_stored_queues, "c", "d")),
+    ("CLUSTERS CLUSTER c STORAGE REPLICATION SET QUORUM 2",
+     of(tunables.set_quorum, "c", "SET", "QUORUM", integer(2), kind=tunables.REPLICATION)),
+    ("CLUSTERS CLUSTER c STORAGE REPLICATION SET_ALL QUORUM 2",
+     of(tunables.set_quorum, "c", "SET_ALL", "QUORUM", integer(2), kind=tunables.REPLICATION)),
+    ("CLUSTERS CLUSTER c STORAGE REPLICATION get_all QUORUM",
+     of(tunables.show_quorum, "c", "GET_ALL", "QUORUM", kind=tunables.REPLICATION)),
+    ("CLUSTERS CLUSTER c STORAGE REPLICATION LIST_TUNABLES", of(tunables.list_quorums, "c", kind=tunables.REPLICATION)),
+    ("CLUSTERS CLUSTER c STATE ELECTOR SET QUORUM x",
+     of(tunables.set_quorum, "c", "SET", "QUORUM", Value("theString", "x"), kind=tunables.ELECTOR)),
+    ("CLUSTERS CLUSTER c STATE ELECTOR GET QUORUM", of(tunables.show_quorum, "c", "GET", "QUORUM", kind=tunables.ELECTOR)),
+    ("CLUSTERS CLUSTER c STATE ELECTOR LIST_TUNABLES", of(tunables.list_quorums, "c", kind=tunables.ELECTOR)),
+    ("CLUSTERS CLUSTER c STATE ELECTOR STORY", of(clusters.show_elector_history, "c")),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 STORY", of(clusters.show_partition_history, "c", 1)),
+    ("DOMAINS DOMAIN d QUEUE q STORY", of(domains.show_queue_history, "d", "q")),
+    ("stop status", of(inspections.show_stop)),
+    ("CLUSTERS CLUSTER c STORAGE PARTITION 1 MOVE n2", of(clusters.move_partition, "c", 1, "n2")),
+    ("CLUSTERS CLUSTER c REBALANCE", of(clusters.rebalance, "c")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR TRANSFER n2", of(clusters.transfer_leadership, "c", "n2")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR MODE NEVER", of(clusters.set_election_mode, "c", "NEVER")),
+    ("stop preflight", of(inspections.show_stop_preflight)),
+    ("EVENTS", of(inspections.show_events, None)),
+    ("EVENTS 7", of(inspections.show_events, 7)),
+    ("ALARMS", of(inspections.show_alarms)),
+    ("ALARM 5 acknowledge", of(inspections.mark_alarm, "5", "ACKNOWLEDGE")),
+    ("ALARM 5 CLEAR", of(inspections.mark_alarm, "5", "CLEAR")),
+    ("LOG TAIL 20", of(inspections.show_log, 20)),
+    ("CLUSTERS CLUSTER c STORAGE REPLICAS", of(inspections.show_replicas, "c")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR TERMS", of(inspections.show_terms, "c")),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGES 10", of(inspections.browse_messages, "d", "q", None, 10)),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGES AB -10", of(inspections.browse_messages, "d", "q", "AB", -10)),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGE AB", of(inspections.show_message, "d", "q", "AB")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION n", of(inspections.try_subscription, "d", "q", "n")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION a == 1 && b", of(inspections.try_subscription, "d", "q", "a == 1 && b")),
 ]
 
 
@@ -103,87 +122,94 @@ def storage_partition(number: int, command: object) -> object:
     return cluster({"storage": {"partition": {"partitionId": number, "command": command}}})
 
 
-JSON_FORMS: list[tuple[object, Command]] = [
-    ({"help": {}}, cmd.Help()),
-    ({"help": {"plumbing": True, "else": 1}}, cmd.Help(True)),
-    ({"brokerConfig": {"dump": {}}}, cmd.BrokerConfigDump()),
-    (domain({"purge": {}}), cmd.DomainPurge("d")),
-    (domain({"info": {}}), cmd.DomainInfos("d")),
-    (queue({"purgeAppId": "foo"}), cmd.QueuePurge("d", "q", "foo")),
-    (queue({"internals": {}}), cmd.QueueInternals("d", "q")),
-    (queue({"messages": {"offset": 0, "count": 5}}), cmd.QueueList("d", "q", None, 0, 5)),
-    (queue({"messages": {"appId": "foo", "offset": -1, "count": -5}}), cmd.QueueList("d", "q", "foo", -1, -5)),
-    ({"domains": {"reconfigure": {"domain": "d"}}}, cmd.DomainReconfigure("d")),
-    ({"domains": {"resolver": {"clearCache": {"all": {}}}}}, cmd.ResolverClear(None)),
-    ({"domains": {"resolver": {"clearCache": {"domain": "d"}}}}, cmd.ResolverClear("d")),
-    ({"domains": {"remove": {"domain": "d", "finalize": None}}}, cmd.DomainRemove("d")),
-    ({"domains": {"remove": {"domain": "d", "finalize": True}}}, cmd.DomainRemove("d", True)),
-    ({"configProvider": {"clearCache": {"domain": "d"}}}, cmd.ConfigProviderClear("d")),
-    ({"stat": {"show": {}}}, cmd.StatShow()),
+JSON_FORMS: list[tuple[object, Parsed]] = [
+    ({"help": {}}, of(show_help, False)),
+    ({"help": {"plumbing": True, "else": 1}}, of(show_help, True)),
+    ({"brokerConfig": {"dump": {}}}, of(inspections.show_configuration)),
+    (domain({"purge": {}}), of(domains.purge_domain, "d")),
+    (domain({"info": {}}), of(domains.show_domain, "d")),
+    (queue({"purgeAppId": "foo"}), of(domains.purge_queue, "d", "q", "foo")),
+    (queue({"internals": {}}), of(domains.show_queue, "d", "q")),
+    (queue({"messages": {"offset": 0, "count": 5}}), of(domains.list_messages, "d", "q", None, 0, 5)),
+    (queue({"messages": {"appId": "foo", "offset": -1, "count": -5}}), of(domains.list_messages, "d", "q", "foo", -1, -5)),
+    ({"domains": {"reconfigure": {"domain": "d"}}}, of(domains.reconfigure_domain, "d")),
+    ({"domains": {"resolver": {"clearCache": {"all": {}}}}}, of(domains.clear_resolver, None)),
+    ({"domains": {"resolver": {"clearCache": {"domain": "d"}}}}, of(domains.clear_resolver, "d")),
+    ({"domains": {"remove": {"domain": "d", "finalize": None}}}, of(domains.remove_domain, "d", False)),
+    ({"domains": {"remove": {"domain": "d", "finalize": True}}}, of(domains.remove_domain, "d", True)),
+    ({"configProvider": {"clearCache": {"domain": "d"}}}, of(domains.clear_files, "d")),
+    ({"stat": {"show": {}}}, of(inspections.show_statistics)),
     ({"stat": {"setTunable": {"name": "x", "value": {"theBool": True}, "self": {}}}},
-     cmd.StatSet("x", Value("theBool", True))),
-    ({"stat": {"getTunable": "x"}}, cmd.StatGet("x")),
-    ({"stat": {"listTunables": {}}}, cmd.StatTunables()),
-    ({"clusters": {"list": {}}}, cmd.ClustersList()),
-    (cluster({"status": {}}), cmd.ClusterStatus("c")),
-    (cluster({"queueHelper": {}}), cmd.ClusterQueueHelper("c")),
-    (cluster({"forceGcQueues": {}}), cmd.ForceGcQueues("c")),
-    (cluster({"storage": {"summary": {}}}), cmd.StorageSummary("c")),
-    (storage_partition(2, {"enable": {}}), cmd.PartitionSwitch("c", 2, True)),
-    (storage_partition(2, {"disable": {}}), cmd.PartitionSwitch("c", 2, False)),
-    (storage_partition(2, {"summary": {}}), cmd.PartitionSummary("c", 2)),
-    (storage_partition(-1, {"rollover": {}}), cmd.PartitionRollover("c", -1)),
-    (cluster({"storage": {"domain": {"name": "d", "command": {"queueStatus": {}}}}}), cmd.StorageQueueStatus("c", "d")),
+     of(tunables.set_interval, "x", Value("theBool", True))),
+    ({"stat": {"getTunable": "x"}}, of(tunables.show_interval, "x")),
+    ({"stat": {"listTunables": {}}}, of(tunables.list_intervals)),
+    ({"clusters": {"list": {}}}, of(clusters.list_clusters)),
+    (cluster({"status": {}}), of(clusters.show_cluster, "c")),
+    (cluster({"queueHelper": {}}), of(clusters.show_cluster, "c")),
+    (cluster({"forceGcQueues": {}}), of(clusters.collect_queues, "c")),
+    (cluster({"storage": {"summary": {}}}), of(clusters.show_storage, "c")),
+    (storage_partition(2, {"enable": {}}), of(clusters.switch_partition, "c", 2, "ENABLE")),
+    (storage_partition(2, {"disable": {}}), of(clusters.switch_partition, "c", 2, "DISABLE")),
+    (storage_partition(2, {"summary": {}}), of(clusters.show_partition, "c", 2)),
+    (storage_partition(-1, {"rollover": {}}), of(clusters.roll_over, "c", -1)),
+    (cluster({"storage": {"domain": {"name": "d", "command": {"queueStatus": {}}}}}),
+     of(clusters.show_stored_queues, "c", "d")),
     (cluster({"storage": {"replication": {"setTunable": {"name": "Q", "value": {"theInteger": 3}, "all": {}}}}}),
-     cmd.ReplicationSet("c", "Q", integer(3), True)),
-    (cluster({"storage": {"replication": {"getTunable": {"name": "Q", "self": {}}}}}), cmd.ReplicationGet("c", "Q")),
-    (cluster({"state": {"elector": {"getTunable": {"name": "Q", "all": {}}}}}), cmd.ElectorGet("c", "Q", True)),
-    (cluster({"state": {"elector": {"listTunables": {}}}}), cmd.ElectorTunables("c")),
-    (storage_partition(1, {"move": "n2"}), cmd.PartitionMove("c", 1, "n2")),
-    (cluster({"rebalance": {}}), cmd.ClusterRebalance("c")),
-    (cluster({"state": {"elector": {"story": {}}}}), cmd.ElectorStory("c")),
-    (cluster({"storage": {"partition": {"partitionId": 1, "command": {"story": {}}}}}), cmd.PartitionStory("c", 1)),
+     of(tunables.set_quorum, "c", "SET_ALL", "Q", integer(3), kind=tunables.REPLICATION)),
+    (cluster({"storage": {"replication": {"getTunable": {"name": "Q", "self": {}}}}}),
+     of(tunables.show_quorum, "c", "GET", "Q", kind=tunables.REPLICATION)),
+    (cluster({"state": {"elector": {"getTunable": {"name": "Q", "all": {}}}}}),
+     of(tunables.show_quorum, "c", "GET_ALL", "Q", kind=tunables.ELECTOR)),
+    (cluster({"state": {"elector": {"listTunables": {}}}}), of(tunables.list_quorums, "c", kind=tunables.ELECTOR)),
+    (storage_partition(1, {"move": "n2"}), of(clusters.move_partition, "c", 1, "n2")),
+    (cluster({"rebalance": {}}), of(clusters.rebalance, "c")),
+    (cluster({"state": {"elector": {"story": {}}}}), of(clusters.show_elector_history, "c")),
+    (cluster({"storage": {"partition": {"partitionId": 1, "command": {"story": {}}}}}),
+     of(clusters.show_partition_history, "c", 1)),
     ({"domains": {"domain": {"name": "d", "command": {"queue": {"name": "q", "command": {"story": {}}}}}}},
-     cmd.QueueStory("d", "q")),
-    ({"stop": {"status": {}}}, cmd.StopStatus()),
-    (cluster({"state": {"elector": {"transfer": "n2"}}}), cmd.ElectorTransfer("c", "n2")),
-    (cluster({"state": {"elector": {"mode": "NEVER"}}}), cmd.ElectorMode("c", "NEVER")),
-    ({"stop": {"preflight": {}}}, cmd.StopQuestion()),
-    ({"events": {}}, cmd.Events(None)),
-    ({"events": {"after": 7}}, cmd.Events(7)),
-    ({"alarms": {"list": {}}}, cmd.Alarms()),
-    ({"alarms": {"alarm": {"id": "5", "acknowledge": {}}}}, cmd.AlarmMark("5", False)),
-    ({"alarms": {"alarm": {"id": "5", "clear": {}}}}, cmd.AlarmMark("5", True)),
-    ({"log": {"tail": {"count": 20}}}, cmd.LogLines(20)),
-    (cluster({"storage": {"replicas": {}}}), cmd.StorageReplicas("c")),
-    (cluster({"state": {"elector": {"terms": {}}}}), cmd.ElectorTerms("c")),
-    (queue({"browse": {"count": 10}}), cmd.QueueMessages("d", "q", None, 10)),
-    (queue({"browse": {"after": "AB", "count": -10}}), cmd.QueueMessages("d", "q", "AB", -10)),
-    (queue({"message": {"guid": "AB"}}), cmd.QueueMessage("d", "q", "AB")),
-    (queue({"subscription": {"expression": "a  == 1"}}), cmd.QueueSubscription("d", "q", "a  == 1")),
+     of(domains.show_queue_history, "d", "q")),
+    ({"stop": {"status": {}}}, of(inspections.show_stop)),
+    (cluster({"state": {"elector": {"transfer": "n2"}}}), of(clusters.transfer_leadership, "c", "n2")),
+    (cluster({"state": {"elector": {"mode": "NEVER"}}}), of(clusters.set_election_mode, "c", "NEVER")),
+    ({"stop": {"preflight": {}}}, of(inspections.show_stop_preflight)),
+    ({"events": {}}, of(inspections.show_events, None)),
+    ({"events": {"after": 7}}, of(inspections.show_events, 7)),
+    ({"alarms": {"list": {}}}, of(inspections.show_alarms)),
+    ({"alarms": {"alarm": {"id": "5", "acknowledge": {}}}}, of(inspections.mark_alarm, "5", "ACKNOWLEDGE")),
+    ({"alarms": {"alarm": {"id": "5", "clear": {}}}}, of(inspections.mark_alarm, "5", "CLEAR")),
+    ({"log": {"tail": {"count": 20}}}, of(inspections.show_log, 20)),
+    (cluster({"storage": {"replicas": {}}}), of(inspections.show_replicas, "c")),
+    (cluster({"state": {"elector": {"terms": {}}}}), of(inspections.show_terms, "c")),
+    (queue({"browse": {"count": 10}}), of(inspections.browse_messages, "d", "q", None, 10)),
+    (queue({"browse": {"after": "AB", "count": -10}}), of(inspections.browse_messages, "d", "q", "AB", -10)),
+    (queue({"message": {"guid": "AB"}}), of(inspections.show_message, "d", "q", "AB")),
+    (queue({"subscription": {"expression": "a  == 1"}}), of(inspections.try_subscription, "d", "q", "a  == 1")),
 ]
 
 
 @pytest.mark.spec("broker", 213)
 @pytest.mark.parametrize(("text", "command"), WORDS, ids=[text for text, _ in WORDS])
-def test_a_command_in_words_is_read_with_keywords_in_any_case(text: str, command: Command) -> None:
-    assert parse(text) == (command, AnswerEncoding.TEXT)
+def test_a_command_in_words_is_read_with_keywords_in_any_case(text: str, command: Parsed) -> None:
+    assert read(text) == (command, AnswerEncoding.TEXT)
 
 
 @pytest.mark.parametrize(("tree", "command"), JSON_FORMS, ids=[json.dumps(tree) for tree, _ in JSON_FORMS])
-def test_a_command_as_json_is_read(tree: object, command: Command) -> None:
-    assert parse(json.dumps(tree)) == (command, AnswerEncoding.TEXT)
+def test_a_command_as_json_is_read(tree: object, command: Parsed) -> None:
+    assert read(json.dumps(tree)) == (command, AnswerEncoding.TEXT)
 
 
 def test_every_entry_of_the_table_is_tried_in_words_and_as_json() -> None:
-    kinds = {type(entry.make(_Anything())) for entry in TABLE}
-    assert {type(command) for _, command in WORDS} == kinds
-    assert {type(command) for _, command in JSON_FORMS} | {cmd.ReplicationTunables, cmd.ElectorSet} == kinds
+    every = {entry.syntax for entry in TABLE}
+    assert {parse(text)[0].entry.syntax for text, _ in WORDS} == every
+    in_words_alone = {"CLUSTERS CLUSTER <name> STORAGE REPLICATION LIST_TUNABLES",
+                      "CLUSTERS CLUSTER <name> STATE ELECTOR [SET|SET_ALL] <parameter> <value>"}
+    assert {parse(json.dumps(tree))[0].entry.syntax for tree, _ in JSON_FORMS} == every - in_words_alone
 
 
-class _Anything(dict[str, object]):
-    def __missing__(self, key: str) -> object:
-        return "1"
+def test_the_function_of_every_entry_takes_the_arguments_of_its_syntax() -> None:
+    for entry in TABLE:
+        arguments = entry.command({"word": "X"}).arguments
+        inspect.signature(entry.run).bind(None, *arguments)  # TypeError if they differ
 
 
 @pytest.mark.parametrize(("command", "answer"), REFUSED, ids=[command for command, _ in REFUSED])
@@ -201,8 +227,8 @@ def test_what_the_original_understands_is_understood(command: str) -> None:
 @pytest.mark.spec("broker", 212)
 @pytest.mark.parametrize("encoding", list(AnswerEncoding))
 def test_the_encoding_is_given_by_prefix_or_by_member(encoding: AnswerEncoding) -> None:
-    assert parse(f"encoding {encoding.value.lower()} HELP") == (cmd.Help(), encoding)
-    assert parse(json.dumps({"help": {}, "encoding": encoding.value})) == (cmd.Help(), encoding)
+    assert read(f"encoding {encoding.value.lower()} HELP") == (of(show_help, False), encoding)
+    assert read(json.dumps({"help": {}, "encoding": encoding.value})) == (of(show_help, False), encoding)
     for wrong in ("ENCODING INCORRECT HELP", '{"help": {}, "encoding": "INCORRECT"}'):
         with pytest.raises(CommandError, match="INCORRECT"):
             parse(wrong)

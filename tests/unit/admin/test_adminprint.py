@@ -6,13 +6,14 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bmqtwist.admin import results
-from bmqtwist.admin.commands import Value, integer
-from bmqtwist.admin.json import print_json
-from bmqtwist.admin.text import print_text, window_text
+from bmqtwist.admin import results, table
+from bmqtwist.admin.commands import AnswerKind, Value, integer
+from bmqtwist.admin.json import dump
+from bmqtwist.admin.text import window_text
 from bmqtwist.broker.stop_progress import ClusterProgress, StopProgress
 from bmqtwist.machine import Transition
 from bmqtwist.textformat import timestamp_text
@@ -23,9 +24,14 @@ GOLDEN: dict[str, list[str]] = {}
 for _pair in json.loads(VECTORS.read_text()):
     GOLDEN.setdefault(_pair["command"], []).append(_pair["answer"])
 
+NOBODY: Any = None  # HELP needs no context
 NODE = "[n1, 1]"
 FAN, PRIO = "DOMAINS DOMAIN t.fan ", "DOMAINS DOMAIN t.prio QUEUE adm "
 CLUSTER = "CLUSTERS CLUSTER c3 "
+
+
+def print_json(kind: AnswerKind, result: Any, pretty: bool) -> str:
+    return dump({kind.name: kind.tree(result)}, pretty)
 
 
 def golden(command: str, occurrence: int = 0) -> str:
@@ -48,14 +54,14 @@ LISTED = results.QueueContents((FIRST, SECOND, THIRD), 0, 3)
 
 FAN_CONFIG = json.loads(golden("ENCODING JSON_COMPACT " + FAN + "INFOS"))["domainInfo"]["configJson"]
 FAN_STORAGE = state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 2, 8)
-FAN_INFO = results.DomainInfo(state.DomainState(
+FAN_INFO = state.DomainState(
     "t.fan", "c3", "fanout", FAN_CONFIG, meter("domain [bmq://t.fan]", 2, 8),
     queues=(state.QueueState("bmq://t.fan/adm", "adm", "t.fan", "4CF923E884", "fanout", 1, 2, 8,
                              meter("queue [bmq://t.fan/adm]", 2, 8)),),
-    storages=(FAN_STORAGE, state.StorageState("bmq://t.fan/sdkf", "1FD7A73507", 1, 0, 0))))
+    storages=(FAN_STORAGE, state.StorageState("bmq://t.fan/sdkf", "1FD7A73507", 1, 0, 0)))
 
 READER = state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1, 33554432, 1, 3, True)
-INTERNALS = results.QueueInternalsResult(state.QueueState(
+INTERNALS = state.QueueState(
     "bmq://t.prio/adm", "adm", "t.prio", "8F5388E062", "priority", 0, 3, 9,
     meter("queue [bmq://t.prio/adm]", 3, 9, meter("domain [bmq://t.prio]", 12, 2120)),
     apps=(state.AppState("__default", "3000000000", "alive", 3, 9, consumers=1, at_end=False,
@@ -63,7 +69,7 @@ INTERNALS = results.QueueInternalsResult(state.QueueState(
     handles=(state.HandleState(0x7FAA0814B610, "rawtest:4242.9", "bmq://t.prio/adm", 0, 2, 1, 0,
                                (state.SubstreamState(0, "__default", 1, 1, (READER,)),)),
              state.HandleState(0x7FAA0811EF50, "rawtest:4242", "bmq://t.prio/adm", 0, 4, 0, 1,
-                               (state.SubstreamState(0, "__default"),)))))
+                               (state.SubstreamState(0, "__default"),))))
 
 # key, partition, opened here, uri, in-memory, messages, bytes; in the order of the cluster's metadata
 QUEUES = [
@@ -110,95 +116,95 @@ def purged(uri: str, messages: int, size: int, *app: str) -> results.Purged:
 
 EMPTY_FAN = results.PurgeReport(tuple(purged(uri, 0, 0) for uri in ("t.fan/adm", "t.fan/sdkf", "t.fan/f9")))
 
-TEXT_ANSWERS: list[tuple[str, int, results.Result]] = [
-    ("HELP", 0, results.HelpText(False)),
-    ("help plumbing", 0, results.HelpText(True)),
-    (PRIO + "LIST 0 UNLIMITED", 0, LISTED),
-    (PRIO + "LIST -1 1", 0, results.QueueContents((THIRD,), 2, 3)),
-    (FAN + "INFOS", 0, FAN_INFO),
-    (PRIO + "INTERNALS", 0, INTERNALS),
-    (FAN + "QUEUE adm PURGE nope", 0, results.PurgeReport(
+TEXT_ANSWERS: list[tuple[str, int, AnswerKind, Any]] = [
+    ("HELP", 0, table.HELP, table.show_help(NOBODY, False)),
+    ("help plumbing", 0, table.HELP, table.show_help(NOBODY, True)),
+    (PRIO + "LIST 0 UNLIMITED", 0, table.CONTENTS, LISTED),
+    (PRIO + "LIST -1 1", 0, table.CONTENTS, results.QueueContents((THIRD,), 2, 3)),
+    (FAN + "INFOS", 0, table.DOMAIN, FAN_INFO),
+    (PRIO + "INTERNALS", 0, table.QUEUE, INTERNALS),
+    (FAN + "QUEUE adm PURGE nope", 0, table.PURGED, results.PurgeReport(
         (), ("Specified appId 'nope' not found in the storage of queue 'bmq://t.fan/adm'.",))),
-    (FAN + "QUEUE adm PURGE foo", 0, results.PurgeReport((purged("t.fan/adm", 2, 8, "foo", "DB0F821754"),))),
-    (PRIO + "PURGE *", 0, results.PurgeReport((purged("t.prio/adm", 3, 9),))),
-    (PRIO + "PURGE *", 1, results.PurgeReport((purged("t.prio/adm", 0, 0),))),
-    (FAN + "PURGE", 0, results.PurgeReport(
+    (FAN + "QUEUE adm PURGE foo", 0, table.PURGED, results.PurgeReport((purged("t.fan/adm", 2, 8, "foo", "DB0F821754"),))),
+    (PRIO + "PURGE *", 0, table.PURGED, results.PurgeReport((purged("t.prio/adm", 3, 9),))),
+    (PRIO + "PURGE *", 1, table.PURGED, results.PurgeReport((purged("t.prio/adm", 0, 0),))),
+    (FAN + "PURGE", 0, table.PURGED, results.PurgeReport(
         (purged("t.fan/sdkf", 0, 0), purged("t.fan/f9", 0, 0), purged("t.fan/adm", 2, 8)))),
-    ("DOMAINS RECONFIGURE t.prio", 0, results.Success()),
-    ("DOMAINS RECONFIGURE t.nosuch", 0, results.Error("Domain 't.nosuch' doesn't exist")),
-    ("STAT LIST_TUNABLES", 0, results.Tunables(())),
-    ("CLUSTERS LIST", 0, results.ClusterList((THE_CLUSTER,))),
-    (CLUSTER + "STATUS", 0, results.ClusterStatusResult(THE_CLUSTER)),
-    (CLUSTER + "STORAGE SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions)),
-    (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions[:1])),
-    (CLUSTER + "STORAGE REPLICATION LIST_TUNABLES", 0, results.Tunables(
-        (results.Tunable("QUORUM", integer(1), QUORUM_TEXT),))),
-    (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, results.Tunable("Quorum", integer(1))),
-    (CLUSTER + "STORAGE REPLICATION SET QUORUM 1", 0, results.TunableConfirmation("Quorum", integer(1), integer(1))),
-    (CLUSTER + "STATE ELECTOR SET QUORUM 1", 0, results.TunableConfirmation("Quorum", integer(0), integer(1))),
-    (CLUSTER + "STORAGE DOMAIN t.fan QUEUE_STATUS", 0, results.StorageContent(
+    ("DOMAINS RECONFIGURE t.prio", 0, table.DONE, None),
+    ("DOMAINS RECONFIGURE t.nosuch", 0, table.ERROR, ("Domain 't.nosuch' doesn't exist")),
+    ("STAT LIST_TUNABLES", 0, table.TUNABLES, ()),
+    ("CLUSTERS LIST", 0, table.CLUSTERS, (THE_CLUSTER,)),
+    (CLUSTER + "STATUS", 0, table.CLUSTER, THE_CLUSTER),
+    (CLUSTER + "STORAGE SUMMARY", 0, table.STORAGE,
+     results.StorageSummary(LOCATION, THE_CLUSTER.partitions)),
+    (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, table.STORAGE,
+     results.StorageSummary(LOCATION, THE_CLUSTER.partitions[:1])),
+    (CLUSTER + "STORAGE REPLICATION LIST_TUNABLES", 0, table.TUNABLES, (
+        results.Tunable("QUORUM", integer(1), QUORUM_TEXT),)),
+    (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, table.TUNABLE, results.Tunable("Quorum", integer(1))),
+    (CLUSTER + "STORAGE REPLICATION SET QUORUM 1", 0, table.CONFIRMATION,
+     results.TunableConfirmation("Quorum", integer(1), integer(1))),
+    (CLUSTER + "STATE ELECTOR SET QUORUM 1", 0, table.CONFIRMATION,
+     results.TunableConfirmation("Quorum", integer(0), integer(1))),
+    (CLUSTER + "STORAGE DOMAIN t.fan QUEUE_STATUS", 0, table.STORED_QUEUES, (
         (state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 0, 0),))),
 ]
 
-JSON_ANSWERS: list[tuple[str, bool, results.Result]] = [
-    ("ENCODING JSON_COMPACT HELP PLUMBING", False, results.HelpText(True)),
-    ('{"help":{"plumbing":true},"encoding":"JSON_PRETTY"}', True, results.HelpText(True)),
-    ("ENCODING JSON_COMPACT " + PRIO + "LIST 0 UNLIMITED", False, LISTED),
-    ("ENCODING JSON_COMPACT " + FAN + "INFOS", False, FAN_INFO),
-    ("ENCODING JSON_PRETTY " + FAN + "PURGE", True, EMPTY_FAN),
-    ("ENCODING JSON_COMPACT STAT GET ZZ", False, results.Error(
+JSON_ANSWERS: list[tuple[str, bool, AnswerKind, Any]] = [
+    ("ENCODING JSON_COMPACT HELP PLUMBING", False, table.HELP, table.show_help(NOBODY, True)),
+    ('{"help":{"plumbing":true},"encoding":"JSON_PRETTY"}', True, table.HELP, table.show_help(NOBODY, True)),
+    ("ENCODING JSON_COMPACT " + PRIO + "LIST 0 UNLIMITED", False, table.CONTENTS, LISTED),
+    ("ENCODING JSON_COMPACT " + FAN + "INFOS", False, table.DOMAIN, FAN_INFO),
+    ("ENCODING JSON_PRETTY " + FAN + "PURGE", True, table.PURGED, EMPTY_FAN),
+    ("ENCODING JSON_COMPACT STAT GET ZZ", False, table.ERROR, (
         "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables.")),
 ]
 
 
-@pytest.mark.parametrize(("command", "occurrence", "result"), TEXT_ANSWERS,
-                         ids=[f"{command} #{at}" for command, at, _ in TEXT_ANSWERS])
-def test_a_text_answer_is_that_of_the_original(command: str, occurrence: int, result: results.Result) -> None:
-    assert print_text(result) == golden(command, occurrence)
+@pytest.mark.parametrize(("command", "occurrence", "kind", "result"), TEXT_ANSWERS,
+                         ids=[f"{command} #{at}" for command, at, *_ in TEXT_ANSWERS])
+def test_a_text_answer_is_that_of_the_original(command: str, occurrence: int, kind: AnswerKind, result: Any) -> None:
+    assert kind.text(result) == golden(command, occurrence)
 
 
-@pytest.mark.parametrize(("command", "pretty", "result"), JSON_ANSWERS, ids=[row[0] for row in JSON_ANSWERS])
-def test_a_json_answer_is_that_of_the_original(command: str, pretty: bool, result: results.Result) -> None:
-    assert print_json(result, pretty) == golden(command)
+@pytest.mark.parametrize(("command", "pretty", "kind", "result"), JSON_ANSWERS, ids=[row[0] for row in JSON_ANSWERS])
+def test_a_json_answer_is_that_of_the_original(command: str, pretty: bool, kind: AnswerKind, result: Any) -> None:
+    assert print_json(kind, result, pretty) == golden(command)
 
 
 def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of_domains() -> None:
     def blocks(text: str) -> tuple[list[str], str]:
         return sorted(re.findall(r".*numAssignedQueues.*", text)), re.sub(r".*numAssignedQueues.*\n\n", "", text)
 
-    assert blocks(print_text(results.QueueHelper(THE_CLUSTER))) == blocks(golden(CLUSTER + "QUEUEHELPER"))
+    assert blocks(table.QUEUE_HELPER.text(THE_CLUSTER)) == blocks(golden(CLUSTER + "QUEUEHELPER"))
 
 
 def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
-    samples = [result for _, _, result in TEXT_ANSWERS + JSON_ANSWERS] + [
-        results.QueueHelper(THE_CLUSTER), results.StatsResult("table", {"a": 1}), results.BrokerConfigResult("{}"),
-        results.Responses((("n1", results.Success()),)), results.Transitions(
-            "electorTransitions", 2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),)), results.StopStatusResult(None),
-        results.StopStatusResult(StopProgress("members are told", 1.5, 2, (ClusterProgress(
-            "Cluster (c)", (0, 1), True, 3, 4, 18.5),))), results.Look("events", [], "Nothing has happened.\n")]
-    assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
-    for sample in samples:
-        assert isinstance(print_text(sample), str)
-        assert len(json.loads(print_json(sample, False))) == 1
-        assert json.loads(print_json(sample, True)) == json.loads(print_json(sample, False))
-
-
-def test_answers_of_several_nodes_are_joined_under_the_names_of_the_nodes() -> None:
-    joined = results.Responses((("n1", results.Success()), ("n2", results.Error("no"))))
-    assert print_text(joined) == 'Response from node "n1":\nSUCCESS\n\nResponse from node "n2":\nno\n\n'
-    assert json.loads(print_json(joined, False)) == {"responses": [
-        {"sourceNodeDescription": "n1", "result": {"success": {}}},
-        {"sourceNodeDescription": "n2", "result": {"error": {"message": "no"}}}]}
+    moved = results.Transitions(2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),))
+    samples = [(kind, result) for *_, kind, result in TEXT_ANSWERS + JSON_ANSWERS] + [
+        (table.QUEUE_HELPER, THE_CLUSTER), (table.STATISTICS, results.StatisticsReport("table", {"a": 1})),
+        (table.CONFIGURATION, "{}"),
+        (table.ELECTOR_TRANSITIONS, moved), (table.PARTITION_TRANSITIONS, moved), (table.QUEUE_TRANSITIONS, moved),
+        (table.STOP_STATUS, results.StopStatus(None)), (table.STOP_STATUS, results.StopStatus(StopProgress(
+            "members are told", 1.5, 2, (ClusterProgress("Cluster (c)", (0, 1), True, 3, 4, 18.5),)))),
+        (table.EVENTS, []), (table.ALARMS, []), (table.LOG, []), (table.REPLICAS, [])]
+    by_commands = {table.ALARM, table.STOP_PREFLIGHT, table.TERMS, table.MESSAGES, table.MESSAGE, table.SUBSCRIPTION}
+    assert {kind.name for kind, _ in samples} | {kind.name for kind in by_commands} == {
+        each.name for each in vars(table).values() if isinstance(each, AnswerKind)}
+    for kind, sample in samples:
+        assert isinstance(kind.text(sample), str)
+        assert len(json.loads(print_json(kind, sample, False))) == 1
+        assert json.loads(print_json(kind, sample, True)) == json.loads(print_json(kind, sample, False))
 
 
 def test_a_purge_of_nothing_says_so() -> None:
-    assert print_text(results.PurgeReport(())) == "No queue purged."
+    assert table.PURGED.text(results.PurgeReport(())) == "No queue purged."
 
 
 def test_a_broadcast_meter_prints_as_disabled() -> None:
     quiet = state.MeterSnapshot("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
     domain = state.DomainState("t.bc", "c3", "broadcast", "{}", quiet)
-    assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in print_text(results.DomainInfo(domain))
+    assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in table.DOMAIN.text(domain)
 
 
 def test_values_print_with_their_kind_in_errors_and_plain_elsewhere() -> None:
@@ -212,16 +218,10 @@ def test_a_queue_of_a_replica_prints_as_remote_queue() -> None:
     queue = state.QueueState("bmq://d/q", "q", "d", "0000000001", "priority", 0, 0, 0, meter("queue [bmq://d/q]", 0, 0),
                              apps=(state.AppState("__default", "3000000000", "alive", 2, 6, consumers=1),),
                              role=state.NodeRole.REPLICA, internal_id=4, upstream=state.UpstreamState(3, 1, 2))
-    text = print_text(results.QueueInternalsResult(queue))
+    text = table.QUEUE.text(queue)
     assert "    RemoteQueue:\n    ------------\n        Pending PUTs .......................: 3 items\n" in text
     assert "                [__default] - [3000000000] : 2\n" in text
-    assert "remoteQueue" in json.loads(print_json(results.QueueInternalsResult(queue), False))["queueInternals"]["queue"]
-
-
-def test_a_proxy_names_its_active_node_or_none() -> None:
-    proxy = state.ClusterSnapshot("c", "", False, (), state.ElectorState("", "", 0, 0, ""), remote=True)
-    assert "    Active node : * none *\n    Is Healthy  : No\n" in print_text(results.ClusterStatusResult(proxy))
-    assert "clusterProxyStatus" in json.loads(print_json(results.ClusterStatusResult(proxy), False))
+    assert "remoteQueue" in json.loads(print_json(table.QUEUE, queue, False))["queueInternals"]["queue"]
 
 
 def test_a_timestamp_is_utc_to_the_microsecond() -> None:
@@ -239,7 +239,7 @@ def test_a_window_is_full_near_its_limit_or_normal() -> None:
 
 
 def test_the_json_of_a_cluster_has_numbers_for_queue_ids() -> None:
-    tree = json.loads(print_json(results.ClusterStatusResult(THE_CLUSTER), False))["clusterStatus"]
+    tree = json.loads(print_json(table.CLUSTER, THE_CLUSTER, False))["clusterStatus"]
     assert {row["internalQueueId"] for row in tree["queuesInfo"]["storages"]} == {0xFFFFFFFE, 0xFFFFFFFF}
     summary = tree["clusterStorageSummary"]["fileStores"][1]["summary"]
     assert summary["activeFileSet"]["dataFile"] == {"positionBytes": 3648, "sizeBytes": 256 * MB,

@@ -18,6 +18,7 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.view import messages, subscriptions
+from bmqtwist.view.messages import Selection
 from bmqtwist.view.stored_queue import locate
 from bmqtwist.view.subscriptions import would_choose
 from bmqtwist.view.typed_properties import as_tree, from_tree
@@ -52,7 +53,7 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
 
 def listing(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
     """GUIDs as they are listed."""
-    return [row["guid"] for row in at_once(messages.listing(bench.broker, uri, **asked))["messages"]]
+    return [row["guid"] for row in at_once(messages.listing(bench.broker, uri, Selection(**asked)))["messages"]]
 
 
 def drop_payloads(queue: RootQueue) -> None:
@@ -70,7 +71,7 @@ def test_pages_follow_each_other_in_both_directions(bench: Bench) -> None:
     for newest in (False, True):
         found, after = list[str](), ""
         while after is not None:
-            page = at_once(messages.listing(bench.broker, Q, after, 3, newest=newest))
+            page = at_once(messages.listing(bench.broker, Q, Selection(after, 3, newest=newest)))
             assert page["total"] == 7 and page["role"] == "primary" and len(page["messages"]) <= 3
             found += [row["guid"] for row in page["messages"]]
             after = page["next"]
@@ -205,7 +206,7 @@ def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
 
 
 def apps(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
-    row = at_once(messages.listing(bench.broker, F, guid=guid))["messages"][0]
+    row = at_once(messages.listing(bench.broker, F, Selection(guid=guid)))["messages"][0]
     return {app["appId"]: (app["state"], app["to"]) for app in row["apps"]}
 
 

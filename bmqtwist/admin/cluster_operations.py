@@ -1,0 +1,158 @@
+"""Admin operations on clusters and partitions: status, rollover, primaries, elections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmqtwist.admin.results import StorageSummary, Transitions
+from bmqtwist.cluster.election_events import ElectionMode
+from bmqtwist.errors import LocalError
+from bmqtwist.member.appointments import Appointments
+from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.view import snapshots
+from bmqtwist.view.snapshot import ClusterSnapshot, StorageState
+
+if TYPE_CHECKING:
+    from bmqtwist.admin.context import AdminContext
+    from bmqtwist.member.cluster import Cluster
+    from bmqtwist.storage.partition import Partition
+
+ALL_PARTITIONS = -1
+
+
+def find_cluster(context: AdminContext, name: str) -> Cluster:
+    """A cluster that this node is a member of."""
+    cluster = context.broker.clusters.get(name)
+    if cluster is None:
+        raise LocalError(f"cluster '{name}' not found !")
+    return cluster
+
+
+def _partition(cluster: Cluster, number: int) -> Partition:
+    if number >= len(cluster.partitions):
+        raise LocalError(f"Too high partitionId value: '{number}'")
+    if number < 0:
+        raise LocalError(f"Too low partitionId value: '{number}'")
+    return cluster.partitions[number]
+
+
+def _node_id(cluster: Cluster, node: str) -> int:
+    """A node by its name or id."""
+    for each in cluster.definition.nodes:
+        if node in (each.name, str(each.id)):
+            return each.id
+    raise LocalError(f"Cluster '{cluster.name}' has no node '{node}'")
+
+
+def _appointments(cluster: Cluster) -> Appointments:
+    if cluster.replication is None:
+        raise LocalError(f"Cluster '{cluster.name}' has one node, which is primary of everything")
+    return cluster.replication.appointments
+
+
+def _check(refused: str) -> None:
+    if refused:
+        raise LocalError(refused)
+
+
+def list_clusters(context: AdminContext) -> tuple[ClusterSnapshot, ...]:
+    """The clusters that this node is a member of."""
+    return tuple(map(snapshots.cluster_state, context.broker.clusters.values()))
+
+
+def show_cluster(context: AdminContext, name: str) -> ClusterSnapshot:
+    """One of them in full."""
+    return snapshots.cluster_state(find_cluster(context, name))
+
+
+def collect_queues(context: AdminContext, name: str) -> None:
+    """Delete the queues of a cluster that are empty and open nowhere."""
+    cluster, broker = find_cluster(context, name), context.broker
+    for queue in list(cluster.queues.values()):
+        if queue.is_collectable(broker.now, 0, broker.identity.started):
+            cluster.delete_queue(queue, broker.wall(broker.now))
+
+
+def show_storage(context: AdminContext, name: str) -> StorageSummary:
+    """All partitions of a cluster."""
+    cluster = show_cluster(context, name)
+    return StorageSummary(cluster.storage_location, cluster.partitions)
+
+
+def show_partition(context: AdminContext, name: str, number: int) -> StorageSummary:
+    """One of them."""
+    _partition(find_cluster(context, name), number)
+    cluster = show_cluster(context, name)
+    return StorageSummary(cluster.storage_location, (cluster.partitions[number],))
+
+
+def switch_partition(context: AdminContext, name: str, number: int, switch: str) -> None:
+    """ENABLE or DISABLE a partition."""
+    partition, enabled = _partition(find_cluster(context, name), number), switch == "ENABLE"
+    (partition.enable if enabled else partition.disable)()
+    context.broker.report.note("config", f"Partition [{number}] is {'enabled' if enabled else 'disabled'}", cluster=name,
+                               partition=number, enabled=enabled)
+
+
+def roll_over(context: AdminContext, name: str, number: int | None) -> None:
+    """Begin a new file set of a partition; None or -1: of all."""
+    cluster = find_cluster(context, name)
+    partitions = cluster.partitions if number in (None, ALL_PARTITIONS) else [_partition(cluster, number or 0)]
+    failures = []
+    for partition in partitions:
+        try:
+            partition.rollover(context.broker.wall(context.broker.now))
+        except PartitionUnavailable as error:
+            failures.append(f"Rollover failed on partition {partition.partition_id}, rc: -1 ({error})")
+    _check("\n".join(failures))
+
+
+def show_stored_queues(context: AdminContext, name: str, domain: str) -> list[StorageState]:
+    """The stored queues of a domain."""
+    stored = snapshots.storages(find_cluster(context, name), domain)
+    if not stored and domain not in context.broker.domains:
+        raise LocalError(f"Unknown domain '{domain}'")
+    return stored
+
+
+def move_partition(context: AdminContext, name: str, number: int, node: str) -> None:
+    """Make another node primary of a partition."""
+    cluster = find_cluster(context, name)
+    _partition(cluster, number)
+    node_id = _node_id(cluster, node)
+    _check(_appointments(cluster).move(number, node_id))
+
+
+def rebalance(context: AdminContext, name: str) -> None:
+    """Give every node equally many partitions."""
+    _check(_appointments(find_cluster(context, name)).rebalance())
+
+
+def show_partition_history(context: AdminContext, name: str, number: int) -> Transitions:
+    """The transitions of a partition."""
+    cluster = find_cluster(context, name)
+    _partition(cluster, number)
+    if cluster.replication is None:
+        raise LocalError(f"Cluster '{name}' has no other nodes: this one is always primary")
+    return Transitions(context.broker.now, cluster.replication.cells[number].machine.story.transitions)
+
+
+def show_elector_history(context: AdminContext, name: str) -> Transitions:
+    """The transitions of the elector."""
+    return Transitions(context.broker.now, find_cluster(context, name).leadership.elector.story.transitions)
+
+
+def transfer_leadership(context: AdminContext, name: str, node: str) -> None:
+    """Make another node leader."""
+    cluster = find_cluster(context, name)
+    _check(cluster.leadership.transfer(_node_id(cluster, node)))
+
+
+def set_election_mode(context: AdminContext, name: str, word: str) -> None:
+    """Whether this node stands as leader."""
+    modes = {mode.name: mode for mode in ElectionMode if mode is not ElectionMode.LEAVING}
+    mode = modes.get(word.upper())
+    if mode is None:
+        raise LocalError(f"MODE is one of {', '.join(modes)}, not '{word}'")
+    find_cluster(context, name).leadership.set_mode(mode)
+    context.broker.report.note("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)

@@ -1,0 +1,254 @@
+"""All admin commands in one table: syntax, summary, function, answer, JSON forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bmqtwist.admin import cluster_operations as clusters
+from bmqtwist.admin import domain_operations as domains
+from bmqtwist.admin import inspections, json, look_text, text
+from bmqtwist.admin import tunable_operations as tunables
+from bmqtwist.admin.commands import AnswerKind, Arguments, Entry, Json
+
+if TYPE_CHECKING:
+    from bmqtwist.admin.context import AdminContext
+
+DONE = AnswerKind("success", lambda result: "SUCCESS", lambda result: {})
+ERROR = AnswerKind("error", str, lambda message: {"message": message})
+HELP = AnswerKind("help", text.help_text, json.help_tree)
+CONFIGURATION = AnswerKind("brokerConfig", str, lambda as_json: {"asJSON": as_json})
+DOMAIN = AnswerKind("domainInfo", text.domain_info, json.domain_info)
+PURGED = AnswerKind("purgedQueues", text.purge_report, json.purge_report)
+CONTENTS = AnswerKind("queueContents", text.queue_contents, json.queue_contents)
+QUEUE = AnswerKind("queueInternals", text.queue_internals, json.queue_internals)
+STATISTICS = AnswerKind("stats", lambda stats: str(stats.text), lambda stats: json.compact(stats.tree))
+TUNABLE = AnswerKind("tunable", lambda one: f"{one.name} = {one.value}", json.tunable)
+TUNABLES = AnswerKind("tunables", text.tunables, lambda found: {"tunables": list(map(json.tunable, found))})
+CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: f"{result.name} set to {result.new} from {result.old}",
+                      json.confirmation)
+CLUSTERS = AnswerKind("clusterList", text.cluster_list, json.cluster_list)
+CLUSTER = AnswerKind("clusterStatus", text.cluster_status, json.cluster_status)
+QUEUE_HELPER = AnswerKind("clusterQueueHelper", text.queue_helper, json.queue_helper)
+STORAGE = AnswerKind("clusterStorageSummary", text.storage_summary,
+                 lambda summary: json.storage_summary(summary.location, summary.partitions))
+STORED_QUEUES = AnswerKind("storageContent", text.storage_content,
+                       lambda found: json.storages(one for one in found if one.messages))
+ELECTOR_TRANSITIONS, PARTITION_TRANSITIONS, QUEUE_TRANSITIONS = (
+    AnswerKind(f"{kind}Transitions", text.transitions, json.transitions) for kind in ("elector", "partition", "queue"))
+STOP_STATUS = AnswerKind("stopStatus", text.stop_status, json.stop_status)
+STOP_PREFLIGHT = AnswerKind("stopPreflight", look_text.preflight, lambda tree: tree)
+EVENTS = AnswerKind("events", look_text.events, lambda found: [event.tree() for event in found])
+ALARMS = AnswerKind("alarms", look_text.alarms, lambda found: [alarm.tree() for alarm in found])
+ALARM = AnswerKind("alarm", lambda alarm: look_text.alarms([alarm]), lambda alarm: alarm.tree())
+LOG = AnswerKind("log", look_text.log, lambda lines: [line._asdict() for line in lines])
+REPLICAS = AnswerKind("replicas", look_text.replicas, lambda tree: tree)
+TERMS = AnswerKind("elections", look_text.terms, lambda tree: tree)
+MESSAGES = AnswerKind("messages", look_text.messages, lambda tree: tree)
+MESSAGE = AnswerKind("message", look_text.message, lambda tree: tree)
+SUBSCRIPTION = AnswerKind("subscription", look_text.subscription, lambda tried: tried[1])
+
+
+def show_help(context: AdminContext, plumbing: bool | None) -> tuple[bool, Sequence[Entry]]:
+    """The commands of the original."""
+    return bool(plumbing), [entry for entry in TABLE if not entry.ours]
+
+
+def _domain(command: Json) -> Json:
+    return {"domains": {"domain": {"name": "<name>", "command": command}}}
+
+
+def _queue(command: Json) -> Json:
+    return _domain({"queue": {"name": "<queue_name>", "command": command}})
+
+
+def _cluster(command: Json) -> Json:
+    return {"clusters": {"cluster": {"name": "<name>", "command": command}}}
+
+
+def _storage(command: Json) -> Json:
+    return _cluster({"storage": command})
+
+
+def _elector(command: Json) -> Json:
+    return _cluster({"state": {"elector": command}})
+
+
+def _partition(command: Json) -> Json:
+    return _storage({"partition": {"partitionId": "<partitionId>", "command": command}})
+
+
+def _clear(wrap: Callable[[Json], Json]) -> tuple[tuple[Json, Arguments], ...]:
+    return (wrap({"clearCache": {"all": {}}}), {"domain": None}), (wrap({"clearCache": {"domain": "<domain>"}}), {})
+
+
+def _tunables(wrap: Callable[[Json], Json], where: str, name: str, kind: str, texts: tuple[tuple[str, str], ...]
+              ) -> tuple[Entry, ...]:
+    """SET, GET and LIST_TUNABLES of one part of a cluster: the three entries differ in words only."""
+    change = {"name": "<parameter>", "value": "<value>"}
+    ask = {"name": "<parameter>"}
+    head = f"CLUSTERS CLUSTER <name> {where} {name}"
+    return (
+        Entry(f"{head} [SET|SET_ALL] <parameter> <value>", texts[0][0], partial(tunables.set_quorum, kind), CONFIRMATION,
+              ((wrap({"setTunable": {**change, "all": {}}}), {"word": "SET_ALL"}),
+               (wrap({"setTunable": {**change, "?self": {}}}), {"word": "SET"})), texts[0][1]),
+        Entry(f"{head} [GET|GET_ALL] <parameter>", texts[1][0], partial(tunables.show_quorum, kind), TUNABLE,
+              ((wrap({"getTunable": {**ask, "all": {}}}), {"word": "GET_ALL"}),
+               (wrap({"getTunable": {**ask, "?self": {}}}), {"word": "GET"})), texts[1][1]),
+        Entry(f"{head} LIST_TUNABLES", texts[2][0], partial(tunables.list_quorums, kind), TUNABLES,
+              ((wrap({"listTunables": {}}), {}),)),
+    )
+
+
+TABLE: tuple[Entry, ...] = (
+    Entry("HELP", "Show list of supported commands", show_help, HELP,
+          (({"help": {"?plumbing": "<plumbing>"}}, {}),), hidden=" [PLUMBING]"),
+    Entry("BROKERCONFIG DUMP", "Dump the broker's configuration", inspections.show_configuration, CONFIGURATION,
+          (({"brokerConfig": {"dump": {}}}, {}),)),
+    Entry("DOMAINS DOMAIN <name> PURGE", "Purge all queues in domain 'name'", domains.purge_domain, PURGED,
+          ((_domain({"purge": {}}), {}),)),
+    Entry("DOMAINS DOMAIN <name> INFOS", "Show information about domain 'name' and its queues",
+          domains.show_domain, DOMAIN, ((_domain({"info": {}}), {}),)),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>",
+          "Purge the 'appId' in the 'queue_name' belonging to domain 'name'.",
+          domains.purge_queue, PURGED,
+          ((_queue({"purgeAppId": "<appId>"}), {}),),
+          "Purge the 'appId' in the 'queue_name' belonging to domain 'name'. Specify '*' for 'appId' for entire queue"),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS",
+          "internals of 'queue_name' belonging to domain 'name'",
+          domains.show_queue, QUEUE, ((_queue({"internals": {}}), {}),),
+          "Dump the internals of 'queue_name' belonging to domain 'name'"),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>",
+          "List 'count' messages pending in 'queue_name' for  (optional) 'appId' starting at 'offset'",
+          domains.list_messages, CONTENTS,
+          ((_queue({"messages": {"?appId": "<appId>", "offset": "<offset>", "count": "<count>"}}), {}),),
+          "List information for 'count' messages starting at 'offset' from 'queue_name' for 'appId' in domain 'name'."
+          "  If 'offset' is negative, it is relative to the position just past the *last* message.  If 'count' is"
+          " 'negative', print '-count' messages *preceding* the specified starting position.  If 'count' is"
+          " 'UNLIMITED', print all the messages starting at and after the specified position."),
+    Entry("DOMAINS RECONFIGURE <domain>", "Reconfigure 'domain' by reloading its configuration from disk",
+          domains.reconfigure_domain, DONE,
+          (({"domains": {"reconfigure": {"domain": "<domain>"}}}, {}),)),
+    Entry("DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)", "Clear the domain's cached resolution.",
+          domains.clear_resolver, DONE, _clear(lambda part: {"domains": {"resolver": part}}),
+          "Clear the domain resolution cache entry of the optionally specified 'domain', or clear all domain"
+          " resolution cache entries if 'ALL' is specified."),
+    Entry("DOMAINS REMOVE <domain> [FINALIZE]", "Remove a domain with an optional keyword 'FINALIZE'",
+          domains.remove_domain, PURGED,
+          (({"domains": {"remove": {"domain": "<domain>", "?finalize": "<finalize>"}}}, {}),),
+          "Remove a domain from the cluster.  If the keyword 'FINALIZE' is not supplied, perform the first phase of"
+          " domain deletion, failing if there is an open queue on this domain and blocking any open queue requests"
+          " subsequent to the command being issued.  After the first phase of domain deletion, it is safe to remove"
+          " the domain configuration file from disk.  If the keyword 'FINALIZE' is specified, perform the second"
+          " phase of domain deletion, failing if the domain has not had the first phase of domain deletion performed."
+          "  After the second phase of domain deletion, it is safe to create a new domain reusing the same name and"
+          " to connect to it."),
+    Entry("CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)", "Clear domain's cached configuration.",
+          domains.clear_files, DONE, _clear(lambda part: {"configProvider": part}),
+          "Clear the cached configuration entry of the optionally specified 'domain' domain, or clear all cached"
+          " configuration entries if 'ALL' is specified."),
+    Entry("STAT SHOW", "Show statistics", inspections.show_statistics, STATISTICS, (({"stat": {"show": {}}}, {}),)),
+    Entry("STAT SET <parameter> <value>", "Set the 'parameter' of the stat controller to 'value'",
+          tunables.set_interval, CONFIRMATION,
+          (({"stat": {"setTunable": {"name": "<parameter>", "value": "<value>"}}}, {}),)),
+    Entry("STAT GET <parameter>", "Get the 'parameter' of the stat controller",
+          tunables.show_interval, TUNABLE, (({"stat": {"getTunable": "<parameter>"}}, {}),)),
+    Entry("STAT LIST_TUNABLES", "Get the supported settable parameters for the stat controller",
+          tunables.list_intervals, TUNABLES, (({"stat": {"listTunables": {}}}, {}),)),
+    Entry("CLUSTERS LIST", "List all active clusters", clusters.list_clusters, CLUSTERS,
+          (({"clusters": {"list": {}}}, {}),)),
+    Entry("CLUSTERS CLUSTER <name> STATUS", "Show status of cluster 'name'", clusters.show_cluster, CLUSTER,
+          ((_cluster({"status": {}}), {}),)),
+    Entry("CLUSTERS CLUSTER <name> QUEUEHELPER", "Show queueHelper's internal state of cluster 'name'",
+          clusters.show_cluster, QUEUE_HELPER, ((_cluster({"queueHelper": {}}), {}),)),
+    Entry("CLUSTERS CLUSTER <name> FORCE_GC_QUEUES", "Force GC all queues matching GC criteria",
+          clusters.collect_queues, DONE, ((_cluster({"forceGcQueues": {}}), {}),)),
+    Entry("CLUSTERS CLUSTER <name> STORAGE SUMMARY", "Show storage summary of cluster 'name'",
+          clusters.show_storage, STORAGE, ((_storage({"summary": {}}), {}),)),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> [ENABLE|DISABLE]",
+          "Enable/disable the 'partitionId' of cluster 'name'",
+          clusters.switch_partition, DONE,
+          ((_partition({"enable": {}}), {"word": "ENABLE"}), (_partition({"disable": {}}), {"word": "DISABLE"}))),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY",
+          "Show summary of the 'partitionId' of cluster 'name'",
+          clusters.show_partition, STORAGE, ((_partition({"summary": {}}), {}),)),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) ROLLOVER",
+          "Rollover the storage files of 'partitionId' of cluster 'name'",
+          clusters.roll_over, DONE,
+          ((_partition({"rollover": {}}), {}),),
+          "Rollover the storage files of 'partitionId' of cluster 'name'. If 'ALL' is used then rollover all"
+          " partitions."),
+    Entry("CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS",
+          "Show status of queues belonging to 'domain_name' in the storage of cluster 'name'",
+          clusters.show_stored_queues, STORED_QUEUES,
+          ((_storage({"domain": {"name": "<domain_name>", "command": {"queueStatus": {}}}}), {}),)),
+    *_tunables(lambda part: _storage({"replication": part}), "STORAGE", "REPLICATION", tunables.REPLICATION, (
+        ("Set the value of the replication 'parameter' of cluster 'name'",
+         ("Set the value of the replication 'parameter' of cluster 'name'. If SET_ALL is used then set the parameter"
+         " for all nodes in the cluster.")),
+        ("Get the value of the replication 'parameter' of cluster 'name'",
+         ("Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
+         " value for all nodes in the cluster.")),
+        ("Get the supported settable parameters for the replication of cluster 'name'", ""))),
+    *_tunables(_elector, "STATE", "ELECTOR", tunables.ELECTOR, (
+        ("Set the 'parameter' of the elector of cluster 'name' to 'value'",
+         ("Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
+         " for all nodes in the cluster.")),
+        ("Get the 'parameter' of the elector of cluster 'name'",
+         ("Get the 'parameter' of the elector of cluster 'name'. If GET_ALL is used then get the parameter value for"
+         " all nodes in the cluster.")),
+        ("Get the supported settable parameters for the elector of cluster 'name'", ""))),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> MOVE <node>",
+          "Let 'node' be primary of the 'partitionId' of cluster 'name'; said to its leader",
+          clusters.move_partition, DONE,
+          ((_partition({"move": "<node>"}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> REBALANCE",
+          "Let every node be primary of equally many partitions of cluster 'name'; said to its leader",
+          clusters.rebalance, DONE, ((_cluster({"rebalance": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
+          "Show what the elector of cluster 'name' went through lately, and why",
+          clusters.show_elector_history, ELECTOR_TRANSITIONS, ((_elector({"story": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> STORY",
+          "Show what this node has been for 'partitionId' of cluster 'name' lately, and why",
+          clusters.show_partition_history, PARTITION_TRANSITIONS, ((_partition({"story": {}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> STORY",
+          "Show what a queue that is led elsewhere went through on its way to its primary, and why",
+          domains.show_queue_history, QUEUE_TRANSITIONS, ((_queue({"story": {}}), {}),), ours=True),
+    Entry("STOP STATUS", "Show how far the graceful stop of this broker is", inspections.show_stop, STOP_STATUS,
+          (({"stop": {"status": {}}}, {}),), ours=True),
+    Entry("STOP PREFLIGHT", "Show what the graceful stop of this broker would mean for its clusters",
+          inspections.show_stop_preflight, STOP_PREFLIGHT, (({"stop": {"preflight": {}}}, {}),), ours=True),
+    Entry("EVENTS [<after>]", "Show what has happened at this node lately, or since event 'after'",
+          inspections.show_events, EVENTS, (({"events": {"?after": "<after>"}}, {}),), ours=True),
+    Entry("ALARMS", "Show the alarms of this node, and what has become of them", inspections.show_alarms, ALARMS,
+          (({"alarms": {"list": {}}}, {}),), ours=True),
+    Entry("ALARM <alarmId> [ACKNOWLEDGE|CLEAR]", "Say that alarm 'alarmId' has been seen, or is over",
+          inspections.mark_alarm, ALARM,
+          (({"alarms": {"alarm": {"id": "<alarmId>", "acknowledge": {}}}}, {"word": "ACKNOWLEDGE"}),
+           ({"alarms": {"alarm": {"id": "<alarmId>", "clear": {}}}}, {"word": "CLEAR"})), ours=True),
+    Entry("LOG TAIL <count>", "Show the last 'count' lines of this broker's log", inspections.show_log, LOG,
+          (({"log": {"tail": {"count": "<count>"}}}, {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STORAGE REPLICAS",
+          "Show what each node is for each partition of cluster 'name', and how far it is behind",
+          inspections.show_replicas, REPLICAS, ((_storage({"replicas": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TERMS", "Show who led cluster 'name' when, and why that changed",
+          inspections.show_terms, TERMS, ((_elector({"terms": {}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGES [<guid>] <count>",
+          "Look at 'count' messages stored in 'queue_name', those behind message 'guid'; negative: the newest ones",
+          inspections.browse_messages, MESSAGES,
+          ((_queue({"browse": {"?after": "<guid>", "count": "<count>"}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGE <guid>",
+          "Look at one message stored in 'queue_name': its properties, its payload, and who has it",
+          inspections.show_message, MESSAGE,
+          ((_queue({"message": {"guid": "<guid>"}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> SUBSCRIPTION <expression>",
+          "Try a subscription expression on the last messages stored in 'queue_name'; nobody is given anything",
+          inspections.try_subscription, SUBSCRIPTION,
+          ((_queue({"subscription": {"expression": "<expression>"}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",
+          clusters.transfer_leadership, DONE, ((_elector({"transfer": "<node>"}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",
+          "Whether this node stands as leader of cluster 'name': NORMAL, FORCE (before others) or NEVER",
+          clusters.set_election_mode, DONE, ((_elector({"mode": "<mode>"}), {}),), ours=True),
+)
