@@ -6,7 +6,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     way         tests/kit/message_way.py
     partition   tests/kit/partition_states.py
     elector     bmqtwist/cluster/elector.py
-    replication tests/kit/partition_rules.py
+    replication bmqtwist/cluster/partition_machine.py
     circles     tests/kit/layers.py
 """
 
@@ -26,10 +26,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY  # noqa: E402
-from kit.partition_rules import CHANGES  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
-from bmqtwist.cluster import elector  # noqa: E402
+from bmqtwist.cluster import elector, partition_machine  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
@@ -96,24 +95,25 @@ def partition() -> str:
 
 
 def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
-    """A table of bmqtwist/machine.py: the edges that change the state, with their events; it begins in its first state."""
-    edges: dict[tuple[Enum, Enum], list[str]] = {}
-    for before, row in cells.items():
-        for event, cell in row.items():
-            for after in sorted(cell.after - {before}, key=list(cells).index):
-                edges.setdefault((before, after), []).append(event.name)
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(cells)).name}"]
+    """A table of bmqtwist/machine.py: the edges that change the state, with their events; it begins in its first state.
+    Events that lead to the same states from every state except final ones are drawn once, from ANY."""
+    states = list(cells)
+    going = [state for state in states if any(cell.after for cell in cells[state].values())]
+    common = {event for event, cell in cells[states[0]].items()
+              if cell.after and all(cells[state][event].after == cell.after for state in going)}
+    edges: dict[tuple[str, Enum], list[str]] = {}
+    for before in going:
+        for event, cell in cells[before].items():
+            for after in sorted(cell.after, key=states.index):
+                edge = edges.setdefault(("ANY" if event in common else before.name, after), [])
+                if (event in common or after is not before) and event.name not in edge:
+                    edge.append(event.name)
+    edges = {edge: events for edge, events in edges.items() if events}
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {states[0].name}"]
     for (before, after), events in edges.items():
         if len(events) > EVENTS_SHOWN:
             events[EVENTS_SHOWN - 1:] = [f"{len(events) + 1 - EVENTS_SHOWN} more"]
-        lines.append(f"    {before.name} --> {after.name}: {', '.join(events)}")
-    return "\n".join([*lines, "```"])
-
-
-def replication() -> str:
-    """What a node can be for a partition, and why it changes."""
-    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN: start"]
-    lines += [f"    {make().machine.role.name} --> {after.name}: {why}" for make, _, after, why in CHANGES]
+        lines.append(f"    {before} --> {after.name}: {', '.join(events)}")
     return "\n".join([*lines, "```"])
 
 
@@ -124,7 +124,7 @@ def circles() -> str:
 
 
 PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
-            "replication": replication, "circles": circles}
+            "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles}
 
 
 def with_pictures(text: str) -> str:

@@ -19,16 +19,17 @@ def copied(machine: PartitionMachine, available: Iterable[int]) -> tuple[Psn, Ps
 
 def news(machine: PartitionMachine, psn: Psn) -> list[Say]:
     """From a primary to nodes that do not have a record of its lease safe: what is committed."""
-    return [Say(node_id, machine.keepalive(target)) for node_id, target in machine.targets.items() if target.durable < psn]
+    return [Say(node_id, machine.replicas.keepalive(target)) for node_id, target in machine.targets.items()
+            if target.durable < psn]
 
 
 def has_safe(machine: PartitionMachine, lease: int, psn: Psn) -> bool:
     """Whether a record of a replica's log is safe as its receipts to the primary of that lease say, or known to be
     committed."""
-    return psn <= machine.committed or lease == machine.lease and psn <= machine.matched and psn <= machine.log.durable
+    return psn <= machine.committed or lease == machine.lease and psn <= min(machine.reception.matched, machine.log.durable)
 
 
 def knows_committed(machine: PartitionMachine, psn: Psn) -> bool:
     """Whether a record that its primary has safe is committed, as far as a replica knows, which may lack it. What is safe at
     two of no more than three nodes is; of what another primary had, nobody knows under the next lease."""
-    return psn[0] == machine.lease and (psn <= machine.announced or has_safe(machine, machine.lease, psn))
+    return psn[0] == machine.lease and (psn <= machine.reception.announced or has_safe(machine, machine.lease, psn))

@@ -223,7 +223,7 @@ class Replication:
             if successor is not None:
                 self.handovers.begin(index, Yield(machine.lease, successor), True, now)
             elif not self.handovers.is_leaving(index):
-                self.decline(index, Decline(primary.lease, False, machine.used, "this node stops"), now)
+                self.decline(index, Decline(primary.lease, False, machine.leases.used, "this node stops"), now)
 
     def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
@@ -247,7 +247,7 @@ class Replication:
     def primaries(self, partitions: int) -> Primaries:
         """What this node begins with as a leader. What it does not lead it cannot lead under a lease that an earlier run of
         its process may have used."""
-        return self.appointments.primaries(partitions, {cell.index: cell.machine.used for cell in self.cells
+        return self.appointments.primaries(partitions, {cell.index: cell.machine.leases.used for cell in self.cells
                                                         if not cell.machine.leads})
 
     def assigned(self, partitions: Iterable[int], now: float) -> None:
@@ -289,8 +289,8 @@ class Replication:
             known = self.leadership.metadata.state.partitions
             for index, cell in enumerate(self.cells):
                 primary = known.get(index)
-                lease = max(cell.machine.promised, cell.summary.last[0], primary.lease if primary is not None else 0)
-                cell.machine.promise_unknown(lease)
+                lease = max(cell.machine.leases.promised, cell.summary.last[0], primary.lease if primary is not None else 0)
+                cell.machine.leases.assume_promised(lease)
                 self._promise(index, lease)
             for cell in self.cells:
                 for node_id in self._members:
@@ -332,9 +332,9 @@ class Replication:
         self._check_at = float("inf")
         for cell in self.cells:
             if cell.machine.role is PartitionRole.PRIMARY_HEALED:
-                if cell.machine.supported_until <= now:
+                if cell.machine.commit.supported_until <= now:
                     self._step(cell, now, Tick())
-                self._check_at = min(self._check_at, cell.machine.supported_until)
+                self._check_at = min(self._check_at, cell.machine.commit.supported_until)
 
     def _moved(self, cell: Cell, at_once: bool = False) -> None:
         """The partition has written something, or a sync has come through. Confirms are sent with the next message."""
@@ -365,7 +365,7 @@ class Replication:
     def set_factor(self, factor: int, now: float) -> None:
         """So many nodes must have a record before it is told to be committed."""
         for cell in self.cells:
-            cell.machine.factor = factor
+            cell.machine.standing.factor = factor
             cell.count_needed()
             self._step(cell, now, LogMoved())
 
@@ -389,7 +389,7 @@ class Replication:
             self._count_copies(cell, now)
         self.handovers.look(cell.index, now)
         self._look_around()
-        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
+        if self._wanted[cell.index].doubtful and not cell.machine.standing.doubtful:
             self._promise(cell.index, 0)
 
     def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
@@ -448,7 +448,8 @@ class Replication:
     # -- promises -----------------------------------------------------------------------------------------------------
 
     def _promise(self, index: int, lease: int) -> None:
-        self._wanted[index] = StoredPromise(max(lease, self._wanted[index].lease), self.cells[index].machine.doubtful)
+        doubtful = self.cells[index].machine.standing.doubtful
+        self._wanted[index] = StoredPromise(max(lease, self._wanted[index].lease), doubtful)
         self._save(self._host.now)
 
     def _save(self, now: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bmqtwist.cluster.partition_events import PartitionRole
-from bmqtwist.cluster.replication_target import Target
+from bmqtwist.cluster.replication_targets import Target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.psn import NO_PSN, Psn

@@ -215,7 +215,7 @@ def _committed(situation: Situation) -> None:
     situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(situation.now * 1000)))
 
 
-# Where a machine begins, what happens, what it is then, and why, for a picture.
+# Where a machine begins, what happens, what it is then, and why.
 CHANGES: list[tuple[Callable[[], Situation], Callable[[Situation], object], PartitionRole, str]] = [
     (unknown, lambda each: each.do(Assigned(NODE, LEASE)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
     (unknown, lambda each: each.do(Assigned(PRIMARY, LEASE)), PartitionRole.REPLICA_WAITING, "another node is appointed"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit import partitions
 from kit.partitions import FAULTS, Partitions, disturb
 
+from bmqtwist.cluster.partition_commit import CommitPosition
 from bmqtwist.cluster.partition_events import Assigned, LogView, Prepare
-from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.cluster.partition_leases import Leases
+from bmqtwist.cluster.partition_reception import Reception
+from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.storage.psn import LogSummary, Psn
 
 
@@ -43,56 +44,43 @@ def test_what_is_committed_stays_and_all_logs_become_one(size: int, loss: float)
 # -- what the campaign has to find ---------------------------------------------------------------------------------------
 
 
-class TakesItsOwnLog(PartitionMachine):
+_choose_log, _assign, _reject_stale, _send_receipt = (
+    TakeOver.choose_log, Leases.assign, Leases.reject_stale, Reception.send_receipt)
+
+
+def _takes_its_own_log(self: TakeOver, event: object) -> None:
     """Never pulls."""
+    standing = self._standing
+    if self._leases.promised >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
+        self._begin_lease()
 
-    def _choose(self, event: object) -> None:
-        if self.promised >= self.lease and len(self._promises) + 1 >= self.majority and not self.log.busy:
-            self._begin_lease()
 
-
-class NeedsNoQuorum(PartitionMachine):
+def _needs_no_quorum(self: TakeOver, event: object) -> None:
     """Leads with its own promise alone."""
-
-    def _choose(self, event: object) -> None:
-        kept, self.majority = self.majority, 1
-        super()._choose(event)
-        self.majority = kept
+    kept, self._standing.majority = self._standing.majority, 1
+    _choose_log(self, event)
+    self._standing.majority = kept
 
 
-class UsesOldLeases(PartitionMachine):
+def _uses_old_leases(self: Leases, assigned: Assigned) -> bool:
     """Takes up the lease of an earlier run."""
-
-    def _appointed(self, event: Assigned) -> None:
-        self._used = 0
-        super()._appointed(event)
+    self.used = 0
+    return _assign(self, assigned)
 
 
-class PromisesAnything(PartitionMachine):
+def _promises_anything(self: Leases, event: Any) -> bool:
     """Whatever it has promised before."""
-
-    def _on_prepare(self, event: Prepare) -> None:
-        self._asked = min(self._asked, event.lease)
-        self.promised = min(self.promised, event.lease)
-        super()._on_prepare(event)
+    if isinstance(event, Prepare):
+        self.requested, self.promised = min(self.requested, event.lease), min(self.promised, event.lease)
+    return _reject_stale(self, event)
 
 
-class SaysWhatIsNotSafe(PartitionMachine):
+def _says_what_is_not_safe(self: Reception, always: bool = False) -> None:
     """Its receipts tell of what it has merely written."""
-
-    def _tell(self, always: bool = False) -> None:
-        kept = self.log
-        self.log = _Unsafe(kept)
-        super()._tell(always)
-        self.log = kept
-
-
-class NeverPassive(PartitionMachine):
-    """Stays active though nobody answers."""
-
-    @property
-    def _is_supported(self) -> bool:
-        return True
+    kept = self._standing.log
+    self._standing.log = _Unsafe(kept)
+    _send_receipt(self, always)
+    self._standing.log = kept
 
 
 class _Unsafe:
@@ -111,13 +99,19 @@ class _Unsafe:
         return getattr(self._log, name)
 
 
-MISTAKES: list[Callable[..., PartitionMachine]] = [TakesItsOwnLog, NeedsNoQuorum, UsesOldLeases, PromisesAnything,
-                                                   SaysWhatIsNotSafe, NeverPassive]
+MISTAKES: dict[str, tuple[type, str, Any]] = {
+    "takes its own log": (TakeOver, "choose_log", _takes_its_own_log),
+    "needs no quorum": (TakeOver, "choose_log", _needs_no_quorum),
+    "uses old leases": (Leases, "assign", _uses_old_leases),
+    "promises anything": (Leases, "reject_stale", _promises_anything),
+    "says what is not safe": (Reception, "send_receipt", _says_what_is_not_safe),
+    "never passive": (CommitPosition, "_is_supported", property(lambda self: True)),
+}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
-def test_mistakes_are_found(mistake: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "PartitionMachine", mistake)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MISTAKES[mistake])
     for seed in range(800):
         try:
             campaign(seed, 3, 400, 0.0, "planted")

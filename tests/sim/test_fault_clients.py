@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmqtwist.cluster import partition_machine
+from bmqtwist.cluster import replication_targets
 from bmqtwist.sdk.results import EventKind, Result
 from bmqtwist.storage import replica
 from bmqtwist.testing.config import CLUSTER
@@ -158,7 +158,7 @@ def test_row_34_a_consumer_never_confirms_while_its_node_stops() -> None:
 def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 8)
     monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 8)
-    monkeypatch.setattr(partition_machine, "FLIGHT_BYTES_MAX", 1 << 12)
+    monkeypatch.setattr(replication_targets, "FLIGHT_BYTES_MAX", 1 << 12)
     world = FaultWorld(35)
     source = world.primary()
     behind = world.others(source)[0]

@@ -97,7 +97,7 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
         torn.disk.flip(path, at, 0xFF)
     torn.boot()
     found = world.cell(torn, index)
-    assert found.summary.last < summary.last or found.machine.doubtful, "the log ends before what is not whole"
+    assert found.summary.last < summary.last or found.machine.standing.doubtful, "the log ends before what is not whole"
     world.until(lambda: world.is_ready(torn))
     world.until(lambda: set(world.stored(torn)) == set(world.stored(world.primary())), 2.0)
     world.primary().crash(power=False, down=3.0)
@@ -121,7 +121,7 @@ def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
     rotten.crash(power=False, down=None)
     rotten.disk.flip(file_of(rotten, index, kind), where, 0xFF)
     rotten.boot()
-    world.until(lambda: world.is_ready(rotten) and not world.cell(rotten, index).machine.doubtful)
+    world.until(lambda: world.is_ready(rotten) and not world.cell(rotten, index).machine.standing.doubtful)
     world.until(lambda: set(world.stored(rotten)) == set(world.stored(world.primary())), 5.0)
     world.appoint(rotten)
     world.until(lambda: world.primaries(index) == [rotten])

@@ -402,13 +402,13 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
                 if f"/storage/bmq_{index}." in path and path.endswith(kind))
     node.disk.flip(path, where, 0xFF)
     node.boot()
-    assert nodes.replication(node).cells[index].machine.doubtful
+    assert nodes.replication(node).cells[index].machine.standing.doubtful
     nodes.settle()
-    assert not nodes.replication(node).cells[index].machine.doubtful
+    assert not nodes.replication(node).cells[index].machine.standing.doubtful
     nodes.judge_partitions()
     node.crash(power=True, down=1.0)
     nodes.settle()
-    assert not nodes.replication(node).cells[index].machine.doubtful
+    assert not nodes.replication(node).cells[index].machine.standing.doubtful
     nodes.judge_partitions()
 
 

@@ -34,6 +34,7 @@ from kit.partition_rules import (
 
 from bmqtwist.cluster.copies import has_safe, knows_committed, news
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
+from bmqtwist.cluster.partition_commit import PATIENCE
 from bmqtwist.cluster.partition_events import (
     Activate,
     Append,
@@ -61,8 +62,7 @@ from bmqtwist.cluster.partition_events import (
     Serve,
     Stale,
 )
-from bmqtwist.cluster.partition_machine import PATIENCE
-from bmqtwist.cluster.partition_table import ACTIONS
+from bmqtwist.cluster.partition_machine import TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
 
 # What follows from an input in a role: the role after it, if it is another one, then the outputs. What is not here does
@@ -156,11 +156,11 @@ def test_every_cell(role: PartitionRole, event: PartitionEvent) -> None:
     after = [situation.machine.role.name] if situation.machine.role is not role else []
     wanted = EXPECTED.get((role.name, event.name), [""])[0]
     assert " ".join([*after, ", ".join(said)]).strip() == wanted
-    assert ACTIONS[role][event] != "_ignore" or not wanted
+    assert TABLE[role][event].action is not PartitionMachine.ignore or not wanted
 
 
 def test_the_table_has_every_cell() -> None:
-    assert set(ACTIONS) == set(PartitionRole) and all(set(row) == set(PartitionEvent) for row in ACTIONS.values())
+    assert set(TABLE) == set(PartitionRole) and all(set(row) == set(PartitionEvent) for row in TABLE.values())
     assert {role.name for role in PartitionRole} == set(CELLS) and set(SITUATIONS) == set(PartitionRole)
 
 
@@ -297,7 +297,7 @@ def test_a_primary_that_does_not_come_forward_gives_the_partition_back() -> None
     (((5, 3), [(5, 4)]), Promise)])
 def test_what_a_replica_does_with_records(run: tuple[tuple[int, int], list[tuple[int, int]]], what: type | None) -> None:
     situation = healing()
-    situation.machine._reported = False
+    situation.machine.reception.has_reported = False
     previous, psns = run
     outputs = situation.do(Records(PRIMARY, LEASE, NO_PSN, RecordRun(previous, psns[-1], journal(*psns))))
     kinds = [type(each.message) if isinstance(each, Say) else type(each) for each in outputs]
@@ -445,7 +445,7 @@ def test_a_primary_has_news_for_those_who_lack_a_record() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=lambda number: CHANGES[number][3].replace(" ", "-"))
-def test_the_changes_of_the_picture(number: int) -> None:
+def test_what_changes_a_role(number: int) -> None:
     make, happens, after, why = CHANGES[number]
     situation = make()
     assert situation.machine.role is not after and why

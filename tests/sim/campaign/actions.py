@@ -298,7 +298,7 @@ def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: S
     its disks."""
     cells = [cell for each in world.machines if each.up for cell in world.replication(each).cells] if (
         len(world.machines) > 2) else []
-    if not cells or not all(each.up for each in world.machines) or any(cell.machine.doubtful for cell in cells):
+    if not cells or not all(each.up for each in world.machines) or any(cell.machine.standing.doubtful for cell in cells):
         return
     found = [(path, where) for cell in world.replication(node).cells if not cell.busy
              for path, where in safe_places(cell) if path in node.disk.paths()]

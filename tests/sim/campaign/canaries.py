@@ -10,7 +10,8 @@ from bmqtwist.cluster.ballot import Ballot
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
-from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.cluster.partition_commit import CommitPosition
+from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.member.cell import Cell
 from bmqtwist.member.replication import Replication
@@ -69,20 +70,20 @@ def _promise_not_synced(self: PromiseFile, promises: Any) -> None:
     """Nothing is written."""
 
 
-def _promise_not_checked(self: PartitionMachine, event: Any) -> bool:
+def _promise_not_checked(self: Reception, event: Any) -> bool:
     """Whoever leads under whichever lease is listened to."""
-    self.lease = event.lease
-    return not self.leads
+    self._standing.lease = event.lease
+    return not self._standing.leads
 
 
-_on_records, _append_run = PartitionMachine._on_records, ReplicatedPartition.append_run
+_take_run, _append_run = Reception._take_run, ReplicatedPartition.append_run
 
 
-def _records_not_compared(self: PartitionMachine, event: Any) -> None:
+def _records_not_compared(self: Reception, event: Any) -> None:
     holds = LogSummary.holds
     try:
         LogSummary.holds = lambda log, psn: psn == event.run.previous or holds(log, psn)  # type: ignore[method-assign]
-        _on_records(self, event)
+        _take_run(self, event)
     finally:
         LogSummary.holds = holds  # type: ignore[method-assign]
 
@@ -94,14 +95,15 @@ def _records_appended_anywhere(self: ReplicatedPartition, run: RecordRun, behind
     _append_run(self, run, behind, wall)
 
 
-def _older_leases_counted(self: PartitionMachine) -> None:
-    safe = sorted([self.log.durable, *(target.durable for target in self.targets.values())], reverse=True)
-    if len(safe) >= self.majority and safe[self.majority - 1] > self.committed:
-        self.committed = safe[self.majority - 1]
-    _count_records(self)
+def _older_leases_counted(self: CommitPosition) -> None:
+    standing = self._standing
+    safe = sorted([standing.log.durable, *(target.durable for target in self._targets.by_node.values())], reverse=True)
+    if len(safe) >= standing.majority and safe[standing.majority - 1] > standing.committed:
+        standing.committed = safe[standing.majority - 1]
+    _advance(self)
 
 
-_count_records = PartitionMachine._count
+_advance = CommitPosition.advance
 
 
 def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
@@ -139,11 +141,11 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
 # Those that take clients to be found, or partitions at least.
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "promise not persisted": [(PromiseFile, "write", _promise_not_synced)],
-    "promise not checked": [(PartitionMachine, "_is_from_source", _promise_not_checked)],
-    "previous record not checked": [(PartitionMachine, "_on_records", _records_not_compared),
+    "promise not checked": [(Reception, "_is_accepted", _promise_not_checked)],
+    "previous record not checked": [(Reception, "_take_run", _records_not_compared),
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
-    "older leases counted": [(PartitionMachine, "_count", _older_leases_counted)],
-    "lease expiry ignored": [(PartitionMachine, "supported_until", property(lambda self: float("inf")))],
+    "older leases counted": [(CommitPosition, "advance", _older_leases_counted)],
+    "lease expiry ignored": [(CommitPosition, "supported_until", property(lambda self: float("inf")))],
     "deduplication lost": [(Applier, "stored", _as_if_new)],
     "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
     "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],

@@ -89,9 +89,9 @@ class PartitionJudge(Judge):
             self._active.pop(key, None)
             self._seen[key] = cell.summary.base
             self._look(node, cell)
-            if cell.machine.promised < self._promised.get(key, 0):
+            if cell.machine.leases.promised < self._promised.get(key, 0):
                 raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {cell.index}, and "
-                                      f"knows of {cell.machine.promised}")
+                                      f"knows of {cell.machine.leases.promised}")
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class PartitionJudge(Judge):
             if not node.up or node.paused or not needed:
                 continue
             lease, heard = self._heard.get(key, (0, {}))
-            timing = cell.machine.timing
+            timing = cell.machine.standing.timing
             oldest = node.local_now - timing.lease - timing.keepalive - GRACE_S
             recent = [number for number, moment in heard.items() if moment >= oldest]
             if lease != cell.machine.lease or len(recent) < needed:

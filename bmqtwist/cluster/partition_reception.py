@@ -1,0 +1,189 @@
+"""Reception of records and images from another node.
+
+A replica takes them from its primary, a new primary from the node whose log it pulls.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.partition_events import (
+    Append,
+    Committed,
+    Cut,
+    ImagePart,
+    Keepalive,
+    LogMoved,
+    LogReady,
+    Promise,
+    Records,
+    ReplicaReceipt,
+    TakeImage,
+)
+from bmqtwist.cluster.partition_leases import Leases
+from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
+from bmqtwist.cluster.replication_targets import ReplicationTargets
+from bmqtwist.storage.psn import NO_PSN, Psn
+
+
+class Reception:
+    """`source`: the node that records are taken from; `matched`: up to here our log is the source's; `announced`: up to here
+    a primary that we follow has committed, though the record may not be here yet."""
+
+    def __init__(self, standing: PartitionStanding, leases: Leases, targets: ReplicationTargets) -> None:
+        self._standing, self._leases, self._targets = standing, leases, targets
+        self.announced = NO_PSN
+        self.begin(None)
+
+    def begin(self, source: int | None) -> None:
+        """Take records from this node from now on."""
+        self.source, self.matched = source, NO_PSN
+        self._appending: Psn | None = None  # the last record of a run that is being appended
+        self._receipt: tuple[Psn, Psn] | None = None  # the last one that was sent
+        self._parts = self._stamp = 0
+        self.has_reported = self._owes_report = False
+
+    # -- from the source ------------------------------------------------------------------------------------------------
+
+    def _is_accepted(self, event: Records | ImagePart | Keepalive) -> bool:
+        """Whether a message comes from the source, under the lease that this node has promised."""
+        lease = self._standing.lease
+        return (not self._leases.reject_stale(event) and event.lease == lease and self._leases.promised == lease
+                and event.sender == self.source)
+
+    def on_records(self, event: Records) -> None:
+        """Append what follows our log; cut off what conflicts; report a gap."""
+        standing = self._standing
+        if not self._is_accepted(event):
+            return
+        self.announced = max(self.announced, event.committed)
+        if standing.log.busy or standing.log.broken:
+            return
+        if not standing.leads:
+            self._targets.by_node.clear()
+        self._take_run(event)
+
+    def _take_run(self, event: Records) -> None:
+        standing, run = self._standing, event.run
+        own = standing.log.summary
+        if not own.holds(run.previous):
+            self._report_mismatch()
+            return
+        self.has_reported, standing.progressed_at = False, standing.now
+        if own.holds(run.last):
+            self._match(run.last)
+        else:
+            theirs = dict(run.leases()) if own.last != run.previous else {}
+            both = ((lease, min(end, theirs[lease])) for lease, end in own.leases if lease in theirs)
+            behind = max(max(both, default=run.previous), run.previous)
+            if own.last > behind:
+                self._cut(behind)
+                return
+            self._appending = run.last
+            standing.outputs.append(Append(run, behind))
+        self._learn_committed(event.committed)
+
+    def _cut(self, behind: Psn) -> None:
+        committed = self._standing.committed
+        if behind < committed:
+            self._standing.alarm(f"record {behind[0]}-{behind[1]} is to be the last one, but {committed[0]}-{committed[1]} "
+                                 "is committed: nothing is cut off")
+            return
+        self._owes_report = True
+        self._standing.outputs.append(Cut(behind))
+
+    def on_image_part(self, event: ImagePart) -> None:
+        """Take a part of an image, if it is the next one."""
+        standing, committed = self._standing, self._standing.committed
+        if not self._is_accepted(event) or standing.log.busy or standing.log.broken:
+            return
+        if event.at < committed:
+            standing.alarm(f"an image ends with record {event.at[0]}-{event.at[1]}, but {committed[0]}-{committed[1]} is "
+                           "committed: it is not taken")
+        elif event.number and event.number != self._parts:
+            self._report_mismatch()
+        else:
+            self.has_reported, standing.progressed_at = False, standing.now
+            self._parts = event.number + 1
+            self._owes_report = event.final
+            standing.outputs.append(TakeImage(event))
+            self.send_receipt(always=True)
+
+    def on_keepalive(self, event: Keepalive) -> None:
+        """The primary asks whether this node has everything that it was sent."""
+        if not self._is_accepted(event):
+            return
+        log = self._standing.log
+        self._stamp = max(self._stamp, event.stamp)
+        self.announced = max(self.announced, event.committed)
+        if not log.busy:
+            lacks = self._parts != event.parts if event.previous is None else not log.summary.holds(event.previous)
+            if lacks:
+                self.send_report()
+            elif event.previous is not None:
+                self._match(event.previous)  # a replica that has nothing to be sent is healed, too
+            self._learn_committed(event.committed)
+        self.send_receipt(always=True)
+
+    # -- from our log ---------------------------------------------------------------------------------------------------
+
+    def on_log_moved(self, event: LogMoved) -> None:
+        """A replica has written or synced records."""
+        self.note_appended()
+        self.send_receipt()
+
+    def note_appended(self) -> None:
+        """Our log may hold by now what was being appended."""
+        if self._appending is not None and self._standing.log.summary.holds(self._appending):
+            psn, self._appending = self._appending, None
+            self._match(psn)
+
+    def on_log_ready(self, event: LogReady) -> None:
+        """A replica's log was cut, or is an image now."""
+        self._parts = 0
+        if self._owes_report:
+            self.send_report()
+
+    def abandon(self) -> None:
+        """The log has not taken what was to be appended."""
+        self._appending, self._parts, self._owes_report = None, 0, False
+
+    def _match(self, psn: Psn) -> None:
+        """Our log is the source's up to here: with all that is committed, as far as we know, a replica is healed."""
+        standing = self._standing
+        self.matched = max(self.matched, psn)
+        if standing.role is HEALING and self.matched[0] == standing.lease and self.matched >= self.announced:
+            self._leases.deferred = 0
+            standing.become(FOLLOWING, standing.primary, "has the primary's log")
+
+    def _learn_committed(self, committed: Psn) -> None:
+        standing, known = self._standing, min(committed, self.matched)
+        if known > standing.committed and not standing.leads:
+            standing.committed = known
+            standing.outputs.append(Committed(known))
+
+    # -- to the source --------------------------------------------------------------------------------------------------
+
+    def _report_mismatch(self) -> None:
+        if not self.has_reported:
+            self.send_report()
+
+    def send_report(self) -> None:
+        """Report our log to the primary, once it can be read; a primary that pulls asks again by itself."""
+        standing = self._standing
+        self._owes_report = standing.log.busy
+        if not self._owes_report and self.source is not None:
+            self.has_reported = True
+            if not standing.leads:
+                standing.say(self.source, Promise(standing.node_id, standing.lease, standing.log.summary,
+                                                  standing.committed, standing.doubtful))
+
+    def send_receipt(self, always: bool = False) -> None:
+        """Report how much our log has of the source's, if that is news."""
+        standing = self._standing
+        durable = min(standing.log.durable, self.matched)
+        if durable[0] == standing.lease and not standing.leads:
+            standing.doubtful = False  # what was missing is durable here again
+        if self.source is None or not always and (self.matched, durable) == self._receipt:
+            return
+        self._receipt = self.matched, durable
+        standing.say(self.source, ReplicaReceipt(standing.node_id, standing.lease, self.matched, durable, self._parts,
+                                                 self._stamp))

@@ -1,0 +1,143 @@
+"""Take-over of a partition: collects the promises of a quorum, chooses the log that reaches furthest, and pulls it.
+
+Every committed record is held by a quorum, and two quorums meet: so the log with the highest PSN of a quorum has all that
+was ever committed. What of our own log is not in there is cut off when its records arrive. Then the lease begins.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.election_events import PeerDown
+from bmqtwist.cluster.partition_events import Activate, Prepare, Promise, Promised, Pull, SavePromise
+from bmqtwist.cluster.partition_leases import Leases
+from bmqtwist.cluster.partition_reception import Reception
+from bmqtwist.cluster.partition_standing import STG1, STG2, PartitionStanding
+from bmqtwist.cluster.replication_targets import ReplicationTargets
+from bmqtwist.storage.psn import NO_PSN, common_prefix
+
+
+class TakeOver:
+    """`goal`: the record that has to be pulled, or committed, before this primary is active."""
+
+    def __init__(self, standing: PartitionStanding, leases: Leases, targets: ReplicationTargets,
+                 reception: Reception) -> None:
+        self._standing, self._leases, self._targets, self._reception = standing, leases, targets, reception
+        self.promises: dict[int, Promise] = {}
+        self.goal = NO_PSN
+
+    def begin(self, lease: int) -> None:
+        """This node is to be primary under this lease: all others are asked for a promise."""
+        standing = self._standing
+        standing.lease = lease
+        standing.become(STG1, standing.node_id, f"primary under lease {lease}")
+        standing.progressed_at = standing.now
+        standing.outputs.append(SavePromise(lease))
+        for node_id in sorted(standing.up):
+            standing.say(node_id, Prepare(standing.node_id, lease))
+        standing.wake_at = standing.now + standing.timing.keepalive
+
+    @property
+    def source(self) -> int | None:
+        """The node whose log is pulled."""
+        return self._reception.source
+
+    # -- choosing -------------------------------------------------------------------------------------------------------
+
+    def on_promised(self, event: Promised) -> None:
+        """Our own promise is durable."""
+        self._leases.on_promised(event)
+        self.choose_log(event)
+
+    def on_promise(self, event: Promise) -> None:
+        """Another node has promised."""
+        if event.lease == self._standing.lease and event.log.is_whole:
+            self.promises[event.sender] = event
+            self._standing.progressed_at = self._standing.now
+            self.choose_log(event)
+
+    def choose_log(self, event: object) -> None:
+        """With the promises of a quorum, ours among them: pull the newest log, or begin the lease with our own."""
+        standing, leases = self._standing, self._leases
+        if leases.promised < standing.lease or standing.log.busy:
+            return
+        answered = len(self.promises) + 1
+        firm = sum(not each.doubtful for each in self.promises.values()) + (not standing.doubtful)
+        if firm < standing.majority and answered < len(standing.members):
+            return
+        own, lease = standing.log.summary.last, standing.lease
+        best = max(self.promises.values(), key=lambda each: (each.log.last, -each.sender), default=None)
+        newest = own if best is None else max(own, best.log.last)
+        if newest[0] >= lease:  # a run of this node that has lost its promises since has written under it
+            if leases.deferred != lease:
+                leases.deferred, leases.used = lease, max(leases.used, newest[0])
+                leases.decline(lease, True, f"lease {lease} was used before")
+        elif best is None or newest == own:
+            self._begin_lease()
+            return
+        elif not leases.deferred and common_prefix(standing.log.summary, best.log) is None:
+            leases.deferred = lease
+            leases.decline(lease, True, f"it lacks too much, and node {best.sender} does not", best.sender)
+        if best is None or leases.deferred == lease:
+            return
+        self.goal = best.log.last
+        standing.become(STG2, standing.node_id, f"pulls from node {best.sender}")
+        self._pull_from(best.sender)
+
+    def restart(self, cause: str) -> None:
+        """The source is gone or silent: choose again without its promise."""
+        if self.source is not None:
+            self.promises.pop(self.source, None)
+        self._reception.begin(None)
+        self._standing.become(STG1, self._standing.node_id, cause)
+        self.choose_log(cause)
+
+    def on_peer_down(self, event: PeerDown) -> None:
+        """A node cannot be spoken with any more."""
+        self._standing.up.discard(event.node_id)
+        self.promises.pop(event.node_id, None)
+        self._targets.by_node.pop(event.node_id, None)
+        if event.node_id == self.source:
+            self.restart(f"node {event.node_id} is gone")
+
+    # -- pulling --------------------------------------------------------------------------------------------------------
+
+    def _pull_from(self, source: int) -> None:
+        standing = self._standing
+        if not standing.log.busy:  # else LogReady follows
+            self._reception.begin(source)
+            common = common_prefix(standing.log.summary, self.promises[source].log)
+            standing.say(source, Pull(standing.node_id, standing.lease, common))
+
+    def on_report(self, event: Promise) -> None:
+        """A node has connected since, or what it was sent does not fit its log; the source's log may be another one."""
+        standing = self._standing
+        if event.lease != standing.lease or not event.log.is_whole:
+            return
+        self.promises[event.sender] = event
+        if event.sender == self.source:
+            self.goal = event.log.last
+            self._pull_from(event.sender)
+        elif standing.has_begun:
+            self._targets.begin(event.sender, event.log)
+
+    def on_log_moved(self) -> None:
+        """Records were pulled."""
+        self._reception.note_appended()
+        if not self._begin_lease_at_goal():
+            self._reception.send_receipt()
+
+    def on_log_ready(self) -> None:
+        """Our log was cut, or is an image now."""
+        if not self._begin_lease_at_goal() and self.source is not None:
+            self._pull_from(self.source)
+
+    def _begin_lease_at_goal(self) -> bool:
+        is_there = self._standing.log.summary.holds(self.goal)
+        if is_there:
+            self._begin_lease()
+        return is_there
+
+    def _begin_lease(self) -> None:
+        standing = self._standing
+        self._reception.source, self.goal = None, (standing.lease, 1)
+        standing.become(STG2, standing.node_id, "has the log of a quorum")
+        standing.outputs.append(Activate(standing.lease))
