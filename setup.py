@@ -59,7 +59,8 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "cluster/partition_leases", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over", "cluster/partition_commit",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/copies",
     "cluster/active_primaries", "storage/exchange", "member/cell", "member/images", "member/feeding", "member/replication",
-    "peers/links", "member/leadership", "relay/upstream_queue", "relay/relays", "member/member_relays", "member/cluster",
+    "peers/links", "member/leadership", "member/dispatch", "relay/upstream_queue", "relay/relays",
+    "member/member_relays", "member/cluster",
     "member/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],

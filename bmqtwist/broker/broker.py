@@ -171,8 +171,7 @@ class Broker:
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
         """A cluster that this node is a proxy of."""
-        proxy = self.proxies[definition.name] = ProxyCluster(definition, self, self.now,
-                                                             self.configuration.extension.relay_bytes_max)
+        proxy = self.proxies[definition.name] = ProxyCluster(definition, self, self.now)
         self.downstreams.setdefault(definition.name, Downstreams(
             definition.name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
                 self.identity, self.configuration.app, number, definition.name), self))

@@ -140,8 +140,8 @@ class Shutdown:
             self._stage, self._stage_ends = Stage.MEMBERS, now + STOP_ANSWER_S
             for cluster, members in several:
                 self._report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
-                members.ask_to_stop()
-        if self._stage is Stage.MEMBERS and self._is_over(now, any(members.stop_awaited for _, members in several)):
+                members.statuses.ask_to_stop()
+        if self._stage is Stage.MEMBERS and self._is_over(now, any(members.statuses.stop_awaited for _, members in several)):
             self._stage, self._stage_ends = Stage.HAND_OVER, now + HAND_OVER_S
             for cluster, _ in several:
                 cluster.hand_over()

@@ -32,6 +32,7 @@ from bmqtwist.loop.clock import Clock
 from bmqtwist.loop.performer import Performer
 from bmqtwist.member.appointments import AppointmentRules
 from bmqtwist.member.cluster import Cluster
+from bmqtwist.member.dispatch import MemberDispatch
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata
@@ -174,11 +175,12 @@ class Node:
                                                    broker.configuration.extension.rebalance))
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
         extension = broker.configuration.extension
-        members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
-                               replication, links, statuses, broker, extension.relay_bytes_max)
+        relays = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
+                              replication, links, statuses, broker)
         proposals = Proposals(node_id, metadata, links, broker, leadership.whom_to_ask, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
-        cluster.join(leadership, replication, proposals, members)
+        cluster.join(leadership, replication, proposals, relays)
+        links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker)
         sets = self._open_file_sets(definition, wall)
         try:
             replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)

@@ -102,12 +102,12 @@ class Cluster:
         leadership.open()
         if replication is not None:
             self.replication = leadership.replication = replication
-            self.proposals = leadership.proposals = proposals
-            self.members = leadership.queues = members
+            self.proposals, self.members = proposals, members
             replication.leadership = replication.appointments.leadership = leadership
             leadership.state_changed = self._state_changed
         if proposals is not None:
             proposals.refusal = self._refusal
+            leadership.leader_changed = proposals.leader_changed
         if members is not None:
             members.leadership = leadership
             members.statuses.changed = self._statuses_changed

@@ -1,8 +1,8 @@
-"""Who leads a cluster, at one of its nodes: the elector joined to its file, to the other nodes, and to the metadata log.
+"""Leadership of a cluster, at one of its nodes: the elector joined to its file, to the other nodes, and to the metadata log.
 
-    the elector       is told who is connected and what they say; its votes are written before they are said
+    the elector       gets connections and election messages (`member/dispatch.py`); votes are written before they are sent
     the metadata log  is told who leads: it leads itself, follows, or waits
-    other nodes       are sent what both of them say
+    other nodes       are sent the messages of both
 
 Inputs of the elector are taken one after the other: what follows from one may be the next. A cluster of one has an elector,
 too, which leads at once and needs neither file nor links.
@@ -40,25 +40,20 @@ from bmqtwist.cluster.election_events import (
     Voted,
     WakeAt,
 )
-from bmqtwist.cluster.election_story import election_text
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Alarm, Message, NotDone, Outcome, StateChanged, WriteFailed, Written
-from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
-from bmqtwist.cluster.partition_events import Decline, PartitionTalk, Yield
-from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
+from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
-from bmqtwist.errors import PeerError
 from bmqtwist.loop.performer import Performer
 from bmqtwist.loop.timers import Timers
+from bmqtwist.member.election_report import report_active, report_change
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.report import LineLimiter, Report
+from bmqtwist.report import Report
 from bmqtwist.storage.vote_file import VoteFile
 from bmqtwist.wire import control
-from bmqtwist.wire.cluster_schema import ClusterMessage
-from bmqtwist.wire.control import ControlMessage, encoding_of
-from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.control import ElectorMessage
 
 
 class LeadershipHost(Protocol):
@@ -73,8 +68,8 @@ class LeadershipHost(Protocol):
         """Seconds since the epoch at a moment of the monotonic clock."""
 
 
-class PartitionUser(Protocol):
-    """Who looks after the partitions of a cluster of several nodes."""
+class LeaderUser(Protocol):
+    """The partitions of a cluster of several nodes (`member/replication.py`)."""
 
     def start(self, now: float) -> None:
         """The node takes part in elections from now on."""
@@ -82,46 +77,11 @@ class PartitionUser(Protocol):
     def stop(self, now: float) -> None:
         """It goes away."""
 
-    def peer_up(self, node_id: int, now: float) -> None:
-        """A node can be spoken with."""
-
-    def peer_down(self, node_id: int, now: float) -> None:
-        """A node cannot be spoken with any more."""
-
     def primaries(self, partitions: int) -> Primaries:
         """What this node begins with as a leader."""
 
     def leader_known(self, now: float) -> None:
         """The first record of a leader is committed."""
-
-    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
-        """A node says something about a partition."""
-
-    def advised(self, sender: int, message: ClusterMessage) -> None:
-        """A node says something else about the cluster."""
-
-
-class ProposalUser(Protocol):
-    """Who asks the leader for changes, and hears its answers."""
-
-    def leader_changed(self) -> None:
-        """Another node is to be asked."""
-
-    def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
-        """A node says something; False: it is about something else."""
-
-
-ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse", "confirmReceipt")
-
-
-class QueueUser(Protocol):
-    """Who has queues open at other nodes, and for them."""
-
-    def said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
-        """An event about queues. PeerError: it makes no sense."""
-
-    def control(self, node_id: int, message: ControlMessage, now: float) -> None:
-        """A request about queues, or an answer, or how a node is."""
 
 
 class Leadership:
@@ -130,21 +90,20 @@ class Leadership:
     def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: LeadershipHost,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
         self.definition, self.metadata, self._host = definition, metadata, host
+        self.title = f"Cluster ({definition.name})"
         self._vote_file, self._links = vote_file, links
         members = [node.id for node in definition.nodes] if links is not None else [node_id]
         quorum = definition.elector.quorum if links is not None else 0
-        self.elector = Elector(node_id, self._name, members, timing(definition.elector), host.performer.chance,
+        self.elector = Elector(node_id, self.title, members, timing(definition.elector), host.performer.chance,
                                lambda: metadata.log.lsn, quorum)
-        self.replication: PartitionUser | None = None  # of the partitions of a cluster of several nodes
-        self.proposals: ProposalUser | None = None  # of the same
-        self.queues: QueueUser | None = None  # of the same
+        self.replication: LeaderUser | None = None  # of a cluster of several nodes
+        self.leader_changed: Callable[[], None] = lambda: None  # another node may be asked for changes of the metadata
         self.active = False  # the leader's first record is committed, as far as this node knows
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
         self._busy = False
         self._refused: NotDone | None = None  # why the log did not take the lead
         self.state_changed: Callable[[Changes], None] = lambda changes: None  # who is told what the metadata say now
-        self._lines = LineLimiter()
         self._found: tuple[int, int | None, bool] = (0, None, False)  # in the file: term, vote, whether they are lost
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -170,7 +129,7 @@ class Leadership:
         wall, newest = self._host.wall(now), self.metadata.log.term
         self.metadata.need_quorum(self.definition.elector.quorum, wall)
         term, vote, damaged = self._found
-        self.metadata.user = self._links.user = self
+        self.metadata.user = self
         if newest > term:
             term, vote = newest, None
         self._step(now, wall, Start(term, vote, damaged))
@@ -221,7 +180,8 @@ class Leadership:
         """Let another node lead; why that cannot be, if it cannot."""
         elector, now = self.elector, self._host.now
         if elector.state is not ElectionState.LEADER:
-            return f"{self._shown(elector.leader)} leads the cluster: ask there"
+            shown = "** NULL **" if elector.leader is None or self._links is None else self._links.name(elector.leader)
+            return f"{shown} leads the cluster: ask there"
         if node_id not in elector.supporters - {elector.node_id}:
             return f"node {node_id} does not follow this node"
         self._step(now, self._host.wall(now), Transfer(node_id))
@@ -248,55 +208,21 @@ class Leadership:
         """Where this node stands."""
         return Standing(self.elector.state, self.elector.leader, self.elector.term)
 
-    # -- node.links.LinkUser ----------------------------------------------------------------------------------------
+    # -- what comes from other nodes (member.dispatch) ----------------------------------------------------------------
 
     def peer_up(self, node_id: int, now: float) -> None:
-        """A node can be spoken with."""
+        """A node is connected."""
         self._step(now, self._host.wall(now), PeerUp(node_id))
-        if self.replication is not None:
-            self.replication.peer_up(node_id, now)
 
     def peer_down(self, node_id: int, now: float) -> None:
-        """A node cannot be spoken with any more."""
+        """A node is connected no longer."""
         self._step(now, self._host.wall(now), PeerDown(node_id))
-        if self.replication is not None:
-            self.replication.peer_down(node_id, now)
 
-    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
-        """One event of a node."""
-        wall = self._host.wall(now)
-        try:
-            if kind == EventType.ELECTOR:
-                self._step(now, wall, Received(node_id, control.decode_elector(body)))
-            elif kind == EventType.CONTROL:
-                message = control.decode_control(body, encoding_of(specific))
-                if message.choice == "clusterMessage" and message.value.choice not in ABOUT_NODES:
-                    self._about_cluster(node_id, message.value, now, wall)
-                elif self.queues is not None:
-                    self.queues.control(node_id, message, now)
-            elif kind in (EventType.STORAGE, EventType.REPLICATION_RECEIPT):
-                if self.replication is not None:
-                    self.replication.received(node_id, *partition_event_of(node_id, kind, body), now)
-            elif self.queues is not None:
-                self.queues.said(node_id, kind, specific, body, now)
-        except PeerError as error:
-            if self._lines.admits(now):
-                self._host.report.error(f"#CORRUPTED_EVENT {self._name}: node {self._shown(node_id)}: {error}")
+    def received(self, node_id: int, message: ElectorMessage, now: float) -> None:
+        """A message about elections."""
+        self._step(now, self._host.wall(now), Received(node_id, message))
 
-    def _about_cluster(self, node_id: int, message: ClusterMessage, now: float, wall: int) -> None:
-        about_log = log_message_of(node_id, message)
-        if about_log is not None:
-            self.metadata.received(about_log, wall)
-        elif self.proposals is not None and self.proposals.received(node_id, message, wall):
-            self._host.performer.turn_due()
-        elif self.replication is not None:
-            about_partition = partition_message_of(node_id, message)
-            if about_partition is not None:
-                self.replication.received(node_id, *about_partition, now)
-            else:
-                self.replication.advised(node_id, message)
-
-    # -- node.metadata.LogUser --------------------------------------------------------------------------------------
+    # -- member.metadata.LogUser --------------------------------------------------------------------------------------
 
     def send(self, node_id: int, message: Message) -> None:
         """The metadata log speaks to another node."""
@@ -368,7 +294,7 @@ class Leadership:
         before, after = change.before, change.after
         self.active = False
         if self._links is not None:
-            self._tell_of(change)
+            report_change(change, self.definition.name, self._links, self.metadata.log.lsn, self._host.report)
         if after.state is ElectionState.LEADER:
             self.metadata.lead(after.term, self._assignment(), self._led, wall)
         elif after.leader is not None:
@@ -392,41 +318,6 @@ class Leadership:
         if self.elector.state is ElectionState.LEADER:
             self.metadata.resend(self._host.wall(now))
 
-    # -- what people are told ---------------------------------------------------------------------------------------
-
-    @property
-    def _name(self) -> str:
-        return f"Cluster ({self.definition.name})"
-
-    def _shown(self, node_id: int | None) -> str:
-        return "** NULL **" if node_id is None or self._links is None else self._links.name(node_id)
-
-    def _tell_of(self, change: ElectionChanged) -> None:
-        before, after, report = change.before, change.after, self._host.report
-        leaders = [-1 if each.leader is None else each.leader for each in (after, before)]
-        report.info(f"{self._name}: ElectorStateChangeCb new state: {after.state.name}, new code: {change.reason.name}, "
-                    f"new leaderNodeId: {leaders[0]}, new term: {after.term}, old state: {before.state.name}, "
-                    f"old leaderNodeId: {leaders[1]}, old term: {before.term}")
-        report.info(f"{self._name}: {change.cause}")
-        self._note(change)
-        if after.leader != before.leader:
-            term, sequence = self.metadata.log.lsn
-            old, new = ("UNDEFINED" if leader is None else status for leader, status in
-                        ((before.leader, "ACTIVE"), (after.leader, "PASSIVE")))
-            report.info(f"#ELECTOR_INFO: transition old leader: {self._shown(before.leader)}, status: {old}, LSN: "
-                        f"[ electorTerm = {term} sequenceNumber = {sequence} ] to new leader: {self._shown(after.leader)}, "
-                        f"status: {new}, electorTerm: {after.term}. Transition elector state from {before.state.name} to "
-                        f"{after.state.name}.")
-
-    def _note(self, change: ElectionChanged) -> None:
-        after, links = change.after, self._links
-        if links is None:
-            return
-        self._host.report.note(
-            "election", election_text(change, links.node_name), cluster=self.definition.name, term=after.term,
-            leader=links.node_name(after.leader) if after.leader is not None else None, state=after.state.name,
-            termBefore=change.before.term, reason=change.reason.name, cause=change.cause)
-
     def _look_for_commit(self) -> None:
         """A leader is active when a record of its term is committed."""
         if self.elector.leader is not None and self.metadata.log.committed >= (self.elector.term, 1):
@@ -438,16 +329,12 @@ class Leadership:
         self.active = True
         if self._links is None:
             return
-        leader = self._shown(self.elector.leader)
-        term, sequence = self.metadata.log.lsn
-        report = self._host.report
-        report.info(f"#ELECTOR_INFO: leader: {leader}, LSN: [ electorTerm = {term} sequenceNumber = {sequence} ], "
-                    "transitioning status from PASSIVE to ACTIVE")
-        report.info(f"{self._name} onClusterLeader: new leader: {leader}, leader status: ACTIVE")
+        if self.elector.leader is not None:
+            report_active(self._links.name(self.elector.leader), self.definition.name, self.metadata.log.lsn,
+                          self._host.report)
         if self.replication is not None:  # what follows from it is told after it
             self.replication.leader_known(self._host.now)
-        if self.proposals is not None:
-            self.proposals.leader_changed()
+        self.leader_changed()
 
 
 def timing(config: ElectorConfig) -> Timing:

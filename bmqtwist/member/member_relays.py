@@ -21,7 +21,6 @@ from bmqtwist.limits import HELD_ACK_EVENTS_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.member.node_status import NodeStatuses
-from bmqtwist.peers.downstreams import stop_request, stop_version
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.relays import RelayHost, Relays
@@ -30,10 +29,9 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.replica import ReplicatedPartition
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
-from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.events import AckMessage, decode_ack
-from bmqtwist.wire.fast import AHEAD, RECEIPT, EventType
+from bmqtwist.wire.fast import AHEAD, RECEIPT
 from bmqtwist.wire.schema import OpenQueueResponse
 
 CHECK_PERIOD_S = 0.2
@@ -78,20 +76,18 @@ class LeaderFacts(Protocol):
 
 
 class MemberRelays:
-    """`relay.relays.RelayUser` and `member.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
-    queue."""
+    """`relay.relays.RelayUser` of one cluster. `record_of`: what the metadata have of a queue."""
 
     def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
                  record_of: Callable[[str], QueueRecord | None], replication: PartitionFacts, links: ClusterLinks,
-                 statuses: NodeStatuses, host: MemberHost, bytes_max: int) -> None:
+                 statuses: NodeStatuses, host: MemberHost) -> None:
         self.name, self.title = definition.name, f"Cluster ({definition.name})"
         self.operations = definition.queue_operations
         self._partitions, self._record_of, self._replication = partitions, record_of, replication
         self._links, self._host, self.statuses = links, host, statuses
-        self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
         self._upstreams: dict[int, Upstream] = {}  # by partition
         self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
-        self.relays = Relays(self, host, bytes_max)
+        self.relays = Relays(self, host)
         self.leadership: LeaderFacts
         self._without_since: float | None = None  # a leader, and the primary of some partition
         self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
@@ -234,55 +230,17 @@ class MemberRelays:
         message = queue.messages.get(guid) if queue is not None else None
         return None if message is None else (partition, message)
 
-    # -- node.leadership.QueueUser ----------------------------------------------------------------------------------------
+    # -- what other members say -------------------------------------------------------------------------------------------
 
-    def said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
-        """Another member says something about queues that are open there. PeerError."""
-        peer = self._links.session(node_id)
-        if peer is None:
-            return
-        if kind is EventType.PUSH:
-            self.relays.pushes(peer, body, now)
-        elif kind is EventType.ACK and specific == AHEAD:
+    def acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
+        """ACKs of a primary, or early ones. PeerError."""
+        if specific == AHEAD:
             self._acked_ahead(peer, body, now)
-        elif kind is EventType.ACK:
+        else:
             self.relays.acks(peer, body, now)
-        else:
-            raise PeerError(f"{kind.name} event dropped")
 
-    def control(self, node_id: int, message: ControlMessage, now: float) -> None:
+    def control(self, peer: PeerSession, message: ControlMessage) -> None:
         """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
-        peer = self._links.session(node_id)
-        if peer is not None and message.choice == "clusterMessage":
-            self._about_node(node_id, peer, message)
-        elif peer is not None and not self.relays.answered(peer, message) and requests.is_of_a_client(message):
-            client = peer.downstream
-            if client is not None:
-                requests.handle(client, message)
-
-    def _about_node(self, node_id: int, peer: PeerSession, message: ControlMessage) -> None:
-        """How another member is; or it goes, or knows that we go."""
-        told = message.value
-        if told.choice == "nodeStatusAdvisory":
-            self.statuses.announced(node_id, NodeStatus(told.value.status))
-        elif told.choice == "confirmReceipt":
-            self.relays.receipt(peer, told.value.count)
-            return
-        elif told.choice == "stopResponse":
-            self.stop_awaited.discard(node_id)
-        else:
-            if peer.downstream is not None:
-                peer.downstream.stop_deliveries()
-            if self.statuses.others[node_id] is not NodeStatus.E_UNAVAILABLE:
-                self.statuses.announced(node_id, NodeStatus.E_STOPPING)
-            peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
-                "stopResponse", StopResponse(told.value.cluster_name)))))
-        self._host.performer.turn_due()
-
-    def ask_to_stop(self) -> None:
-        """This node goes: the others are to send it nothing more."""
-        for number, node_id in enumerate(self.statuses.others, 1):
-            peer = self._links.session(node_id)
-            if peer is not None and stop_version(peer) == 2:
-                self.stop_awaited.add(node_id)
-                peer.send(stop_request(number))
+        if (not self.relays.answered(peer, message) and requests.is_of_a_client(message)
+                and peer.downstream is not None):
+            requests.handle(peer.downstream, message)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bmqtwist.cluster.gates import CLOSED, GATES, Gates
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.peers.downstreams import answer_stop, ask_to_stop
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory
@@ -31,6 +33,7 @@ class NodeStatuses:
         self.changed: Callable[[], None] = lambda: None
         self.tell_proxies: Callable[[NodeStatus], None] = lambda status: None
         self._of_use = True  # for proxies
+        self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
 
     def up(self, node_id: int) -> None:
         """A node is connected: it will say how it is, and is told how we are."""
@@ -47,6 +50,18 @@ class NodeStatuses:
         if status in _GOING:
             self._going.add(node_id)
         self._set(node_id, status)
+
+    def ask_to_stop(self) -> None:
+        """This node goes: the others are to send it nothing more."""
+        self.stop_awaited |= ask_to_stop(map(self._links.session, self.others))
+
+    def asked_to_stop(self, peer: PeerSession, message: ControlMessage) -> None:
+        """A member goes: it is sent nothing more."""
+        if peer.downstream is not None:
+            peer.downstream.stop_deliveries()
+        if self.others[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
+            self.announced(peer.node_id, NodeStatus.E_STOPPING)
+        answer_stop(peer, message)
 
     def _set(self, node_id: int, status: NodeStatus) -> None:
         before = self.others[node_id]

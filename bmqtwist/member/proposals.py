@@ -109,20 +109,16 @@ class Proposals:
             if request.granted is None:
                 self._ask(number, request, wall)
 
-    def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
-        """Another node asks, or answers; False: it says something else."""
-        value = message.value.value if message.choice == "metadataLogMessage" else None
+    def received(self, sender: int, value: MetadataRequest | MetadataAnswer, wall: int) -> None:
+        """Another node asks, or answers."""
         if isinstance(value, MetadataRequest):
             answer = partial(self._answer, sender, value.number)
             if self._leader() == self._node_id:
                 self._propose_here(self._read(value), answer, wall)
             else:
                 answer(NotDone(f"node {self._node_id} does not lead", False, NOT_LEADER), wall)
-            return True
-        if isinstance(value, MetadataAnswer):
+        else:
             self._answered(sender, value, wall)
-            return True
-        return False
 
     def _read(self, value: MetadataRequest) -> Change:
         added, removed = ([app.app_id for app in apps] for apps in (value.added_app_ids, value.removed_app_ids))

@@ -6,7 +6,7 @@ we are, if it listens to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from bmqtwist.cluster.membership import PROXY
@@ -19,7 +19,7 @@ from bmqtwist.peers.identity import Identity
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
@@ -42,6 +42,22 @@ def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
     """We go away. With version 2 the original names no cluster."""
     return encode_event(ControlMessage(number, "clusterMessage", ClusterMessage("stopRequest", StopRequest(
         cluster if version == 1 else "", version))))
+
+
+def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
+    """We go away: the nodes of these connections are to send us nothing more; those of them that will answer."""
+    asked = set()
+    for number, peer in enumerate(peers, 1):
+        if peer is not None and stop_version(peer) == 2:
+            asked.add(peer.node_id)
+            peer.send(stop_request(number))
+    return asked
+
+
+def answer_stop(peer: PeerSession, message: ControlMessage) -> None:
+    """Another broker goes away, and knows now that we know."""
+    peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
+        "stopResponse", StopResponse(message.value.value.cluster_name)))))
 
 
 def is_stop_response(specific: int, body: bytes) -> bool:

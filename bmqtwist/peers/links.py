@@ -57,7 +57,7 @@ class LinkUser(Protocol):
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more."""
 
-    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+    def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """One event of a node."""
 
 
@@ -159,7 +159,7 @@ class ClusterLinks:
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event."""
         if self._sessions.get(peer.node_id) is peer:
-            self.user.peer_said(peer.node_id, kind, specific, body, peer.session.now)
+            self.user.peer_said(peer, kind, specific, body)
 
     def disconnected(self, peer: PeerSession) -> None:
         """The session of a broker is over."""

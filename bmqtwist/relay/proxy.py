@@ -23,7 +23,8 @@ from bmqtwist.config.engine_settings import relayed_settings, throttle
 from bmqtwist.errors import PeerError, Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
-from bmqtwist.peers.downstreams import ANNOUNCES, stop_request, stop_version
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.peers.downstreams import ANNOUNCES, answer_stop, ask_to_stop
 from bmqtwist.peers.links import LinkHost, ProxyLinks
 from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.handles import OpenRequest
@@ -35,8 +36,7 @@ from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
-from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
+from bmqtwist.wire.control import ControlMessage, decode_control, encoding_of
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import OpenQueueResponse
 
@@ -49,16 +49,16 @@ class ProxyHost(LinkHost, RelayHost, Protocol):
 
 
 class ProxyCluster:
-    """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster. `bytes_max`: of PUTs that wait for an answer."""
+    """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster."""
 
-    def __init__(self, definition: ClusterProxyDefinition, host: ProxyHost, started: float, bytes_max: int) -> None:
+    def __init__(self, definition: ClusterProxyDefinition, host: ProxyHost, started: float) -> None:
         self.definition, self.name, self._host = definition, definition.name, host
         self.title, self.operations = f"ClusterProxy ({self.name})", definition.queue_operations
         self.links = ProxyLinks(definition, host)
         self.links.user = self
         self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
                                          host.configuration.app.host_data_center, host.performer.chance, started)
-        self.relays = Relays(self, host, bytes_max)
+        self.relays = Relays(self, host)
         self.domains: dict[str, DomainRules] = {}  # by the name clients use; known once a queue of it was opened
         self._throttle = throttle(definition.message_throttle_config)
         self._upstream: Upstream | None = None
@@ -111,16 +111,15 @@ class ProxyCluster:
         report = self._host.report
         for output in self.selector.step(now, event):
             if isinstance(output, Use):
-                report.info(f"ClusterProxy ({self.name}): is healthy and using node '{self.links.name(output.node_id)}' as "
-                            f"active.")
-                report.info(f"ClusterProxy ({self.name}) onClusterLeader: new leader: {self.links.name(output.node_id)}, "
+                report.info(f"{self.title}: is healthy and using node '{self.links.name(output.node_id)}' as active.")
+                report.info(f"{self.title} onClusterLeader: new leader: {self.links.name(output.node_id)}, "
                             "leader status: ACTIVE")
                 self._use(output.node_id, output.generation)
             elif isinstance(output, Lost):
-                report.warn(f"ClusterProxy ({self.name}): node '{self.links.name(output.node_id)}' is lost as active")
+                report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                 self._lost()
             elif isinstance(output, NobodyLeft):
-                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"ClusterProxy ({self.name}): none is available; clients wait")
+                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
             elif output.moment is not None:
                 self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
 
@@ -147,66 +146,52 @@ class ProxyCluster:
         self.stop_awaited.discard(node_id)
         self._select(Disconnected(node_id), now)
 
-    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+    def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event of a node."""
-        peer = self.links.session(node_id)
+        now, active = peer.session.now, peer.node_id == self.selector.active
         try:
             if kind is EventType.CONTROL:
-                self._control(node_id, specific, body, now)
-            elif node_id != self.selector.active or peer is None:
+                self._control(peer, specific, body)
+            elif not active:
                 return  # left over from when it was in use
             elif kind is EventType.PUSH:
                 self.relays.pushes(peer, body, now)
             elif kind is EventType.ACK:
                 self.relays.acks(peer, body, now)
             else:
-                self._complain(node_id, f"{kind.name} event dropped", now)
+                raise PeerError(f"{kind.name} event dropped")
         except PeerError as error:
-            self._complain(node_id, str(error), now)
+            if peer.session.lines.admits(now):
+                self._host.report.error(f"#PEER_UNEXPECTED_EVENT {self.title}: node '{self.links.name(peer.node_id)}': "
+                                        f"{error}")
 
-    def _complain(self, node_id: int, what: str, now: float) -> None:
-        peer = self.links.session(node_id)
-        if peer is not None and peer.session.lines.admits(now):
-            self._host.report.error(f"#PEER_UNEXPECTED_EVENT ClusterProxy ({self.name}): node '{self.links.name(node_id)}': "
-                                    f"{what}")
-
-    def _control(self, node_id: int, specific: int, body: bytes, now: float) -> None:
+    def _control(self, peer: PeerSession, specific: int, body: bytes) -> None:
         try:
             if len(body) > CONTROL_BYTES_MAX:
                 raise PeerError(f"control message of {len(body)} bytes (limit: {CONTROL_BYTES_MAX})")
             message = decode_control(body, encoding_of(specific), CONTROL_VALUES_MAX)
         except PeerError as error:
-            self._complain(node_id, f"failed to decode control message: {error}", now)
-            return
+            raise PeerError(f"failed to decode control message: {error}") from None
         if message.choice == "clusterMessage":
-            self._cluster_message(node_id, message, now)
-        elif node_id == self.selector.active and not self._has_answered(node_id, message):
-            self._complain(node_id, f"unexpected control message '{message.choice}'", now)
+            self._cluster_message(peer, message)
+        elif peer.node_id == self.selector.active and not self.relays.answered(peer, message):
+            raise PeerError(f"unexpected control message '{message.choice}'")
 
-    def _has_answered(self, node_id: int, message: ControlMessage) -> bool:
-        peer = self.links.session(node_id)
-        return peer is not None and self.relays.answered(peer, message)
-
-    def _cluster_message(self, node_id: int, message: ControlMessage, now: float) -> None:
-        told = message.value
+    def _cluster_message(self, peer: PeerSession, message: ControlMessage) -> None:
+        told, node_id = message.value, peer.node_id
         if told.choice == "nodeStatusAdvisory":
             before = self.selector.statuses[node_id]
-            self._host.report.info(f"ClusterProxy ({self.name}): change in connection state with node "
-                                   f"'{self.links.name(node_id)}', status: {before.name} -> {told.value.status.name}")
-            self._select(Announced(node_id, NodeStatus(told.value.status)), now)
+            self._host.report.info(f"{self.title}: change in connection state with node '{self.links.name(node_id)}', "
+                                   f"status: {before.name} -> {told.value.status.name}")
+            self._select(Announced(node_id, told.value.status), peer.session.now)
         elif told.choice == "confirmReceipt":
-            peer = self.links.session(node_id)
-            if peer is not None:
-                self.relays.receipt(peer, told.value.count)
+            self.relays.receipt(peer, told.value.count)
         elif told.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
         elif told.choice == "stopRequest":
             if node_id == self.selector.active and self._upstream is not None:
                 self.relays.stop_posting(self._upstream)
-            peer = self.links.session(node_id)
-            if peer is not None:
-                peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
-                    "stopResponse", StopResponse(told.value.cluster_name)))))
+            answer_stop(peer, message)
 
     # -- time, end ------------------------------------------------------------------------------------------------------
 
@@ -217,8 +202,4 @@ class ProxyCluster:
     def stop(self) -> None:
         """The broker goes away: the nodes above are asked to deliver nothing more, and are not dialled any more."""
         self.links.stop()
-        for number, node in enumerate(self.definition.nodes, 1):
-            peer = self.links.session(node.id)
-            if peer is not None and stop_version(peer) == 2:
-                self.stop_awaited.add(node.id)
-                peer.send(stop_request(number))
+        self.stop_awaited |= ask_to_stop(self.links.session(node.id) for node in self.definition.nodes)

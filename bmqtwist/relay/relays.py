@@ -39,6 +39,7 @@ from bmqtwist.cluster.streams import (
     StreamState,
     Up,
 )
+from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.errors import Category, PeerError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
@@ -74,6 +75,7 @@ _WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
 class RelayHost(QueueContext, Protocol):
     """The broker, as far as relayed queues need it."""
 
+    configuration: Configuration
     performer: Performer
     timers: Timers
     now: float
@@ -104,9 +106,9 @@ class RelayUser(Protocol):
 
 
 class Relays:
-    """`queue.relay.Uplink`. `bytes_max`: of PUTs that wait for an answer."""
+    """`queue.relay.Uplink` of one cluster."""
 
-    def __init__(self, user: RelayUser, host: RelayHost, bytes_max: int) -> None:
+    def __init__(self, user: RelayUser, host: RelayHost) -> None:
         self._user, self._host = user, host
         self.opened: dict[str, UpstreamQueue] = {}  # by URI
         self._by_id: dict[int, UpstreamQueue] = {}
@@ -115,7 +117,8 @@ class Relays:
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
         self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
-        self._bytes_max, self._bytes = bytes_max, 0
+        self._bytes_max = host.configuration.extension.relay_bytes_max  # of PUTs that wait for an answer
+        self._bytes = 0
         self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
         self._resuming = False  # they are about to be
 

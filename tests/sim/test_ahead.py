@@ -8,6 +8,8 @@ from kit import codec
 
 from bmqtwist.broker.broker import LINGER_S
 from bmqtwist.errors import PeerError
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.member import dispatch
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
@@ -96,18 +98,20 @@ def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkey
     members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
     assert members is not None
     number, lease = next(each for each in nodes.primaries().values() if nodes.node(f"n{each.node_id}") is primary)
+    peer = members._links.session(number)
+    assert peer is not None
     items = ITEMS_HEADER + ACK_MESSAGE.pack(0, bytes(16), 99)
     far = RECEIPT.pack(index, 1 << 40, lease)
     for body in b"", far[:-1], far, far + ITEMS_HEADER:
         with pytest.raises(PeerError):
-            members.said(number, EventType.ACK, AHEAD, body, nodes.now)
-    members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
+            members.acks(peer, AHEAD, body, nodes.now)
+    members.acks(peer, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
     monkeypatch.setattr("bmqtwist.member.member_relays.HELD_ACK_EVENTS_MAX", 5)
     for _ in range(6):
-        members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
+        members.acks(peer, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
     assert not any("too many ACKs" in line for line in node.log()), "those of another lease wait for nothing"
     for _ in range(6):
-        members.said(number, EventType.ACK, AHEAD, far + items, nodes.now)
+        members.acks(peer, AHEAD, far + items, nodes.now)
     assert any("too many ACKs in partition" in line for line in node.log())
     nodes.settle()
     guid = queue.put(b"x")
@@ -147,14 +151,13 @@ def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, mon
     members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
     assert members is not None
     bodies: list[bytes] = []
-    said = members.said
+    on_ack = dispatch.EVENTS[EventType.ACK]
 
-    def spied(node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
-        if kind is EventType.ACK and specific == AHEAD:
+    def spied(to: dispatch.MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        if specific == AHEAD and to.relays is members:
             bodies.append(body)
-        said(node_id, kind, specific, body, now)
-    monkeypatch.setattr(members, "said", spied)
-    monkeypatch.setattr(nodes.cluster(node.name).leadership, "queues", members)
+        on_ack(to, peer, kind, specific, body)
+    monkeypatch.setitem(dispatch.EVENTS, EventType.ACK, spied)
     guids = [queue.client.new_guid() for _ in range(5)]
     queue.client.send(codec.put_frame([codec.put_message(queue.q_id, guid, b"x", ack=True) for guid in guids]))
     assert {queue.next_ack(guid).status for guid in guids} == {0}
