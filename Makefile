@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CONFIG ?= etc
 CONSOLE_PORT ?= 30115
 PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
-WORKERS ?= 2
+WORKERS ?= 3
 SEEDS ?= 20
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # Whether brokers are compiled: where there is a compiler and what it needs of this Python. COMPILED=no goes without.
@@ -17,13 +17,13 @@ IF_COMPILED = $(if $(filter yes,$(COMPILED)),$(1),$(2))
 MINUTES ?= 10
 HOURS ?= 24
 
-.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
+.PHONY: help run cluster demo browser test suite test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
 	@echo "make cluster      three nodes and a proxy as processes, in data/cluster (bmq cluster --help says what to do with them)"
 	@echo "make demo         post and consume through the official SDK against a running broker"
-	@echo "make test         the whole test suite"
+	@echo "make test         the whole test suite (WORKERS=n; TEST=options of pytest, --note-durations to distribute work anew)"
 	@echo "make browser      what the tests of the console's pages need: a driver from npm, and Chromium if there is none"
 	@echo "make conformance  the suite, then what of the specifications it proved"
 	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
@@ -80,12 +80,16 @@ $(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
 	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
 
-test: $(VENV)/.installed-test $(VENV)/.installed-browser $(call IF_COMPILED,$(FAST)/.installed-1)
-	$(PYTEST) -n $(WORKERS) --dist worksteal
+# The hot modules are compiled while the suite runs.
+test: $(VENV)/.installed-test $(VENV)/.installed-browser
+	$(MAKE) -j2 suite $(call IF_COMPILED,$(FAST)/.installed-1)
 	$(call IF_COMPILED,$(MAKE) test-fast)
 
+suite:
+	$(PYTEST) -n $(WORKERS) --durations=20 $(TEST)
+
 conformance: $(VENV)/.installed-test $(VENV)/.installed-browser
-	$(PYTEST) -q -n $(WORKERS) --dist worksteal --conformance --tb=line
+	$(PYTEST) -q -n $(WORKERS) --conformance --tb=line
 
 sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
@@ -143,7 +147,7 @@ SCENARIOS := $(patsubst tests/%,%,$(wildcard tests/integration/test_checklist_*.
     tests/property/test_storage.py tests/property/test_wire.py)
 
 test-fast: $(FAST)/.installed-1
-	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(SCENARIOS)
+	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --durations=20 $(SCENARIOS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples docs

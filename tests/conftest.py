@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance import Conformance
 from hypothesis import settings
+from kit.schedule import Schedule
 from kit.watchdog import Watchdog
 
 from bmqtwist import machine
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# where it is set, each of hundreds of processes would compile every module anew, and each worker all tests
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 _FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # the same in every worker
 
 
@@ -31,17 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bmqtwist")
     group.addoption("--conformance", action="store_true", help="list the specification items no passing test proves")
     group.addoption("--seeds", type=int, default=0, metavar="N", help="run seeded tests with N fresh seeds each")
-    group.addoption("--slow", action="store_true", help="also run what takes minutes")
+    group.addoption("--note-durations", action="store_true", help="write tests/durations.json anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the conformance count, what ends a hung run, and the markers of the scenarios."""
     machine.STRICT = True
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
+    config.pluginmanager.register(Schedule(config), "bmqtwist-schedule")
     config.pluginmanager.register(Watchdog(2), "bmqtwist-watchdog")
     # a busy machine is not a wrong answer; a suite says the same of the same code, `--seeds` looks for more
     settings.register_profile("suite", deadline=None, derandomize=not config.getoption("seeds"))
     settings.load_profile("suite")
+    config.addinivalue_line("markers", "campaign: random search at length, only run with --seeds (make sim)")
+    config.addinivalue_line("markers", "fixed_seeds(count): fixed seeds that `fresh_seed` takes without --seeds (else 10)")
     config.addinivalue_line("markers", "real: run the scenario against a broker process, too")
     config.addinivalue_line("markers", "only_real: run the scenario against a broker process alone")
     config.addinivalue_line("markers", "setting(**keywords): keywords of the world: app=, cluster=, start=")
@@ -52,12 +60,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     --seeds says (they stand in the names of the tests)."""
     if "fresh_seed" in metafunc.fixturenames:
         count = metafunc.config.getoption("seeds")
-        metafunc.parametrize("fresh_seed", [_FRESH + n for n in range(count)] if count else list(range(10)))
+        mark = metafunc.definition.get_closest_marker("fixed_seeds")
+        fixed = mark.args[0] if mark else 10
+        metafunc.parametrize("fresh_seed", [_FRESH + n for n in range(count)] if count else list(range(fixed)))
     if "world" not in metafunc.fixturenames:
         return
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     kinds = ["process"] if "only_real" in marks else ["memory", "process"] if "real" in marks else ["memory"]
     metafunc.parametrize("world", kinds, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the campaigns, unless fresh seeds are wanted."""
+    if not config.getoption("seeds"):
+        left_out = [item for item in items if item.get_closest_marker("campaign")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("campaign")]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,7 @@
-"""Random campaigns over clusters of whole nodes (`make sim` runs more of them), and that they find what they have to."""
+"""Random campaigns over clusters of whole nodes, and that they find what they have to.
+
+A short run of each kind, schedules that once failed, and planted mistakes; `make sim` is the search at length.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from sim.campaign.schedule import LEADER, Schedule, Step
 from sim.campaign.shrink import shrink
 
 # Mistakes of partitions: the rules that each breaks first, with which seed it is likely found first, and size.
-PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
+PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 4, 3),
                       "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
-                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R3 R7", 3, 3),
+                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R3 R7", 2, 3),
                       "own copy not waited for": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5)}
 SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed: many beginnings rather than long lives
+SUITE_LIVES = 20  # of them without --seeds
 CANARY_SEEDS = 40  # within which each of them is found
+FOUND_SOON = {"prev check off": 4, "conflicts kept": 9, "quorum check off": 9}  # with which seed, else 0
 
 
 def breaks_nothing(run: Run) -> None:
@@ -28,14 +33,16 @@ def breaks_nothing(run: Run) -> None:
 
 
 @pytest.mark.spec("cluster", 116)
+@pytest.mark.fixed_seeds(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
     breaks_nothing(campaign(fresh_seed, size))
 
 
 @pytest.mark.spec("cluster", 116)
-def test_short_lives_break_no_invariant_either(fresh_seed: int) -> None:
-    for number in range(SHORT_LIVES):
+@pytest.mark.fixed_seeds(1)
+def test_short_lives_break_no_invariant_either(fresh_seed: int, request: pytest.FixtureRequest) -> None:
+    for number in range(SHORT_LIVES if request.config.getoption("seeds") else SUITE_LIVES):
         seed, size, clients = SHORT_LIVES * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
         breaks_nothing(campaign(seed, size, SHORT_STEPS, clients=clients))
 
@@ -96,13 +103,14 @@ def test_an_image_brings_all_that_a_node_has_in_common_with_its_primary() -> Non
 
 @pytest.mark.spec("cluster", 118)
 def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
-    assert campaign(3, 3).digest == campaign(3, 3).digest != campaign(4, 3).digest
+    assert campaign(3, 3, 20).digest == campaign(3, 3, 20).digest != campaign(4, 3, 20).digest
 
 
 @pytest.mark.parametrize("name", CANARIES)
 def test_a_mistake_that_is_planted_is_found(name: str) -> None:
     with planted(name):
-        assert any(campaign(seed, size).rule for seed in range(CANARY_SEEDS) for size in (3, 5))
+        first = FOUND_SOON.get(name, 0)
+        assert any(campaign(seed, size).rule for seed in range(first, first + CANARY_SEEDS) for size in (3, 5))
 
 
 @pytest.mark.parametrize("seed, size", [(1, 1), (2, 1), (1, 3)])
@@ -125,6 +133,7 @@ def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tu
         assert next(filter(None, broken), "") in breaks.split()
 
 
+@pytest.mark.campaign
 def test_everything_that_may_happen_with_clients_does() -> None:
     counts = sum((campaign(seed, 3, clients=True).counts for seed in range(7)), start=Counter[str]())
     assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
@@ -132,6 +141,7 @@ def test_everything_that_may_happen_with_clients_does() -> None:
                                          "posted again", "cuts")) > 0
 
 
+@pytest.mark.campaign
 def test_everything_that_may_happen_does() -> None:
     counts = sum((campaign(seed, 3).counts for seed in range(12)), start=campaign(20, 5).counts)
     assert not [kind for kind in WEIGHTS if not counts[kind]]
@@ -163,6 +173,6 @@ def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
 def test_after_faults_there_is_nothing_that_was_not_there_before() -> None:
     """The short form; `python -m sim.campaign.endurance` is a day (`make sim`)."""
     endurance = Endurance(2, period_s=120.0, warm_up=4)
-    endurance.live(4 * 120.0)
+    endurance.live(2 * 120.0)
     endurance.world.finish()
-    assert sum(endurance.faults.values()) > 30
+    assert sum(endurance.faults.values()) > 20
