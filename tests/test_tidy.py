@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pytest
 from kit.layers import CIRCLES, MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, without
 
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
-FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein")
+FORBIDDEN_IN_PURE = ("twisted.internet.", "time.", "random.", "os.", "socket.", "klein.")
 
 
 def tracked() -> list[str]:
@@ -26,15 +26,23 @@ def tracked() -> list[str]:
     return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_a_module_imports_only_from_its_own_rank_or_below(path: Path) -> None:
+def found(forbidden: Callable[[Path, str], bool], modules: Iterable[Path] = MODULES) -> list[str]:
+    """The imports that a rule forbids, by module and imported name."""
+    return [f"{path.relative_to(ROOT)}:{line}: imports {name}" for path in modules for line, name in imports(path)
+            if forbidden(path, name)]
+
+
+def is_from_above(path: Path, name: str) -> bool:
+    """Whether a module of a higher rank is imported, or one without."""
+    if not name.startswith("bmqtwist.") or name == "bmqtwist.__version__":
+        return False
+    own, theirs = rank(dotted(path)), rank(name.removeprefix("bmqtwist."))
+    return own is None or theirs is None or theirs > own
+
+
+def test_a_module_imports_only_from_its_own_rank_or_below() -> None:
     """Layering is what keeps the deciding parts testable without the doing ones."""
-    own = rank(dotted(path))
-    for line, name in imports(path):
-        if not name.startswith("bmqtwist.") or name == "bmqtwist.__version__":
-            continue
-        theirs = rank(name.removeprefix("bmqtwist."))
-        assert own is not None and theirs is not None and theirs <= own, f"{path}:{line}: imports {name} from above"
+    assert found(is_from_above) == []
 
 
 def test_imports_go_in_a_circle_only_where_it_is_said_why() -> None:
@@ -42,40 +50,42 @@ def test_imports_go_in_a_circle_only_where_it_is_said_why() -> None:
     assert circles(without(graph(), set(CIRCLES))) == []
 
 
-@pytest.mark.parametrize("importer, imported", CIRCLES)
-def test_each_circle_that_is_allowed_is_there(importer: str, imported: str) -> None:
+def test_each_circle_that_is_allowed_is_there() -> None:
     """What is not needed any more is taken out of the list."""
-    edges = without(graph(), set(CIRCLES) - {(importer, imported)})
-    assert imported in edges[importer]
-    assert any({importer, imported} <= set(circle) for circle in circles(edges)), "this import closes no circle"
+    edges = graph()
+    assert [each for each in CIRCLES if each[1] not in edges[each[0]]] == []
+    for each in CIRCLES:
+        rest = circles(without(edges, set(CIRCLES) - {each}))
+        assert any(set(each) <= set(circle) for circle in rest), f"{each} closes no circle"
 
 
 def test_every_room_has_a_rank() -> None:
     assert {dotted(path).split(".")[0] for path in MODULES} - {"", "__version__"} == RANKS.keys()
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if dotted(p).startswith("sdk")], ids=dotted)
-def test_the_client_library_knows_nothing_of_the_broker(path: Path) -> None:
+def test_the_client_library_knows_nothing_of_the_broker() -> None:
     """An application that only posts does not load a broker."""
-    for line, name in imports(path):
-        if name.startswith("bmqtwist."):
-            short = name.removeprefix("bmqtwist.")
-            assert short.startswith(CLIENT_MAY_IMPORT), f"{path}:{line}: imports {name}"
+    library = [path for path in MODULES if dotted(path).startswith("sdk")]
+    assert library and found(lambda _, name: name.startswith("bmqtwist.")
+                             and not name.removeprefix("bmqtwist.").startswith(CLIENT_MAY_IMPORT), library) == []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if is_pure(dotted(p))], ids=dotted)
-def test_a_pure_module_imports_no_clock_socket_file_or_reactor(path: Path) -> None:
+def test_a_pure_module_imports_no_clock_socket_file_or_reactor() -> None:
     """Time, randomness and input are arguments; a pure module cannot reach for them."""
-    for line, name in imports(path):
-        for forbidden in FORBIDDEN_IN_PURE:
-            assert name != forbidden and not name.startswith(forbidden + "."), f"{path}:{line}: imports {name}"
+    pure = [path for path in MODULES if is_pure(dotted(path))]
+    assert pure and found(lambda _, name: f"{name}.".startswith(FORBIDDEN_IN_PURE), pure) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_only_the_composition_root_imports_the_reactor(path: Path) -> None:
-    """Whoever needs the reactor is handed it."""
-    if dotted(path) != "tap":
-        assert not [line for line, name in imports(path) if name == "twisted.internet.reactor"]
+def test_only_the_composition_root_imports_the_reactor() -> None:
+    """All other modules receive the reactor as an argument."""
+    assert found(lambda path, name: name == "twisted.internet.reactor" and dotted(path) != "tap") == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """Test doubles and helpers that several test modules share are in tests/kit, or in a module beside them."""
+    tests = list((ROOT / "tests").rglob("*.py"))
+    assert len(tests) > 100
+    assert found(lambda _, name: any(part.startswith("test_") for part in name.split(".")), tests) == []
 
 
 def test_every_public_module_says_what_it_is_for() -> None:
@@ -118,7 +128,7 @@ def test_packages_of_the_distribution_are_all_listed() -> None:
 IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope",
                "opentelemetry-api": "opentelemetry",
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
-               "pytest-xdist": "", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
+               "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
 # Modules of the tree that only work with an extra: they are never imported without being asked for.
 NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
                "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic", "testing.plugin": "test",
@@ -145,13 +155,13 @@ def imported_libraries(path: Path) -> set[str]:
     return {name.split(".")[0] for _, name in imports(path)} - OWN_MODULES - set(sys.stdlib_module_names) | set(asked_for)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_every_library_that_a_module_imports_is_declared(path: Path) -> None:
+def test_every_library_that_a_module_imports_is_declared() -> None:
     """What another library brings along today it may leave at home tomorrow."""
-    declared = declared_libraries()
-    extras = next((extras for name, extras in NEEDS_EXTRA.items() if f"{dotted(path)}.".startswith(f"{name}.")), "")
-    allowed = declared[""].union(*(declared[extra] for extra in extras.split()))
-    assert imported_libraries(path) <= allowed
+    declared, missing = declared_libraries(), {}
+    for path in MODULES:
+        extras = next((extras for name, extras in NEEDS_EXTRA.items() if f"{dotted(path)}.".startswith(f"{name}.")), "")
+        missing[dotted(path)] = imported_libraries(path) - declared[""].union(*(declared[extra] for extra in extras.split()))
+    assert {name: libraries for name, libraries in missing.items() if libraries} == {}
 
 
 # What the product stands on by decision, for its console and its data pipeline, whether a module imports it yet or not.

@@ -52,6 +52,9 @@ class Source:
     def stamp(self) -> int:
         return 1
 
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
 
 class Shell:
     """Performs nothing but writes of the metadata: there are no connections, and no sync is asked for."""
@@ -113,8 +116,9 @@ class Bench:
         identity = Identity("bmqtwist", 1, "host", b"client", STARTED, STARTED_WALL)
         self.report, self.source, self.performer = ListReport(), Source(), Shell()
         security: Any = None  # no connection is made
+        performer: Any = self.performer
         self.broker = Broker(configuration, identity, self.report, security,
-                             DomainProvider(self.source, 30.0, self.report), self.performer)
+                             DomainProvider(self.source, 30.0, self.report), performer)
         self.performer.broker = self.broker
         disk, self._tick, self._guid, self._q_id = MemoryDisk(), 0, 0, 0
         files = [FileSets(disk, "/l", "/a", number, SIZES, 2) for number in range(2)]

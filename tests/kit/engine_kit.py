@@ -77,7 +77,8 @@ class Engine:
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]
         store = self.partition.create_queue(b"queue", "bmq://d/q", keys, WALL)
-        self.queue = RootQueue("bmq://d/q", "q", store, self.domain, self.partition, self, self.now)
+        context: Any = self  # with parameters and attributes of narrower types
+        self.queue = RootQueue("bmq://d/q", "q", store, self.domain, self.partition, context, self.now)
         self.domain.adopt_queue(self.queue)
         self.queue.register_apps()
         self._guid = self._q_id = 0

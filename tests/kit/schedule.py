@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 NOTED = Path(__file__).resolve().parents[1] / "durations.json"
 NOTED_S = 1.0  # shorter durations are not noted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from construct import Array, Bytes, Computed, Const, Container, Struct, this
+from construct import Array, Bytes, Computed, Const, Container, Struct, this  # type: ignore[import-untyped]
 
 from bmqtwist.storage import layout
 from bmqtwist.storage.fileset import FileSets

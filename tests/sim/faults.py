@@ -9,9 +9,7 @@ sessions of the client library as clients, and every judge of the campaigns on.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from typing import TypeVar
 
 from bmqtwist.cluster.changes import AssignPartitions
 from bmqtwist.cluster.partition_events import PartitionRole
@@ -29,18 +27,6 @@ ROWS = 37  # of the table
 FAILOVER_S = INACTIVITY_S + 5.0  # a leader or primary that is silent is given up, and another one is active
 STEP_S = 0.05
 MIB = 1 << 20
-
-F = TypeVar("F", bound=Callable[..., None])
-SCENARIOS: dict[int, list[str]] = defaultdict(list)  # row of the table -> names of tests
-
-
-def row(*numbers: int) -> Callable[[F], F]:
-    """A test is a scenario of these rows of the table."""
-    def noted(test: F) -> F:
-        for number in numbers:
-            SCENARIOS[number].append(f"{test.__module__}.{test.__name__}")
-        return test
-    return noted
 
 
 class FaultWorld(CampaignWorld):

@@ -9,7 +9,7 @@ from bmqtwist.sdk.results import Result
 from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.messages import EVENTUAL, STRONG
-from sim.faults import FaultWorld, row
+from sim.faults import FaultWorld
 
 NEW_QUEUE = "bmq://bmq.test.persistent.priority/new"
 SLOW_S = 4.0  # that every sync takes
@@ -20,7 +20,6 @@ def file_of(node: SimulatedNode, index: int, kind: str) -> str:
     return [path for path in node.disk.paths() if f"/storage/bmq_{index}." in path and path.endswith(kind)][-1]
 
 
-@row(18)
 def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     world = FaultWorld(18)
     primary = world.primary()
@@ -39,7 +38,6 @@ def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     assert not world.refusals()
 
 
-@row(19)
 def test_row_19_the_disk_of_the_primary_is_slow() -> None:
     world = FaultWorld(19)
     primary, lease, terms, begun = world.primary(), world.lease(), world.terms(), world.now
@@ -56,7 +54,6 @@ def test_row_19_the_disk_of_the_primary_is_slow() -> None:
     assert not world.refusals()
 
 
-@row(20)
 def test_row_20_the_disk_of_the_primary_is_full() -> None:
     world = next(world for world in (FaultWorld(seed, spread=True) for seed in range(20, 40))
                  if world.primary(STRONG) not in (world.leader, world.primary(EVENTUAL)))
@@ -78,7 +75,6 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
     assert all(refused[1] is Result.STORAGE_FAILURE for refused in world.refusals())
 
 
-@row(21)
 @pytest.mark.parametrize("part", [1, 20, RECORD_BYTES - 1])
 @pytest.mark.parametrize("kind", ["journal", "data"])
 def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
@@ -106,7 +102,6 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
     assert not world.refusals()
 
 
-@row(22)
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
 def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
     world = FaultWorld(22)

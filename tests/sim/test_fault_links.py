@@ -18,7 +18,7 @@ from bmqtwist.wire.fast import EventType
 from sim.campaign.messages import EVENTUAL, STRONG
 from sim.cluster import PARTITION
 from sim.elected import ELECTOR, INACTIVITY_S, heal
-from sim.faults import FAILOVER_S, FaultWorld, row
+from sim.faults import FAILOVER_S, FaultWorld
 
 LEASE_S = 0.75 * INACTIVITY_S  # after which a primary that hears no majority is active no longer
 APP = {"heartbeats": {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3},
@@ -31,7 +31,6 @@ def is_up(world: FaultWorld, one: SimulatedNode, two: SimulatedNode) -> bool:
     return world.cluster(one.name).leadership.is_up(int(two.name[1:]))
 
 
-@row(8)
 @pytest.mark.parametrize("both", [True, False])
 def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
     world = FaultWorld(8)
@@ -56,7 +55,6 @@ def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
     assert set(gone) <= alone, "what is lost of an eventual queue was acknowledged while the lease ran out"
 
 
-@row(9)
 def test_row_09_a_split_into_a_majority_and_a_minority_with_the_leader() -> None:
     world = FaultWorld(9, 5)
     former = world.leader
@@ -75,7 +73,6 @@ def test_row_09_a_split_into_a_majority_and_a_minority_with_the_leader() -> None
     assert {node.name: node.life for node in world.machines} == lives and not world.refusals()
 
 
-@row(10)
 def test_row_10_a_split_into_halves() -> None:
     world = FaultWorld(10, 4)
     one = [world.leader, world.others(world.leader)[0]]
@@ -91,7 +88,6 @@ def test_row_10_a_split_into_halves() -> None:
     assert not world.refusals()
 
 
-@row(11)
 def test_row_11_a_leader_and_one_node_do_not_reach_each_other_and_both_reach_all_others() -> None:
     world = FaultWorld(11)
     world.consumer(STRONG, ["p2"])
@@ -112,7 +108,6 @@ def test_row_11_a_leader_and_one_node_do_not_reach_each_other_and_both_reach_all
     world.until(lambda: alone.broker.downstreams[CLUSTER].status is NodeStatus.E_AVAILABLE)
 
 
-@row(12)
 @pytest.mark.parametrize("to_leader", [True, False])
 def test_row_12_one_node_hears_the_other_and_is_not_heard(to_leader: bool) -> None:
     world = FaultWorld(12)
@@ -126,7 +121,6 @@ def test_row_12_one_node_hears_the_other_and_is_not_heard(to_leader: bool) -> No
     assert not world.refusals()
 
 
-@row(13)
 def test_row_13_the_leader_and_a_primary_do_not_reach_each_other_and_both_reach_the_rest() -> None:
     world = FaultWorld(13, 5, spread=True)
     leader = world.leader
@@ -144,7 +138,6 @@ def test_row_13_the_leader_and_a_primary_do_not_reach_each_other_and_both_reach_
     assert not world.refusals()
 
 
-@row(28)
 def test_row_28_links_between_nodes_break_in_the_middle_of_what_they_carry() -> None:
     world = FaultWorld(28)
     lives = {node.name: node.life for node in world.machines}
@@ -187,7 +180,6 @@ class Echoes:
             self._node.turn_due()
 
 
-@row(29)
 def test_row_29_what_nodes_say_comes_twice_and_in_another_order() -> None:
     world = FaultWorld(29)
     lives = {node.name: node.life for node in world.machines}
@@ -206,7 +198,6 @@ def test_row_29_what_nodes_say_comes_twice_and_in_another_order() -> None:
     assert {node.name: node.life for node in world.machines} == lives and not world.refusals()
 
 
-@row(32)
 def test_row_32_links_come_and_go_every_few_seconds() -> None:
     world = FaultWorld(32)
     begun, terms = world.now, world.terms()
@@ -230,7 +221,6 @@ def test_row_32_links_come_and_go_every_few_seconds() -> None:
     assert not world.refusals()
 
 
-@row(33)
 def test_row_33_a_second_node_with_the_same_id() -> None:
     world = FaultWorld(33)
     node, twin = world.node("n2"), SimulatedNode(
@@ -249,7 +239,6 @@ def test_row_33_a_second_node_with_the_same_id() -> None:
     assert not world.refusals()
 
 
-@row(33)
 def test_row_33_a_node_that_is_configured_otherwise() -> None:
     world = FaultWorld(330)
     away = world.others(world.leader)[0]

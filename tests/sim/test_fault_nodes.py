@@ -10,14 +10,13 @@ from bmqtwist.cluster.changes import AssignPartitions, AssignQueue
 from bmqtwist.cluster.election_events import ElectionState
 from sim.campaign.messages import EVENTUAL, STRONG
 from sim.elected import heal
-from sim.faults import FAILOVER_S, FaultWorld, row
+from sim.faults import FAILOVER_S, FaultWorld
 
 ROUND_TRIP_S = 0.3  # at most, with the syncs that it takes
 WAIT_MAX_S = FAILOVER_S + 8.0  # for an answer while one node is replaced
 NEW_QUEUE = "bmq://bmq.test.persistent.priority/new"
 
 
-@row(1)
 def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
     world = FaultWorld(1, spread=True)
     leader, before = world.leader, world.queues(world.leader)
@@ -36,7 +35,6 @@ def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
     assert not world.refusals()
 
 
-@row(2)
 def test_row_02_the_leader_hangs() -> None:
     world = FaultWorld(2)
     former, life = world.leader, world.leader.life
@@ -54,7 +52,6 @@ def test_row_02_the_leader_hangs() -> None:
     assert not world.refusals()
 
 
-@row(3)
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
     world = FaultWorld(3, spread=True)
@@ -68,7 +65,6 @@ def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
     assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
 
 
-@row(4)
 @pytest.mark.parametrize("how", ["kill", "power"])
 def test_row_04_the_primary_of_everything_leads_and_crashes(how: str) -> None:
     world = FaultWorld(4)
@@ -81,7 +77,6 @@ def test_row_04_the_primary_of_everything_leads_and_crashes(how: str) -> None:
     assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
 
 
-@row(5)
 def test_row_05_a_replica_crashes() -> None:
     world = FaultWorld(5)
     replica = world.others(world.primary())[0]
@@ -103,7 +98,6 @@ def test_row_05_a_replica_crashes() -> None:
     assert not world.refusals()
 
 
-@row(6)
 @pytest.mark.parametrize("how", ["kill", "power"])
 @pytest.mark.parametrize("seed", range(3))
 def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) -> None:
@@ -122,7 +116,6 @@ def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) 
     assert [world.deliveries(guid) for guid in guids] == [1, 1, 1], "one copy each"
 
 
-@row(7)
 @pytest.mark.parametrize("survives", [True, False])
 def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledgement(survives: bool) -> None:
     world = FaultWorld(7, 5, cast=False)
@@ -144,7 +137,6 @@ def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledg
     assert [world.deliveries(guid) for guid in guids] == [1, 1, 1]
 
 
-@row(14)
 def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
     world = FaultWorld(14)
     for producer in world.producers:
@@ -171,7 +163,6 @@ def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
     assert not world.refusals()
 
 
-@row(15)
 @pytest.mark.parametrize("seed", range(3))
 def test_row_15_all_nodes_lose_their_power(seed: int) -> None:
     world = FaultWorld(150 + seed)
@@ -186,7 +177,6 @@ def test_row_15_all_nodes_lose_their_power(seed: int) -> None:
     assert not world.refusals()
 
 
-@row(16)
 @pytest.mark.parametrize("spread", [False, True])
 def test_row_16_nodes_are_restarted_one_after_the_other(spread: bool) -> None:
     world = FaultWorld(16, spread=spread)
@@ -202,7 +192,6 @@ def test_row_16_nodes_are_restarted_one_after_the_other(spread: bool) -> None:
     assert all(world.deliveries(guid) == 1 for producer in world.producers for guid in producer.posted)
 
 
-@row(17)
 def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     world = FaultWorld(17, 3, journal_bytes=1 << 16)
     stale = world.others(world.leader)[0]
@@ -231,7 +220,6 @@ def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     assert not world.refusals()
 
 
-@row(24)
 def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
     world = FaultWorld(24)
     former = world.primary()
@@ -252,7 +240,6 @@ def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
     assert set(waiting.waits) == set(late) and not world.refusals()
 
 
-@row(30)
 @pytest.mark.parametrize("seed", range(2))
 def test_row_30_the_leader_dies_between_a_commit_and_the_news_of_it(seed: int) -> None:
     world = FaultWorld(300 + seed)
@@ -268,7 +255,6 @@ def test_row_30_the_leader_dies_between_a_commit_and_the_news_of_it(seed: int) -
     assert {world.queues(node)[NEW_QUEUE] for node in world.machines} == {told[0].key}
 
 
-@row(31)
 @pytest.mark.parametrize("seed", range(3))
 def test_row_31_the_leader_dies_before_a_majority_has_its_record(seed: int) -> None:
     world = FaultWorld(310 + seed)

@@ -16,12 +16,9 @@ from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import RECORD_BYTES, QueueOp, RecordType, SyncPoint, pack_queue_op, pack_sync_point
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
-from bmqtwist.storagetool.fields import record_fields, timestamp
 from bmqtwist.storagetool.inputs import ReadOnlyFile
-from bmqtwist.storagetool.journalview import records
+from spark.recorded_journals import SETS, TOLD, as_told, ours
 
-VECTORS = Path(__file__).resolve().parent.parent / "vectors"
-SETS, TOLD = VECTORS / "storage-recorded", VECTORS / "storage-tool"
 JOURNALS = sorted(SETS.rglob("*.bmq_journal"))
 NOTHING = Names({}, {})
 
@@ -41,41 +38,6 @@ def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) 
     finally:
         file.close()
     return found
-
-
-def as_told(row: dict[str, Any]) -> dict[str, str]:
-    """A row in the words of the storage tool's details of a journal."""
-    found = {"RecordType": row["type"], "Index": (row["offset"] - JOURNAL_HEADER_BYTES) // RECORD_BYTES,
-             "Offset": row["offset"], "PrimaryLeaseId": row["lease"], "SequenceNumber": row["sequence"],
-             "Timestamp": timestamp(int(row["time"].timestamp())), "Epoch": int(row["time"].timestamp())}
-    if row["queueKey"] is not None:
-        found["QueueKey"] = row["queueKey"].hex().upper()
-    if row["type"] == "MESSAGE":
-        found |= {"FileKey": "0" * 10, "RefCount": row["refCount"], "MsgOffsetDwords": row["dataOffset"] // 8,
-                  "GUID": row["guid"].hex().upper(), "Crc32c": row["crc"]}
-    elif row["type"] == "CONFIRM":
-        found |= {"AppKey": row["appKey"].hex().upper(), "GUID": row["guid"].hex().upper()}
-    elif row["type"] == "DELETION":
-        found |= {"DeletionFlag": row["reason"], "GUID": row["guid"].hex().upper()}
-    elif row["type"] == "QUEUE_OP":
-        found |= {"AppKey": row["appKey"].hex().upper(), "QueueOpType": row["op"]}
-        if row["op"] in ("CREATION", "ADDITION"):
-            found["QLIST OffsetWords"] = row["qlistOffset"] // 4
-    elif row["type"] == "JOURNAL_OP":
-        found |= {"JournalOpType": row["op"], "SyncPointType": row["syncPointType"],
-                  "SyncPtPrimaryLeaseId": row["syncPointLease"], "SyncPtSequenceNumber": row["syncPointSequence"],
-                  "PrimaryNodeId": row["node"], "DataFileOffsetDwords": row["dataOffset"] // 8}
-    return {name: str(value) for name, value in found.items()}
-
-
-def ours(path: Path) -> list[dict[str, str]]:
-    """What `bmq storage` says of a journal, record by record."""
-    file = ReadOnlyFile(str(path))
-    try:
-        return [{name: str(value) for name, value in record_fields(record, {})} for record in records(
-            JournalScan(file.read, file.size))]
-    finally:
-        file.close()
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: str(path.relative_to(SETS)))

@@ -22,7 +22,7 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.selection import Story, stories
 from bmqtwist.testing.process import BrokerProcess
-from spark.test_records import SETS, as_told, ours
+from spark.recorded_journals import SETS, as_told, ours
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
