@@ -8,6 +8,9 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     elector     bmqtwist/cluster/elector.py
     replication bmqtwist/cluster/partition_machine.py
     circles     tests/kit/layers.py
+    link        bmqtwist/cluster/membership.py
+    stream      bmqtwist/cluster/streams.py
+    stop        bmqtwist/broker/graceful_stop.py
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa:
 from kit.message_way import WAY  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
-from bmqtwist.cluster import elector, partition_machine  # noqa: E402
+from bmqtwist.broker import graceful_stop  # noqa: E402
+from bmqtwist.cluster import elector, membership, partition_machine, streams  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
@@ -124,7 +128,9 @@ def circles() -> str:
 
 
 PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
-            "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles}
+            "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
+            "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
+            "stop": partial(machine_picture, graceful_stop.TABLE)}
 
 
 def with_pictures(text: str) -> str:

@@ -242,8 +242,7 @@ class Broker:
                 peers.stop()
             for proxy in self.proxies.values():
                 proxy.stop()
-            self.shutdown = Shutdown(self.clusters, self.proxies, self.downstreams, self.contain, self.timers, self.report,
-                                     now, reason, by, self.applications)
+            self.shutdown = Shutdown(self, now, reason, by)
             self.turn(now)
 
     def applications(self) -> int:

@@ -1,14 +1,19 @@
-"""The graceful stop: no new deliveries but of broadcasts, wait until what was delivered is confirmed, what was asked of the
-metadata is committed, and other brokers have answered; give up after a while."""
+"""Graceful stop of a broker: no new deliveries but of broadcasts, then other brokers are told, others take over what this
+node leads, and what was delivered is confirmed and what was asked is answered; each stage ends after a while.
+
+`TABLE` says what is done in each stage when it is looked at, and which stage may follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
+from typing import Protocol
 
 from bmqtwist.broker.stop_progress import ClusterProgress, MovedPartition, StopProgress, StopReport
 from bmqtwist.loop.error_isolation import Containment
 from bmqtwist.loop.timers import Timers
+from bmqtwist.machine import TransitionLog, check, table, to
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.peers.downstreams import STOP_ANSWER_S, Downstreams
 from bmqtwist.queue.queue import Queue
@@ -22,155 +27,211 @@ HAND_OVER_S = 10.0  # that are waited for others to lead
 
 
 class Stage(Enum):
-    """Who knows that this node goes."""
+    """How far a stop is."""
 
     PROXIES = "proxies are told"
     MEMBERS = "members are told"
     HAND_OVER = "others take over what this node leads"
-    OVER = "everybody knows"
+    ANSWERS = "waits for confirms and answers"
+    DONE = "done"
+
+
+class StopEvent(Enum):
+    """What happens to a stop."""
+
+    POLL = "it is looked at again"
+
+
+class StopHost(Protocol):
+    """The broker, as far as its stop needs it."""
+
+    report: Report
+    timers: Timers
+    contain: Containment
+
+    @property
+    def clusters(self) -> Mapping[str, Cluster]:
+        """Those that it is a member of."""
+
+    @property
+    def proxies(self) -> Mapping[str, ProxyCluster]:
+        """Those that it is a proxy of."""
+
+    @property
+    def downstreams(self) -> Mapping[str, Downstreams]:
+        """Its proxies, by cluster."""
+
+    def applications(self) -> int:
+        """How many applications are connected."""
 
 
 class Shutdown:
-    """One stop in progress; `done` once sessions may be closed."""
+    """One stop in progress; `done` once sessions may be closed. `reason`, `by`: why, and who wants it."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster],
-                 downstreams: Mapping[str, Downstreams], contain: Containment, timers: Timers, report: Report,
-                 now: float, reason: str = "", by: str = "", applications: Callable[[], int] = lambda: 0) -> None:
-        self._reason, self._by, self._applications = reason, by, applications
+    def __init__(self, host: StopHost, now: float, reason: str, by: str) -> None:
+        self._host, self._begun, self._reason, self._by = host, now, reason, by
         self.report: StopReport | None = None  # once it is done
-        self._proxies, self._downstreams, self._begun = proxies, downstreams, now
-        self._clusters, self._contain, self._timers, self._report = clusters, contain, timers, report
-        self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
-        self.done = False
-        self._led = {name: _led(cluster) for name, cluster in clusters.items()}
+        self.story = TransitionLog()
+        self._all: tuple[Cluster | ProxyCluster, ...] = (*host.clusters.values(), *host.proxies.values())
+        self._several = [(cluster, cluster.members) for cluster in host.clusters.values() if cluster.members is not None]
+        self._led = {name: _led(cluster) for name, cluster in host.clusters.items()}
         who = f" by {by}" if by else ""
-        report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
-                    partitions={name: list(led) for name, led in self._led.items()}, state="begun")
+        host.report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
+                         partitions={name: list(led) for name, led in self._led.items()}, state="begun")
         self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
                            for cluster in self._all}
         for cluster in self._all:
-            for queue in _queues(cluster):
-                if queue.broadcast:
-                    continue  # nobody keeps what its consumers miss, and there is nothing to be confirmed
-                for handle in queue.handles:
-                    for substream in handle.substreams.values():
-                        substream.subscriptions = []
-                try:
-                    for app in queue.apps.values():
-                        app.reroute()
-                except Exception as error:
-                    contain.queue_failed(queue, "the end of deliveries", error, disable=True)
-        self._proxies_end = dict.fromkeys(downstreams, now + STOP_ANSWER_S)
+            self._end_deliveries(cluster)
+        self._proxies_end = dict.fromkeys(host.downstreams, now + STOP_ANSWER_S)
         for cluster in self._all:
-            if downstreams[cluster.name].drains:
+            if host.downstreams[cluster.name].drains:
                 patience = max(STOP_ANSWER_S, cluster.definition.queue_operations.stop_timeout_ms / 1000)
                 self._proxies_end[cluster.name] = now + patience
-        self._stage, self._stage_ends = Stage.PROXIES, now
+        self._stage = Stage.PROXIES if self._several else Stage.ANSWERS
+        self._stage_ends = now
         self._poll(now)
+
+    def _end_deliveries(self, cluster: Cluster | ProxyCluster) -> None:
+        for queue in _queues(cluster):
+            if queue.broadcast:
+                continue  # what its consumers miss is not kept, and there is nothing to be confirmed
+            for handle in queue.handles:
+                for substream in handle.substreams.values():
+                    substream.subscriptions = []
+            try:
+                for app in queue.apps.values():
+                    app.reroute()
+            except Exception as error:
+                self._host.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
+
+    @property
+    def done(self) -> bool:
+        """Whether sessions may be closed."""
+        return self._stage is Stage.DONE
 
     def progress(self, now: float, clients: int) -> StopProgress:
         """How far it is; `clients`: applications that are connected."""
-        stage = "done" if self.done else "waits for confirms and answers" if self._is_told else self._stage.value
-        return StopProgress(stage, now - self._begun, clients, tuple(self._progress(each, now) for each in self._all),
-                            self._reason, self._by, self.report)
+        return StopProgress(self._stage.value, now - self._begun, clients,
+                            tuple(self._progress(each, now) for each in self._all), self._reason, self._by, self.report)
 
     def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
         led, leads = (_led(cluster), cluster.leadership.leads) if isinstance(cluster, Cluster) else ((), False)
         return ClusterProgress(_title(cluster), led, leads, _unconfirmed(cluster), _unanswered(cluster),
                                max(0.0, self._deadlines[cluster.name] - now))
 
-    @property
-    def _is_told(self) -> bool:
-        """Whether all brokers know that are told one after the other."""
-        return self._stage is Stage.OVER or all(cluster.members is None for cluster in self._clusters.values())
+    # -- stages -------------------------------------------------------------------------------------------------------
 
     def _poll(self, now: float) -> None:
-        report = self._report
-        if not self._others_know(now):
-            self._timers.at(now + STEP_S, self._poll)
-            return
-        waiting = False
-        for cluster in self._all:
-            try:
-                left = _unconfirmed(cluster)
-            except Exception as error:  # the stop must come to an end
-                self._contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
-                left = 0
-            if not left:
-                report.info(f"Cluster ({cluster.name}): no unconfirmed message")
-            elif now >= self._deadlines[cluster.name]:
-                report.warn(f"Cluster ({cluster.name}): giving up on {left} unconfirmed message(s)")
-            else:
-                report.info(f"Cluster ({cluster.name}): waiting for {left} unconfirmed message(s)")
-                waiting = True
-            if isinstance(cluster, Cluster) and cluster.metadata.busy and now < self._deadlines[cluster.name]:
-                report.info(f"Cluster ({cluster.name}): waiting for changes of the metadata")
-                waiting = True
-        waiting = self._waits_for_brokers(now) or waiting
-        if waiting:
-            self._timers.at(now + POLL_S, self._poll)
-        else:
-            self._tell_end(now)
-            self.done = True
-            for each in self._downstreams.values():
-                each.gone()
-            for cluster in self._clusters.values():
-                if cluster.members is not None:
-                    cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
-                cluster.leadership.stop(now)
+        """Do what the present stage asks for, and begin with the next one if it is over."""
+        before = None
+        while self._stage is not before:
+            before = self._stage
+            TABLE[before][StopEvent.POLL].action(self, now)
+            check(TABLE, before, StopEvent.POLL, self._stage)
+        if not self.done:
+            self._host.timers.at(now + (POLL_S if self._stage is Stage.ANSWERS else STEP_S), self._poll)
 
-    def _tell_end(self, now: float) -> None:
-        try:
-            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._clusters[name], index))
-                          for name, led in self._led.items() for index in led)
-            ended = self.report = StopReport(now - self._begun, moved, sum(map(_unconfirmed, self._all)),
-                                             sum(map(_unanswered, self._all)), self._applications(), self._reason, self._by)
-        except Exception as error:  # the stop must come to an end
-            self._contain.told("The report of the stop", error)
-            return
-        self._report.info(f"Shutdown: {ended.text}")
-        self._report.note("stop", ended.text, state="done", report=ended.tree())
-
-    def _others_know(self, now: float) -> bool:
-        """Whether other members know that we go, and lead what we have led: proxies first, each step for a while."""
-        several = [(cluster, cluster.members) for cluster in self._clusters.values() if cluster.members is not None]
-        if not several:
-            return True
-        if self._stage is Stage.PROXIES and not self._waits_for_proxies(now):
-            self._stage, self._stage_ends = Stage.MEMBERS, now + STOP_ANSWER_S
-            for cluster, members in several:
-                self._report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
-                members.statuses.ask_to_stop()
-        if self._stage is Stage.MEMBERS and self._is_over(now, any(members.statuses.stop_awaited for _, members in several)):
-            self._stage, self._stage_ends = Stage.HAND_OVER, now + HAND_OVER_S
-            for cluster, _ in several:
-                cluster.hand_over()
-        if self._stage is Stage.HAND_OVER:
-            left = [cluster for cluster, _ in several if not cluster.handed_over]
-            if self._is_over(now, bool(left)):
-                self._stage = Stage.OVER
-                for cluster, _ in several:
-                    self._report.info(f"Cluster ({cluster.name}): " + (
-                        "giving up on handing over" if cluster in left else "other members lead all of it"))
-        return self._stage is Stage.OVER
-
-    def _waits_for_proxies(self, now: float) -> bool:
-        """Brokers behind us are to know that we go; those that know version 1 alone finish their work here first."""
-        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._downstreams.items())
+    def _enter(self, stage: Stage, now: float, seconds: float, cause: str) -> None:
+        self.story.note(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
+        self._stage, self._stage_ends = stage, now + seconds
 
     def _is_over(self, now: float, waiting: bool) -> bool:
         return not waiting or now >= self._stage_ends
 
+    def _await_proxies(self, now: float) -> None:
+        if self._waits_for_proxies(now):
+            return
+        self._enter(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or had their time")
+        for cluster, members in self._several:
+            self._host.report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
+            members.statuses.ask_to_stop()
+
+    def _await_members(self, now: float) -> None:
+        if self._is_over(now, any(members.statuses.stop_awaited for _, members in self._several)):
+            self._enter(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or had their time")
+            for cluster, _ in self._several:
+                cluster.hand_over()
+
+    def _await_hand_over(self, now: float) -> None:
+        left = [cluster for cluster, _ in self._several if not cluster.handed_over]
+        if self._is_over(now, bool(left)):
+            self._enter(Stage.ANSWERS, now, 0.0, "it is given up" if left else "other members lead all of it")
+            for cluster, _ in self._several:
+                self._host.report.info(f"Cluster ({cluster.name}): " + (
+                    "giving up on handing over" if cluster in left else "other members lead all of it"))
+
+    def _await_answers(self, now: float) -> None:
+        waiting = [each for each in self._all if self._waits_for_confirms(each, now)]
+        if self._waits_for_brokers(now) or waiting:
+            return
+        self._tell_end(now)
+        self._enter(Stage.DONE, now, 0.0, "all is confirmed and answered, or had its time")
+        for each in self._host.downstreams.values():
+            each.gone()
+        for cluster in self._host.clusters.values():
+            if cluster.members is not None:
+                cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
+            cluster.leadership.stop(now)
+
+    def _nothing(self, now: float) -> None:
+        """It is over."""
+
+    # -- what is waited for -------------------------------------------------------------------------------------------
+
+    def _waits_for_confirms(self, cluster: Cluster | ProxyCluster, now: float) -> bool:
+        report, title, late = self._host.report, f"Cluster ({cluster.name})", now >= self._deadlines[cluster.name]
+        try:
+            left = _unconfirmed(cluster)
+        except Exception as error:  # the stop must come to an end
+            self._host.contain.told(f"{title}: the count of unconfirmed messages", error)
+            left = 0
+        if not left:
+            report.info(f"{title}: no unconfirmed message")
+        elif late:
+            report.warn(f"{title}: giving up on {left} unconfirmed message(s)")
+        else:
+            report.info(f"{title}: waiting for {left} unconfirmed message(s)")
+        busy = isinstance(cluster, Cluster) and cluster.metadata.busy and not late
+        if busy:
+            report.info(f"{title}: waiting for changes of the metadata")
+        return busy or bool(left) and not late
+
+    def _waits_for_proxies(self, now: float) -> bool:
+        """Proxies are to know that this node goes; those that know version 1 alone finish their work here first."""
+        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._host.downstreams.items())
+
     def _waits_for_brokers(self, now: float) -> bool:
-        """Other brokers are to know that we go, and those above us to answer what they were sent."""
-        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
+        """Other brokers are to know that this node goes, and upstream nodes to answer what they were sent."""
+        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._host.proxies.values())
         waiting = self._waits_for_proxies(now) or above
         for each in self._all:
             left = _unanswered(each)
             if left and now < self._deadlines[each.name]:
-                self._report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
+                self._host.report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
                 waiting = True
         return waiting
+
+    def _tell_end(self, now: float) -> None:
+        try:
+            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._host.clusters[name], index))
+                          for name, led in self._led.items() for index in led)
+            ended = self.report = StopReport(
+                now - self._begun, moved, sum(map(_unconfirmed, self._all)), sum(map(_unanswered, self._all)),
+                self._host.applications(), self._reason, self._by)
+        except Exception as error:  # the stop must come to an end
+            self._host.contain.told("The report of the stop", error)
+            return
+        self._host.report.info(f"Shutdown: {ended.text}")
+        self._host.report.note("stop", ended.text, state="done", report=ended.tree())
+
+
+TABLE = table(Stage, StopEvent, {
+    Stage.PROXIES: {StopEvent.POLL: to(Shutdown._await_proxies, Stage.MEMBERS)},
+    Stage.MEMBERS: {StopEvent.POLL: to(Shutdown._await_members, Stage.HAND_OVER)},
+    Stage.HAND_OVER: {StopEvent.POLL: to(Shutdown._await_hand_over, Stage.ANSWERS)},
+    Stage.ANSWERS: {StopEvent.POLL: to(Shutdown._await_answers, Stage.DONE)},
+    Stage.DONE: {StopEvent.POLL: to(Shutdown._nothing)},
+})
 
 
 def _title(cluster: Cluster | ProxyCluster) -> str:

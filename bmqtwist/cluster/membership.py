@@ -1,12 +1,8 @@
-"""Which nodes of a cluster are connected, who dials whom, and when it is tried again. A machine without sockets and clock.
+"""Links of one node with the other nodes of its cluster: who dials whom, and when again. A machine without sockets.
 
 The node with the smaller id dials the one with the larger, for ever: at once after the start, later after 1 to 3 s. A proxy
-waits longer with each failure. There is one connection for each pair; a second one is refused.
-
-```
-   ABSENT      the other node dials, and has not        DIALLING   an attempt is under way
-   WAITING     until the next attempt                   CONNECTED  negotiated
-```
+waits longer with each failure. There is one connection for each pair; a second one is refused. `TABLE` says for every state
+of a link and every event what is done.
 """
 
 from __future__ import annotations
@@ -15,7 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
+from bmqtwist.machine import TransitionLog, check, table, to
 
 RETRY_S = 2.0  # of the first delay, which is half of it to one and a half
 RETRY_SECONDS_MAX = 30.0  # of a proxy; between members it does not grow, since one that is back is of use once it is dialled
@@ -26,46 +23,31 @@ PROXY = -1  # instead of a node's id
 class LinkState(Enum):
     """What this node has of another one."""
 
-    ABSENT = "waits to be dialled by it"
-    WAITING = "dials again after a while"
-    DIALLING = "dials"
-    CONNECTED = "can speak with it"
+    ABSENT = "the other node dials, and has not yet"
+    WAITING = "until the next attempt"
+    DIALLING = "an attempt is in progress"
+    NEGOTIATING = "connected, and not negotiated yet"
+    CONNECTED = "negotiated"
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
-    """The node has started."""
+class LinkEvent(Enum):
+    """What happens to a link."""
 
-
-@dataclass(frozen=True, slots=True)
-class LinkFailed:
-    """An attempt to connect has come to nothing."""
-
-    node_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkUp:
-    """A connection is negotiated."""
-
-    node_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkDown:
-    """A negotiated connection is gone."""
-
-    node_id: int
+    JOIN = "the node has started"
+    DUE = "it is time for the next attempt"
+    REACHED = "an attempt has led to a connection"
+    FAILED = "an attempt, or its negotiation, has failed"
+    UP = "a connection is negotiated"
+    DOWN = "a negotiated connection is gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connect to this node; a LinkUp or LinkFailed follows."""
+    """Connect to this node; LinkEvent.REACHED or FAILED follows."""
 
     node_id: int
 
 
-LinkInput = Join | LinkFailed | LinkUp | LinkDown | Tick
 LinkOutput = Dial | PeerUp | PeerDown | WakeAt
 
 
@@ -85,6 +67,7 @@ class Membership:
     def __init__(self, node_id: int, members: Collection[int], chance: Callable[[], float]) -> None:
         self.node_id, self.members = node_id, frozenset(members)
         self.links = {other: Link(LinkState.ABSENT) for other in sorted(self.members - {node_id})}
+        self.story = TransitionLog()
         self._chance = chance
         self._wake: float | None = None
         self._now = 0.0
@@ -111,29 +94,36 @@ class Membership:
         """Why the node that was found at the address of another one is left alone; empty = it is the right one."""
         return "" if dialled == found else f"node {found} is at the address of node {dialled}"
 
-    def step(self, now: float, event: LinkInput) -> list[LinkOutput]:
-        """One input; what follows from it."""
+    def step(self, now: float, event: LinkEvent, node_id: int | None = None) -> list[LinkOutput]:
+        """One event of a link, None = of all links; what follows from it."""
         self._now, self._out = now, []
-        if isinstance(event, Tick):
-            for node_id, link in self.links.items():
-                if link.state is LinkState.WAITING and link.due <= now:
-                    self._dial(node_id, link)
-        elif isinstance(event, Join):
-            for node_id, link in self.links.items():
-                if link.state is LinkState.ABSENT and self.dials(node_id):
-                    self._dial(node_id, link)
-        elif event.node_id in self.links:
-            link = self.links[event.node_id]
-            getattr(self, ACTIONS[link.state][type(event)])(event.node_id, link)
+        for each, link in self.links.items():
+            if node_id in (None, each):
+                before = link.state
+                TABLE[before][event].action(self, each, link)
+                check(TABLE, before, event, link.state)
+                if link.state is not before:
+                    self.story.note(now, before.name, link.state.name, f"node {each}", event.name)
         wake = min((link.due for link in self.links.values() if link.state is LinkState.WAITING), default=None)
         if wake != self._wake:
             self._wake = wake
             self._out.append(WakeAt(wake))
         return self._out
 
+    def _join(self, node_id: int, link: Link) -> None:
+        if self.dials(node_id):
+            self._dial(node_id, link)
+
+    def _dial_when_due(self, node_id: int, link: Link) -> None:
+        if link.due <= self._now:
+            self._dial(node_id, link)
+
     def _dial(self, node_id: int, link: Link) -> None:
         link.state, link.tried_at = LinkState.DIALLING, self._now
         self._out.append(Dial(node_id))
+
+    def _reached(self, node_id: int, link: Link) -> None:
+        link.state = LinkState.NEGOTIATING
 
     def _failed(self, node_id: int, link: Link) -> None:
         if self._now - link.tried_at >= RETRY_AT_ONCE_S:
@@ -159,9 +149,14 @@ class Membership:
         """Too late, or of a connection that was refused."""
 
 
-ACTIONS: dict[LinkState, dict[type, str]] = {
-    LinkState.ABSENT: {LinkFailed: "_ignore", LinkUp: "_connected", LinkDown: "_ignore"},
-    LinkState.WAITING: {LinkFailed: "_ignore", LinkUp: "_connected", LinkDown: "_ignore"},
-    LinkState.DIALLING: {LinkFailed: "_failed", LinkUp: "_connected", LinkDown: "_ignore"},
-    LinkState.CONNECTED: {LinkFailed: "_ignore", LinkUp: "_ignore", LinkDown: "_lost"},
-}
+S, E, M = LinkState, LinkEvent, Membership
+TABLE = table(LinkState, LinkEvent, {
+    S.ABSENT: dict.fromkeys(E, to(M._ignore)) | {E.JOIN: to(M._join, S.DIALLING), E.UP: to(M._connected, S.CONNECTED)},
+    S.WAITING: dict.fromkeys(E, to(M._ignore)) | {
+        E.DUE: to(M._dial_when_due, S.DIALLING), E.UP: to(M._connected, S.CONNECTED)},
+    S.DIALLING: dict.fromkeys(E, to(M._ignore)) | {
+        E.REACHED: to(M._reached, S.NEGOTIATING), E.FAILED: to(M._failed, S.WAITING), E.UP: to(M._connected, S.CONNECTED)},
+    S.NEGOTIATING: dict.fromkeys(E, to(M._ignore)) | {
+        E.FAILED: to(M._failed, S.WAITING), E.UP: to(M._connected, S.CONNECTED)},
+    S.CONNECTED: dict.fromkeys(E, to(M._ignore)) | {E.DOWN: to(M._lost, S.WAITING, S.ABSENT)},
+})

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bmqtwist.errors import Category, Refused
+from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.queue.queue import ConsumerSpec
 
 RETRY_S = 0.5  # before what the upstream could not do just now is asked again; doubles with every refusal
@@ -157,6 +158,18 @@ class RetryIn:
     attempts: int
 
 
+class StreamEvent(Enum):
+    """The columns of the table: the inputs by name."""
+
+    OPEN = "OpenAsked"
+    CONFIGURE = "ConfigureAsked"
+    CLOSE = "CloseAsked"
+    UP = "Up"
+    DOWN = "Down"
+    ANSWERED = "Answered"
+    RETRY = "Retry"
+
+
 StreamInput = OpenAsked | ConfigureAsked | CloseAsked | Up | Down | Answered | Retry
 StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
 Operation = OpenAsked | ConfigureAsked | CloseAsked
@@ -209,7 +222,9 @@ class AppStream:
     def step(self, event: StreamInput) -> list[StreamOutput]:
         """One input; what follows from it."""
         self._out = []
-        getattr(self, ACTIONS[self.state][type(event)])(event)
+        before, kind = self.state, StreamEvent(type(event).__name__)
+        TABLE[before][kind].action(self, event)
+        check(TABLE, before, kind, self.state)
         return self._out
 
     # -- what clients ask for -----------------------------------------------------------------------------------------
@@ -366,12 +381,16 @@ class AppStream:
         """Too late, or known."""
 
 
-_ALONE = {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed"}
-ACTIONS: dict[StreamState, dict[type, str]] = {
-    StreamState.CLOSED: {**_ALONE, Up: "_up", Down: "_ignore", Answered: "_ignore", Retry: "_ignore"},
-    StreamState.REOPENING: {**_ALONE, CloseAsked: "_wait", Up: "_ignore", Down: "_down", Answered: "_reopen_answered",
-                            Retry: "_ignore"},
-    StreamState.OPEN: {OpenAsked: "_wait", ConfigureAsked: "_wait", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
-                       Answered: "_answered", Retry: "_again"},
-    StreamState.PUT_OFF: {**_ALONE, Up: "_ignore", Down: "_down", Answered: "_ignore", Retry: "_reopen"},
-}
+S, E, A = StreamState, StreamEvent, AppStream
+_ALONE: dict[StreamEvent, Cell[StreamState]] = {
+    E.OPEN: to(A._wait), E.CONFIGURE: to(A._configured), E.CLOSE: to(A._closed), E.UP: to(A._ignore),
+    E.ANSWERED: to(A._ignore), E.RETRY: to(A._ignore)}
+TABLE = table(StreamState, StreamEvent, {
+    S.CLOSED: _ALONE | {E.UP: to(A._up, S.REOPENING, S.OPEN), E.DOWN: to(A._ignore)},
+    S.REOPENING: _ALONE | {
+        E.CLOSE: to(A._wait), E.ANSWERED: to(A._reopen_answered, S.OPEN, S.PUT_OFF), E.DOWN: to(A._down, S.CLOSED)},
+    S.OPEN: _ALONE | {
+        E.CONFIGURE: to(A._wait), E.CLOSE: to(A._wait), E.ANSWERED: to(A._answered), E.RETRY: to(A._again),
+        E.DOWN: to(A._down, S.CLOSED)},
+    S.PUT_OFF: _ALONE | {E.RETRY: to(A._reopen, S.REOPENING, S.OPEN), E.DOWN: to(A._down, S.CLOSED)},
+})

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from bmqtwist.cluster.election_events import PeerUp, Tick, WakeAt
-from bmqtwist.cluster.membership import PROXY, Dial, Join, LinkDown, LinkFailed, LinkInput, LinkUp, Membership
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
+from bmqtwist.cluster.membership import PROXY, Dial, LinkEvent, Membership
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
@@ -84,7 +84,7 @@ class ClusterLinks:
     def start(self, now: float) -> None:
         """Connect with all other nodes, and stay so."""
         self._awaited, self._awaited_until = set(self.membership.links), now + AWAITED_S
-        self._step(now, Join())
+        self._step(now, LinkEvent.JOIN)
 
     def awaited(self, now: float) -> str:
         """The nodes that a start waits for: they may be there, and only have to dial this one."""
@@ -143,7 +143,7 @@ class ClusterLinks:
             wanted = self._dialled.pop(session)
             wrong = self._wrong(wanted, peer)
             if wrong or self._stopped:
-                self._step(session.now, LinkFailed(wanted))
+                self._step(session.now, LinkEvent.FAILED, wanted)
                 session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
                               wrong or "this node is stopping")
                 return
@@ -154,7 +154,7 @@ class ClusterLinks:
             peer.serve(self.receipts if welcome.wants_receipts(session.features) else None)
         self._sessions[peer.node_id] = peer
         self._failing.discard(peer.node_id)
-        self._step(session.now, LinkUp(peer.node_id))
+        self._step(session.now, LinkEvent.UP, peer.node_id)
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event."""
@@ -165,7 +165,7 @@ class ClusterLinks:
         """The session of a broker is over."""
         if self._sessions.get(peer.node_id) is peer:
             del self._sessions[peer.node_id]
-            self._step(peer.session.now, LinkDown(peer.node_id))
+            self._step(peer.session.now, LinkEvent.DOWN, peer.node_id)
 
     def not_connected(self, session: Session) -> None:
         """A connection that was made from here is over before the negotiation was."""
@@ -177,7 +177,7 @@ class ClusterLinks:
                 f"Cluster ({self.definition.name}): no connection with node {self.name(node_id)} came about: "
                 f"'{session.peer}' was reached, and the negotiation ended. This node presents "
                 f"{'its credentialProvider' if presented else 'no credential'}; its log and that of the other say why")
-        self._step(session.now, LinkFailed(node_id))
+        self._step(session.now, LinkEvent.FAILED, node_id)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -219,26 +219,28 @@ class ClusterLinks:
         return welcome.member_identity(self._host.identity, self._host.configuration.app, session_number,
                                        self.definition.name, self.node_id, definition)
 
-    def _step(self, now: float, event: LinkInput) -> None:
-        host = self._host
-        for output in self.membership.step(now, event):
-            if isinstance(output, Dial):
-                self._dial(output.node_id)
-            elif isinstance(output, WakeAt):
-                if output.moment is not None:
-                    host.timers.at(output.moment, self._tick)
-            elif isinstance(output, PeerUp):
-                self._awaited.discard(output.node_id)
-                host.report.info(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is connected")
-                self.user.peer_up(output.node_id, now)
-            else:
-                host.report.warn(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is not connected any "
-                                 "more")
-                self.user.peer_down(output.node_id, now)
+    def _step(self, now: float, event: LinkEvent, node_id: int | None = None) -> None:
+        title, report = f"Cluster ({self.definition.name})", self._host.report
+        for output in self.membership.step(now, event, node_id):
+            match output:
+                case Dial():
+                    self._dial(output.node_id)
+                case WakeAt():
+                    if output.moment is not None:
+                        self._host.timers.at(output.moment, self._tick)
+                case PeerUp():
+                    self._awaited.discard(output.node_id)
+                    report.info(f"{title}: node {self.name(output.node_id)} is connected")
+                    self.user.peer_up(output.node_id, now)
+                case PeerDown():
+                    report.warn(f"{title}: node {self.name(output.node_id)} is not connected any more")
+                    self.user.peer_down(output.node_id, now)
+                case _:
+                    assert_never(output)
 
     def _tick(self, now: float) -> None:
         if not self._stopped:
-            self._step(now, Tick())
+            self._step(now, LinkEvent.DUE)
 
     def _dial(self, node_id: int) -> None:
         node = self._nodes[node_id]
@@ -249,11 +251,12 @@ class ClusterLinks:
     def _reached(self, node_id: int, peer: str, now: float) -> Session:
         session = self._host.dialled(peer, self._introduction(1), self, now)
         self._dialled[session] = node_id
+        self._step(now, LinkEvent.REACHED, node_id)
         return session
 
     def _unreachable(self, node_id: int, reason: str, now: float) -> None:
         self._host.report.debug(f"Cluster ({self.definition.name}): node {self.name(node_id)} cannot be reached: {reason}")
-        self._step(now, LinkFailed(node_id))
+        self._step(now, LinkEvent.FAILED, node_id)
 
 
 class ProxyLinks(ClusterLinks):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from bmqtwist.cluster.streams import (
     Answered,
@@ -291,25 +291,28 @@ class Relays:
     def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
         operations = self._user.operations
         for output in outputs:
-            if isinstance(output, SendOpen):
-                again = stream.state is StreamState.REOPENING
-                self._ask(opened, stream, "openQueue", opened.open_request(stream, output.counts),
-                          operations.reopen_timeout_ms if again else operations.open_timeout_ms)
-            elif isinstance(output, SendConfigure):
-                self._ask(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
-                          operations.configure_timeout_ms)
-            elif isinstance(output, SendClose):
-                self._ask(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
-                          operations.close_timeout_ms)
-            elif isinstance(output, CallBack):
-                output.answer()
-            elif isinstance(output, Reopened):
-                if opened.relay is not None:
-                    opened.relay.confirms_open(stream.app_id)
-            elif isinstance(output, Opened):
-                self._stream_is_open(opened, stream)
-            else:
-                self._put_off(opened, stream, output)
+            match output:
+                case SendOpen():
+                    again = stream.state is StreamState.REOPENING
+                    self._ask(opened, stream, "openQueue", opened.open_request(stream, output.counts),
+                              operations.reopen_timeout_ms if again else operations.open_timeout_ms)
+                case SendConfigure():
+                    self._ask(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
+                              operations.configure_timeout_ms)
+                case SendClose():
+                    self._ask(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
+                              operations.close_timeout_ms)
+                case CallBack():
+                    output.answer()
+                case Reopened():
+                    if opened.relay is not None:
+                        opened.relay.confirms_open(stream.app_id)
+                case Opened():
+                    self._stream_is_open(opened, stream)
+                case RetryIn():
+                    self._put_off(opened, stream, output)
+                case _:
+                    assert_never(output)
         if opened.relay is not None:
             if not stream.counts.read:
                 opened.relay.app_closed(stream.app_id)

@@ -14,6 +14,7 @@ from kit.client import Client, Queue, payloads, refusal
 from kit.memory import MemoryWorld
 
 from bmqtwist.admin.executor import AdminExecutor
+from bmqtwist.broker.graceful_stop import Stage
 from bmqtwist.broker.turn import ROLL_SLICES_MAX
 from bmqtwist.cli import bmqbrkr
 from bmqtwist.daemon.control_pipe import ControlPipe
@@ -589,7 +590,7 @@ def test_messages_that_cannot_be_counted_do_not_keep_the_broker_alive(world: Mem
 
     world.broker.stop(world.now)
     assert world.broker.shutdown is not None
-    world.broker.shutdown.done = False
+    world.broker.shutdown._stage = Stage.ANSWERS
     for queue in world.broker.clusters["c3"].queues.values():
         queue.handles = Uncountable(queue.handles)
     world.broker.shutdown._poll(world.now)
