@@ -565,16 +565,23 @@ class Broker:
 
     def run_command(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         """Run an admin command; `done` is called when what it changed is committed."""
+        def work() -> Generator[None, None, AdminAnswer]:
+            return (yield from self.begin_command(command, source))
+        self.carry_out(work(), done, partial(self.contain.told, f"Command '{shown(command)}'"))
+
+    def carry_out(self, work: Generator[None, None, Any], done: Callable[[Any], None],
+                  failed: Callable[[Exception], None]) -> None:
+        """Do the work of an operator in steps; `done` gets its result when the metadata it changed are committed."""
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
 
-        def work() -> Work:
-            answer = partial(done, (yield from self.begin_command(command, source)))
+        def steps() -> Work:
+            answer = partial(done, (yield from work))
             for each, proposals in zip(metadata, before, strict=True):
                 if each.proposals != proposals:
                     answer = partial(each.after, answer)
             answer()
-        self._chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
+        self._chores.begin(steps(), failed)
 
     def admin(self, command: str, source: str) -> AdminAnswer:
         """Run an admin command at once, whatever it takes."""

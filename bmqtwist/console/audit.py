@@ -6,8 +6,10 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from bmqtwist.console.access import Who
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.report import shown
 
@@ -16,6 +18,16 @@ FILE_BYTES_MAX = 4 << 20
 ENTRIES_MAX = 500  # shown
 TAIL_BYTES = 256 << 10  # of the file, read at the start
 TEXT_CHARS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """An action and its outcome."""
+
+    action: str
+    target: str
+    outcome: str
+    reason: str = ""
 
 
 class AuditLog:
@@ -43,13 +55,11 @@ class AuditLog:
             if isinstance(entry, dict):
                 self.entries.append(entry)
 
-    def add(self, at: float, user: str, role: str, source: str, node: str, action: str, target: str, reason: str,
-            outcome: str) -> None:
-        """Somebody has done something, or was refused."""
-        entry = {"at": round(at, 3), "user": shown(user), "role": role, "from": shown(source), "node": node,
-                 "action": action,
-                 "target": shown(target, TEXT_CHARS_MAX), "reason": shown(reason, TEXT_CHARS_MAX),
-                 "outcome": shown(outcome, TEXT_CHARS_MAX)}
+    def add(self, at: float, who: Who, source: str, node: str, done: AuditEntry) -> None:
+        """A user has done something at a node, or was refused. `source`: where the request came from."""
+        entry = {"at": round(at, 3), "user": shown(who.user), "role": who.role.word, "from": shown(source), "node": node,
+                 "action": done.action, "target": shown(done.target, TEXT_CHARS_MAX),
+                 "reason": shown(done.reason, TEXT_CHARS_MAX), "outcome": shown(done.outcome, TEXT_CHARS_MAX)}
         self.entries.append(entry)
         if self._path is not None:
             self._write(self._path, entry)

@@ -14,7 +14,6 @@ from twisted.web.server import Site
 from bmqtwist.config.broker import Http
 from bmqtwist.console import facts
 from bmqtwist.console.access import Doorkeeper, Refusal
-from bmqtwist.console.api import Api, ApiHost
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.demonstration import Demonstration
@@ -23,9 +22,12 @@ from bmqtwist.console.files import StaticFiles, folder
 from bmqtwist.console.http import Console, Source, make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
+from bmqtwist.console.operation import ApiHost, Operations
 from bmqtwist.console.pages import PageWriter
 from bmqtwist.console.peers import PeerClient
+from bmqtwist.console.restarts import RollingRestart
 from bmqtwist.console.server import Parts, WebConsole
+from bmqtwist.console.stops import DelayedStop
 from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
@@ -53,22 +55,30 @@ class Face:
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
         doorkeeper = Doorkeeper(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
-        self._client = PeerClient(host.reactor, facts.name_of(host.node.broker), tokens)
+        self._client = PeerClient(host.reactor, facts.name_of(host.node.broker), tokens, lambda: host.moment()[1])
         self.collector = Collector(host, self._client, open_files)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
         broker = host.node.broker
-        self._demonstration = Demonstration(
+        demonstration = Demonstration(
             host.reactor, facts.listener_uri(broker), http.demo_domains,
             lambda domain: broker.provider.load(domain, broker.now).config.app_ids, lambda: host.moment()[1],
             lambda: broker.shutdown is not None, host.report)
-        self._api = Api(host, self.collector, self._client, audit, doorkeeper, http.prefix, self._demonstration)
+        restart = RollingRestart(host.reactor, self.collector,
+                                 lambda node, reason, who: operations.stop_node(node, reason, who), host.report)
+        delayed_stop = DelayedStop(
+            host.reactor, lambda: host.moment()[0], lambda reason, by: host.stop_gracefully(reason, by),
+            lambda: host.node.broker.shutdown is not None, lambda text: host.report.note("stop", text))
+        self._operations = operations = Operations(host, self.collector, self._client, audit, doorkeeper, demonstration,
+                                                   restart, delayed_stop, http.prefix)
+        self.collector.restart, self.collector.delayed_stop = lambda: restart.state, lambda: delayed_stop.state
+        self.collector.demonstration = lambda: demonstration.state
         self._doorkeeper = doorkeeper
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(Console(host, log=host.log_failure), Parts(
-            http, host.moment, lambda: os.urandom(18).hex(), doorkeeper, cookies, tokens, self.collector, self._api,
+            http, host.moment, lambda: os.urandom(18).hex(), doorkeeper, cookies, tokens, self.collector, operations,
             live, StaticFiles(folder("web")), PageWriter(folder("templates"), bool(http.report_directory)), host.log_failure,
             host.reactor))
         self.site: Site = make_site(host, resource=self._web.resource())
@@ -87,9 +97,9 @@ class Face:
         self._stopped = True
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
-        self._demonstration.stop()
-        self._api.delayed_stop.end()
-        self._api.restart.stop()
+        self._operations.demonstration.stop()
+        self._operations.delayed_stop.end()
+        self._operations.restart.stop()
         self._live.close()
         self.collector.stop()
         self._client.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -36,10 +36,11 @@ class TooLong(Exception):
 
 
 class PeerClient:
-    """Asks other consoles. `name`: this node; `tokens`: what shows that; None = the others would not believe it."""
+    """Asks other consoles. `name`: this node; `tokens`: what shows that; None = the others would not believe it; `wall`:
+    seconds since the epoch, now."""
 
-    def __init__(self, reactor: Any, name: str, tokens: NodeTokens | None) -> None:
-        self._reactor, self._name, self._tokens = reactor, name, tokens
+    def __init__(self, reactor: Any, name: str, tokens: NodeTokens | None, wall: Callable[[], float]) -> None:
+        self._reactor, self._name, self._tokens, self._wall = reactor, name, tokens, wall
         self._pool: Any = HTTPConnectionPool(reactor, persistent=True)
         self._pool.maxPersistentPerHost = 4
         self._pool.retryAutomatically = False
@@ -52,17 +53,17 @@ class PeerClient:
         return closed
 
     @inlineCallbacks
-    def ask(self, node: str, url: str, method: str, path: str, wall: float, body: bytes = b"", who: Who | None = None,
+    def ask(self, node: str, url: str, method: str, path: str, body: bytes = b"", who: Who | None = None,
             seconds: float = PEER_SECONDS_MAX) -> Any:
         """What a node answers: (status, JSON). `path`: below its URL, with its query. Refusal 502 if it does not."""
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
         user, role = (who.user, who.role.word) if who is not None else ("", "")
-        token = self._tokens.make(NodeRequest(self._name, node, method, path, body, user, role), wall, os.urandom(12).hex())
+        token = self._tokens.make(NodeRequest(self._name, node, method, path, body, user, role), self._wall(),
+                                  os.urandom(12).hex())
         headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
         asked = self._client.request(method, (url + path).encode(), headers=headers, data=body or None,
-                                     allow_redirects=False,
-                                     unbuffered=True)
+                                     allow_redirects=False, unbuffered=True)
         asked.addTimeout(seconds, self._reactor)
         try:
             response = yield asked
@@ -116,7 +117,7 @@ class Peers:
         self._client, self._path = client, path
         self.views: dict[str, PeerView] = {}
 
-    def look(self, urls: Mapping[str, str], now: float, wall: float) -> Deferred[Any]:
+    def look(self, urls: Mapping[str, str], now: float) -> Deferred[Any]:
         """Ask all nodes of which the URL is known; fires when those have answered that did so last time, too."""
         waiting = []
         for name, url in urls.items():
@@ -125,14 +126,14 @@ class Peers:
                 view.url, view.problem, view.asked_at = url, "", float("-inf")
             if view.asking is None and (not view.problem or now - view.asked_at >= RETRY_S):
                 view.asked_at = now
-                self._ask(name, view, wall)
+                self._ask(name, view)
             if view.asking is not None and not view.problem:
                 done: Deferred[None] = Deferred()
                 view.asking.addCallback(partial(_pass_on, done))
                 waiting.append(done)
         return DeferredList(waiting) if waiting else succeed(None)
 
-    def _ask(self, name: str, view: PeerView, wall: float) -> None:
+    def _ask(self, name: str, view: PeerView) -> None:
         def answered(answer: tuple[int, Document]) -> None:
             status, part = answer
             if status != 200 or part.get("name") != name:
@@ -147,7 +148,7 @@ class Peers:
         def over(ignored: object) -> None:
             view.asking = None
 
-        view.asking = self._client.ask(name, view.url, "GET", self._path, wall).addCallback(answered).addErrback(failed)
+        view.asking = self._client.ask(name, view.url, "GET", self._path).addCallback(answered).addErrback(failed)
         view.asking.addBoth(over)  # at once, perhaps
 
     def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:

@@ -23,6 +23,7 @@ from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import HTTPException
 
 from bmqtwist.config.broker import Http
+from bmqtwist.console import api
 from bmqtwist.console.access import (
     OPEN_NONCE,
     OPEN_NOTICE,
@@ -39,14 +40,16 @@ from bmqtwist.console.access import (
     origin_of,
     require,
 )
-from bmqtwist.console.api import REFUSALS, Api, Asked, Download, reason_of
+from bmqtwist.console.actions import REFUSALS, reason_of
+from bmqtwist.console.audit import AuditEntry
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import compact, for_script
 from bmqtwist.console.files import StaticFiles, read_report
 from bmqtwist.console.http import Console
+from bmqtwist.console.operation import Asked, Download, Operations, Route
 from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, PageWriter, Shell, page_policy
 from bmqtwist.console.peers import TOKEN_HEADER, as_body
-from bmqtwist.console.routes import ROUTES, Route
+from bmqtwist.console.routes import ROUTES
 from bmqtwist.console.tokens import Cookies, Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
 from bmqtwist.security import console_passwords
 
@@ -72,7 +75,7 @@ class Parts:
     cookies: Cookies
     tokens: NodeTokens | None
     collector: Collector
-    api: Api
+    operations: Operations
     live: IResource
     files: StaticFiles
     pages: PageWriter
@@ -167,7 +170,7 @@ class WebConsole:
         return self._message(request, refusal.status, "Not here", refusal.reason)
 
     def _page(self, request: Request, status: int, shell: Shell) -> bytes:
-        request.setHeader("Content-Security-Policy", page_policy(self._parts.collector.urls().values()))
+        request.setHeader("Content-Security-Policy", page_policy(self._parts.collector.consoles.urls().values()))
         return self._end(request, status, self._parts.pages.write(shell).encode(), HTML, policy=False)
 
     def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
@@ -198,7 +201,7 @@ class WebConsole:
         host, origin = headers.get("host", ""), headers.get("origin", "")
         forwarded = headers.get("x-forwarded-for", "") or headers.get("forwarded", "")
         if origin:
-            others = {origin_of(url) for url in (*self._parts.collector.urls().values(), self._http.url) if url}
+            others = {origin_of(url) for url in (*self._parts.collector.consoles.urls().values(), self._http.url) if url}
             if not origin_is_ours(origin, host, others):
                 raise Refusal(403, "pages of another origin may not watch here")
         cookie = cookies_of(headers.get("cookie", "")).get(SESSION_COOKIE, "")
@@ -272,11 +275,11 @@ class WebConsole:
                                    known.password_hash, password))
         if not good or user is None:
             self._limiter.failed(address, name, now)
-            parts.api.note(Who(name or "?", Role.VIEWER), address, "login", "", "", "refused")
+            api.note(parts.operations, Who(name or "?", Role.VIEWER), address, AuditEntry("login", "", "refused"))
             return self._login_page(request, 403, WRONG, onward)
         self._limiter.succeeded(address, name)
         who = Who(user.name, ROLES[user.role])
-        parts.api.note(who, address, "login", "", "", "ok")
+        api.note(parts.operations, who, address, AuditEntry("login", "", "ok"))
         self._set_session(request, Login(user.name, parts.nonce(), int(wall), int(wall), proof_of(user.password_hash)))
         request.cookies.append(cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, local_path(onward) or f"{self._prefix(request)}/")
@@ -294,8 +297,8 @@ class WebConsole:
             return self._message(request, 403, "Not logged out", "This form was not ours, or it is too old.")
         if who.login is not None:
             parts.cookies.end(who.nonce, wall)
-            parts.collector.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce})).addErrback(parts.log)
-            parts.api.note(who, self._address(request), "logout", "", "", "ok")
+            parts.collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce})).addErrback(parts.log)
+            api.note(parts.operations, who, self._address(request), AuditEntry("logout", "", "ok"))
         request.cookies.append(cookie_header(SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
 
@@ -312,11 +315,11 @@ class WebConsole:
 
         def begin() -> Any:
             asked.append(self._admit(route, request, arguments))
-            return self._parts.api.perform(asked[0])
+            return api.perform(self._parts.operations, asked[0])
 
         def done(answer: Any) -> bytes:
             if asked:
-                self._parts.api.log_action(asked[0], "ok")
+                api.log_action(self._parts.operations, asked[0], "ok")
             if isinstance(answer, Download):
                 request.setHeader("Content-Disposition", f'attachment; filename="{answer.name}"')
                 return self._end(request, 200, answer.content, "application/octet-stream")
@@ -330,7 +333,7 @@ class WebConsole:
                 self._parts.log(failure)
                 error = Refusal(500, "Internal error: the log of this node says more.")
             if asked:
-                self._parts.api.log_action(asked[0], f"refused: {error.reason}")
+                api.log_action(self._parts.operations, asked[0], f"refused: {error.reason}")
             elif route.method == "POST":
                 self._log_refused(route, request, error)
             return self._json(request, error.status, {"error": error.reason, "field": error.field})
@@ -343,8 +346,8 @@ class WebConsole:
             who = self._identify(request)
         except Refusal:
             return  # nobody we know: that is for the log of a proxy
-        self._parts.api.note(who, self._address(request), route.name, _path_of(request), "",
-                             f"refused: {refusal.reason}")
+        api.note(self._parts.operations, who, self._address(request),
+                 AuditEntry(route.name, _path_of(request), f"refused: {refusal.reason}"))
 
     def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Asked:
         """Who asks, and for what; Refusal if that may not be."""

@@ -27,7 +27,9 @@ IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load",
               "reactor.watchdog", "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets",
               "sdk._adapters.transport", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
               "console.files", "console.audit", "console.live", "console.peers", "console.collector",
-              "console.demonstration", "console.restarts", "console.api", "console.server", "console.face"}
+              "console.demonstration", "console.restarts", "console.api", "console.server", "console.face",
+              "console.consoles", "console.local_queues",
+              "console.operation", "console.documents_api", "console.actions", "console.routes"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type

@@ -24,7 +24,7 @@ from bmqtwist.console.access import (
     origin_is_ours,
     require,
 )
-from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
+from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditEntry, AuditLog
 from bmqtwist.console.pages import page_policy
 from bmqtwist.console.server import local_path
 from bmqtwist.console.tokens import (
@@ -42,6 +42,7 @@ from bmqtwist.console.tokens import (
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
+WHO = Who("ada", Role.ADMIN)
 ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
 
 
@@ -238,13 +239,13 @@ def test_the_audit_log_is_written_read_again_and_bounded(tmp_path: Path) -> None
     told: list[str] = []
     log = AuditLog(str(tmp_path), told.append)
     for number in range(3):
-        log.add(5.0, "ada", "admin", "127.0.0.1", "n1", "purge", "bmq://d/q\n" + "x" * 9000, f"because {number}", "ok")
+        log.add(5.0, WHO, "127.0.0.1", "n1", AuditEntry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == 3 and json.loads(lines[2])["reason"] == "because 2" and len(lines[2]) < 1000
     assert list(AuditLog(str(tmp_path), told.append).entries) == list(log.entries) == [json.loads(line) for line in lines]
     with open(tmp_path / FILE, "ab") as file:
         file.truncate(FILE_BYTES_MAX)
-    log.add(6.0, "ada", "admin", "127.0.0.1", "n1", "stop", "n2", "", "ok")
+    log.add(6.0, WHO, "127.0.0.1", "n1", AuditEntry("stop", "n2", "ok"))
     assert (tmp_path / f"{FILE}.1").stat().st_size == FILE_BYTES_MAX and (tmp_path / FILE).stat().st_size < 1000
     assert AuditLog(str(tmp_path), told.append).entries[-1]["action"] == "stop" and not told
 
@@ -253,5 +254,5 @@ def test_an_audit_log_that_cannot_be_written_is_told_once_and_kept_in_memory(tmp
     told: list[str] = []
     log = AuditLog(str(tmp_path / "nothing" / "here"), told.append)
     for _ in range(3):
-        log.add(5.0, "ada", "admin", "127.0.0.1", "n1", "stop", "n1", "", "ok")
+        log.add(5.0, WHO, "127.0.0.1", "n1", AuditEntry("stop", "n1", "ok"))
     assert len(told) == 1 and "cannot be written" in told[0] and len(log.entries) == 3

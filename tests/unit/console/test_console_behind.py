@@ -26,7 +26,7 @@ class Consoles:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers, self.asked = answers, list[tuple[str, str, str, Who | None]]()
 
-    def ask(self, node: str, url: str, method: str, path: str, wall: float, body: bytes = b"", who: Who | None = None,
+    def ask(self, node: str, url: str, method: str, path: str, body: bytes = b"", who: Who | None = None,
             seconds: float = 1.0) -> Deferred[Any]:
         self.asked.append((node, url, path, who))
         answer = self.answers[url]
@@ -38,9 +38,9 @@ class Consoles:
 def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) -> tuple[Any, Consoles]:
     """What comes of asking the proxies that `told` names, at a node n1."""
     console, consoles = ConsoleWorld(tmp_path), Consoles(answers)
-    console.face.collector._client = consoles  # type: ignore[assignment]
+    console.face.collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
-    console.face.collector.ask_proxies("/x", [{"proxies": told}]).addBoth(found.append)
+    console.face.collector.consoles.ask_proxies("/x", [{"proxies": told}]).addBoth(found.append)
     return found[0], consoles
 
 
@@ -70,11 +70,11 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
     """Nobody's page waits a second, each time, for a console that cannot be reached from here."""
     console, consoles = ConsoleWorld(tmp_path), Consoles({"http://h:1": Refusal(502, "no answer in time")})
     collector = console.face.collector
-    collector._client = consoles  # type: ignore[assignment]
+    collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
 
     def ask() -> Any:
-        collector.ask_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
+        collector.consoles.ask_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
         return found[-1]
 
     assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1

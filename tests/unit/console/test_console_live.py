@@ -161,7 +161,7 @@ def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
     tab.lose()
     for _ in range(100):
         console.settle(0.1)
-    book = console.face.collector.book
+    book = console.face.collector.local.book
     looked = book.looked
     for _ in range(100):
         console.settle(0.1)

@@ -35,7 +35,7 @@ class FakeClient:
         self.asked: list[tuple[str, Deferred[Any]]] = []
         self.at_once: Any = None
 
-    def ask(self, node: str, url: str, method: str, path: str, wall: float, *rest: Any) -> Deferred[Any]:
+    def ask(self, node: str, url: str, method: str, path: str, *rest: Any) -> Deferred[Any]:
         if self.at_once is not None:
             return succeed(self.at_once) if not isinstance(self.at_once, Exception) else fail(self.at_once)
         self.asked.append((node, Deferred()))
@@ -49,40 +49,40 @@ def peers() -> tuple[Peers, FakeClient]:
 
 def test_a_node_is_waited_for_until_it_answers() -> None:
     book, client = peers()
-    looked = book.look(N2, 0.0, 0.0)
+    looked = book.look(N2, 0.0)
     assert not looked.called and book.parts(N2) == ({}, {"n2": ""})
-    again = book.look(N2, 0.1, 0.0)
+    again = book.look(N2, 0.1)
     assert len(client.asked) == 1  # it is asked once at a time
     client.asked[0][1].callback((200, {"name": "n2", "x": 1}))
     assert looked.called and again.called and book.parts(N2) == ({"n2": {"name": "n2", "x": 1}}, {})
-    book.look(N2, 0.5, 0.0)
+    book.look(N2, 0.5)
     assert len(client.asked) == 2
 
 
 def test_a_node_that_did_not_answer_is_asked_again_and_not_waited_for() -> None:
     """Nobody's page waits a second, each time, for a node that is gone."""
     book, client = peers()
-    looked = book.look(N2, 0.0, 0.0)
+    looked = book.look(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no answer in time"))
     assert looked.called and book.parts(N2) == ({}, {"n2": "no answer in time"})
-    assert book.look(N2, 0.5, 0.0).called and len(client.asked) == 1
-    assert book.look(N2, RETRY_S, 0.0).called and len(client.asked) == 2
+    assert book.look(N2, 0.5).called and len(client.asked) == 1
+    assert book.look(N2, RETRY_S).called and len(client.asked) == 2
     client.asked[1][1].callback((200, {"name": "n2"}))
-    assert book.parts(N2)[0] and not book.look(N2, RETRY_S + 0.5, 0.0).called
+    assert book.parts(N2)[0] and not book.look(N2, RETRY_S + 0.5).called
 
 
 def test_a_node_that_has_moved_is_asked_at_once() -> None:
     book, client = peers()
-    book.look(N2, 0.0, 0.0)
+    book.look(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no"))
-    book.look({"n2": "http://elsewhere:1"}, 0.1, 0.0)
+    book.look({"n2": "http://elsewhere:1"}, 0.1)
     assert len(client.asked) == 2
 
 
 @pytest.mark.parametrize("answer", [(200, {"name": "n3"}), (403, {"error": "no"}), (500, {}), (200, {})])
 def test_an_answer_of_somebody_else_or_a_refusal_does_not_count(answer: Any) -> None:
     book, client = peers()
-    book.look(N2, 0.0, 0.0)
+    book.look(N2, 0.0)
     client.asked[0][1].callback(answer)
     parts, missing = book.parts(N2)
     assert not parts and missing["n2"]
@@ -91,15 +91,15 @@ def test_an_answer_of_somebody_else_or_a_refusal_does_not_count(answer: Any) -> 
 def test_an_answer_that_comes_at_once_is_not_waited_for_for_ever() -> None:
     book, client = peers()
     client.at_once = Refusal(502, NO_KEY)
-    assert book.look(N2, 0.0, 0.0).called and book.parts(N2)[1] == {"n2": NO_KEY}
+    assert book.look(N2, 0.0).called and book.parts(N2)[1] == {"n2": NO_KEY}
     client.at_once = 200, {"name": "n2"}
-    assert book.look(N2, RETRY_S, 0.0).called and book.parts(N2)[0]
+    assert book.look(N2, RETRY_S).called and book.parts(N2)[0]
 
 
 def test_without_a_key_nobody_is_asked() -> None:
     found: list[Any] = []
-    client = PeerClient(Clock(), "n1", None)
-    client.ask("n2", "http://n2:1", "GET", "/", 0.0).addErrback(found.append)
+    client = PeerClient(Clock(), "n1", None, lambda: 0.0)
+    client.ask("n2", "http://n2:1", "GET", "/").addErrback(found.append)
     assert found[0].value.reason == NO_KEY
 
 

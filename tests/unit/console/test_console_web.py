@@ -89,17 +89,17 @@ def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: 
     collector = console.face.collector
     for _ in range(4):
         console.settle(5.0)
-    assert len(collector.sampler.history) == 4 and collector.book.looked == 0
+    assert len(collector.sampler.history) == 4 and collector.local.book.looked == 0
     delays = console.host.reactor.getDelayedCalls()
     assert len(delays) == 1  # the next row
     assert console.ask("/api/v1/cluster").json["history"][-1][5:] == [3, collector.sampler.history[-1][6]]
-    assert collector.book.looked > 0
+    assert collector.local.book.looked > 0
     for _ in range(100):
         console.settle(0.1)
-    looked = collector.book.looked
+    looked = collector.local.book.looked
     for _ in range(100):
         console.settle(0.1)
-    assert collector.book.looked == looked and len(console.host.reactor.getDelayedCalls()) == 1
+    assert collector.local.book.looked == looked and len(console.host.reactor.getDelayedCalls()) == 1
 
 
 def test_queues_are_found_sorted_and_paged(console: ConsoleWorld) -> None:
@@ -587,10 +587,10 @@ def test_without_a_prefix_nobody_can_send_one(console: ConsoleWorld) -> None:
 
 def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleWorld,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(asked: object) -> None:
+    def broken() -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(console.face._api, "elections", broken)
+    monkeypatch.setattr(console.face.collector, "elections", broken)
     answer = console.ask("/api/v1/elections")
     assert answer.status == 500 and "secret" not in answer.text
     assert console.host.failures[0].getErrorMessage() == "secret detail"
@@ -622,8 +622,8 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
 def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_has_looked_at(
         console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of that node comes here, and is let in because its origin is known."""
-    monkeypatch.setattr("bmqtwist.console.collector.facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
+    monkeypatch.setattr("bmqtwist.console.consoles.facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
     console.settle(5.0)
     console.settle()
-    monkeypatch.setattr("bmqtwist.console.collector.facts.peer_urls", lambda broker: {})
-    assert console.face.collector.urls() == {"n2": "http://n2:1"}
+    monkeypatch.setattr("bmqtwist.console.consoles.facts.peer_urls", lambda broker: {})
+    assert console.face.collector.consoles.urls() == {"n2": "http://n2:1"}
