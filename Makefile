@@ -141,10 +141,11 @@ $(FAST)/.installed-3: $(COMPILED_FROM) .ci/compile bench/train.py
 wheels:
 	.ci/wheels $(PYTHONS)
 
-# The scenarios against the compiled broker. Other tests use stand-ins that it does not take.
-SCENARIOS := $(patsubst tests/%,%,$(wildcard tests/integration/test_checklist_*.py tests/integration/test_sdk*.py \
-    tests/integration/test_cluster_*.py tests/integration/test_*_processes.py) tests/integration/test_session_order.py \
-    tests/property/test_storage.py tests/property/test_wire.py)
+# The scenarios against the compiled broker, without those of the start and of client libraries, which are not compiled. Other
+# tests use stand-ins that it does not take.
+SCENARIOS := $(patsubst tests/%,%,$(sort $(filter-out %_startup.py,$(wildcard tests/integration/test_checklist_*.py)) \
+    $(wildcard tests/integration/test_cluster_*.py tests/integration/test_*_processes.py tests/property/test_storage.py \
+    tests/property/test_wire.py) $(addprefix tests/integration/test_,sdk.py sdk_restarts.py session_order.py)))
 
 test-fast: $(FAST)/.installed-1
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --durations=20 $(SCENARIOS)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kit.layers import CIRCLES, MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, without
+from kit.layers import CIRCLES, MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, tree, without
 
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet.", "time.", "random.", "os.", "socket.", "klein.")
@@ -90,7 +90,7 @@ def test_no_test_module_imports_another() -> None:
 
 def test_every_public_module_says_what_it_is_for() -> None:
     """The first line of a module is its chapter heading."""
-    silent = [dotted(p) for p in MODULES if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
+    silent = [dotted(p) for p in MODULES if not ast.get_docstring(tree(p))]
     assert not silent
 
 
@@ -192,7 +192,7 @@ def test_no_two_classes_of_the_broker_have_one_name() -> None:
     homes = defaultdict(list)
     for path in MODULES:
         if dotted(path).split(".")[0] in ROOMS:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(tree(path)):
                 if isinstance(node, ast.ClassDef):
                     homes[node.name].append(dotted(path))
     found = {name: places for name, places in homes.items() if len(places) > 1}

@@ -15,11 +15,11 @@ SEED = 7
 
 
 @pytest.mark.spec("cluster", 114)
-@pytest.mark.parametrize(("front", "durability", "count"), [("aio", "none", 12), ("tx", "group", 3)])
+@pytest.mark.parametrize(("front", "durability", "count"), [("aio", "none", 4), ("tx", "group", 3)])
 def test_no_post_is_lost_doubled_answered_twice_or_out_of_order(front: str, durability: str, count: int) -> None:
     """Three producers, three queues, consumers of their own; the judge also looks at the order of session events."""
     found = run(count, front, durability, SEED, life_seconds=0.4)
     assert not found["wrong"], json.dumps(found, indent=1)
-    assert found["posts"] == found["acknowledged"] > 500
+    assert found["posts"] == found["acknowledged"] > 100
     assert found["killed"] and found["killed"] + found["stopped"] == count
     assert found["reconnects"] >= 5  # each client, once at least: the next restart may come before it is back

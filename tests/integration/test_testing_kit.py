@@ -57,13 +57,12 @@ def test_the_example_suite_passes_in_several_workers(suite: Suite, tmp_path: Pat
 GUIDE_BLOCKS = [block for block in blocks(GUIDE) if block.info in ("python", "python conftest", "ini")]
 
 
-@pytest.mark.parametrize("block", [block for block in GUIDE_BLOCKS if block.info == "python"], ids=str)
-def test_an_example_of_the_guide_is_a_suite_that_passes(suite: Suite, block: object) -> None:
+def test_the_examples_of_the_guide_are_a_suite_that_passes(suite: Suite) -> None:
     settings = "".join(each.text for each in GUIDE_BLOCKS if each.info == "ini")
     extra = "".join(each.text for each in GUIDE_BLOCKS if each.info == "python conftest")
-    text = block.text  # type: ignore[attr-defined]
-    assert "def test_" in text, "every example is a test"
-    done = suite("-q", test_example__py=text, pytest__ini=settings, conftest__py=extra)
+    examples = {f"test_line_{block.line}__py": block.text for block in GUIDE_BLOCKS if block.info == "python"}
+    assert examples and all("def test_" in text for text in examples.values()), "every example is a test"
+    done = suite("-q", pytest__ini=settings, conftest__py=extra, **examples)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

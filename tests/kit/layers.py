@@ -56,10 +56,16 @@ def rank(name: str) -> float | None:
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a module, which is read once."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """(line, dotted name) of everything a module imports, from-imports with their names appended."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

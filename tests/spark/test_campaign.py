@@ -13,6 +13,6 @@ from soak.spark import Campaign
 @pytest.mark.usefixtures("spark_is_there")
 def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
     """Two Spark sessions of its own."""
-    numbers = Campaign(tmp_path, 2000, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
+    numbers = Campaign(tmp_path, 400, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
     assert (numbers["lost"], numbers["twice"], numbers["left in the queue"]) == (0, 0, 0)
     assert numbers["killed queries"] == 1 and numbers["killed brokers"] == 1

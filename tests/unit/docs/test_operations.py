@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from kit.layers import MODULES, PACKAGE, ROOT, dotted
+from kit.layers import MODULES, PACKAGE, ROOT, dotted, tree
 
 from bmqtwist.queue.meter import MeterState
 
@@ -15,24 +16,24 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 CATEGORY = re.compile(r"[A-Z][A-Z_]+")
 
 
-def constants(tree: ast.Module) -> dict[str, str]:
+@cache
+def constants(path: Path) -> dict[str, str]:
     """Texts that a module gives a name."""
-    named = [(node.targets[0], node.value) for node in tree.body if isinstance(node, ast.Assign)]
-    named += [(node.target, node.value) for node in tree.body if isinstance(node, ast.AnnAssign) and node.value]
+    named = [(node.targets[0], node.value) for node in tree(path).body if isinstance(node, ast.Assign)]
+    named += [(node.target, node.value) for node in tree(path).body if isinstance(node, ast.AnnAssign) and node.value]
     return {target.id: value.value for target, value in named if isinstance(target, ast.Name)
             and isinstance(value, ast.Constant) and isinstance(value.value, str)}
 
 
 def raised(path: Path) -> Iterator[str]:
     """The categories of alarms that a module raises, or notes for somebody who does."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = constants(tree)
-    for node in ast.walk(tree):
+    names = dict(constants(path))
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name):
             source = PACKAGE.joinpath(*node.module.split(".")[1:]).with_suffix(".py")  # type: ignore[union-attr]
-            known = constants(ast.parse(source.read_text(encoding="utf-8"))) if source.exists() else {}
+            known = constants(source) if source.exists() else {}
             names |= {alias.name: known[alias.name] for alias in node.names if alias.name in known}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(path)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         function, first = ast.unparse(node.func), node.args[0]
