@@ -56,9 +56,10 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "link/admin", "link/peer", "link/negotiation", "broker/turn", "broker/broker", "loop/timers", "reactor/performer",
     "reactor/epoll_round", "reactor/processor_time", "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog",
     "storage/psn", "storage/batch", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events", "cluster/partition_standing",
-    "cluster/partition_leases", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over", "cluster/partition_commit",
-    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/copies",
-    "cluster/active_primaries", "storage/exchange", "member/cell", "member/images", "member/feeding", "member/replication",
+    "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
+    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times",
+    "cluster/active_primaries", "storage/exchange", "member/cell", "member/feeding", "member/replication",
+    "member/partition_runner", "member/partition_logs", "member/promises", "member/known_primaries",
     "peers/links", "member/leadership", "member/dispatch", "relay/upstream_queue", "relay/relays",
     "member/member_relays", "member/cluster",
     "member/handovers", "wire/budget", "wire/ber", "wire/control")]

@@ -275,7 +275,7 @@ class Broker:
             self._sharing.popleft()[1].lingered(now)
         self._chores.run()
         for replication in self._replications:
-            replication.check(now)
+            replication.runner.check(now)
         for metadata in self._metadata:
             if metadata.stirred:
                 job = metadata.wants_write(self.wall(now))

@@ -3,7 +3,7 @@
 It uses no files, sockets and clock; the log is a `LogView`.
 
     promise     a node that is appointed primary under a lease asks all others to take nothing of an older lease any more; a
-                promise is durable before it is sent, and reports the node's log (`partition_leases`)
+                promise is durable before it is sent, and reports the node's log (`partition_standing`)
     choice      with the promises of a quorum, its own among them, the primary takes the log that reaches furthest: it holds
                 every record that was ever committed. What of its own log is not in there it cuts off, what it lacks it pulls
                 (`take_over`)
@@ -13,7 +13,7 @@ It uses no files, sockets and clock; the log is a `LogView`.
                 primary's and durable. Where the prefix lies before a compaction, it is sent an image of all that is live
                 (`partition_reception`)
     commit      what a quorum has durably is committed, once that reaches into the primary's own lease; then it is active
-                (`partition_commit`)
+                (`replication_targets`)
     end         a primary that hears of a newer lease steps down; one that a quorum does not answer for the time of its
                 lease is passive until everything it has is committed
 
@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, WakeAt
-from bmqtwist.cluster.partition_commit import CommitPosition
 from bmqtwist.cluster.partition_events import (
     Assigned,
     LogFailed,
@@ -43,7 +42,6 @@ from bmqtwist.cluster.partition_events import (
     Serve,
     Stale,
 )
-from bmqtwist.cluster.partition_leases import Leases
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
@@ -53,6 +51,8 @@ from bmqtwist.storage.psn import Psn
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
+PATIENCE = 3  # times `ReplicationTiming.retry`: a healing that stands still for so long is left to another node
+
 
 class PartitionMachine:
     """See above. `promised`: as the promise file has it; `doubtful`: records that were durable here may be missing."""
@@ -61,14 +61,12 @@ class PartitionMachine:
                  name: str = "", doubtful: bool = False) -> None:
         self.log, self.name = log, name
         self.others = tuple(sorted(set(members) - {node_id}))
-        standing = self.standing = PartitionStanding(node_id, members, log, timing, name, doubtful)
+        standing = self.standing = PartitionStanding(node_id, members, log, timing, promised, name, doubtful)
         self.up, self.story = standing.up, standing.story
-        leases = self.leases = Leases(standing, promised)
-        replicas = self.replicas = ReplicationTargets(standing, leases)
-        self.targets = replicas.by_node
-        self.reception = Reception(standing, leases, replicas)
-        self.take_over = TakeOver(standing, leases, replicas, self.reception)
-        self.commit = CommitPosition(standing, leases, replicas, self.take_over)
+        self.replicas = ReplicationTargets(standing)
+        self.targets = self.replicas.by_node
+        self.reception = Reception(standing, self.replicas)
+        self.take_over = TakeOver(standing, self.replicas, self.reception)
         self._row = _ROWS[UNKNOWN]
         self._wakes_at: float | None = None
 
@@ -115,39 +113,39 @@ class PartitionMachine:
 
     def on_assigned_self(self, event: Assigned) -> None:
         """This node is to be primary."""
-        standing, leases = self.standing, self.leases
-        if not leases.assign(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
+        standing = self.standing
+        if not standing.assign(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
             return  # there is a newer one already
-        if event.lease < leases.requested:  # metadata were lost, unless a newer lease is on its way
+        if event.lease < standing.requested:  # metadata were lost, unless a newer lease is on its way
             self.decline_lease(event)
             return
         self._reset("another lease")
-        if event.lease <= leases.used or self.log.broken:
+        if event.lease <= standing.used or self.log.broken:
             standing.become(UNKNOWN, None, f"lease {event.lease} cannot be used here")
             self.decline_lease(event)
             return
-        leases.used = leases.requested = event.lease
+        standing.used = standing.requested = event.lease
         self.take_over.begin(event.lease)
 
     def on_assigned_other(self, event: Assigned) -> None:
         """Another node is to be primary."""
         standing = self.standing
-        if not self.leases.assign(event) or event.lease < self.leases.requested:
+        if not self.standing.assign(event) or event.lease < self.standing.requested:
             return
         if event.lease != standing.lease or standing.primary != event.primary:
             self._wait_for(event.primary, event.lease, f"node {event.primary} is primary under lease {event.lease}")
 
     def decline_lease(self, event: object) -> None:
         """Decline the assigned lease, which this node cannot use, again and again until there is a newer one."""
-        standing, leases = self.standing, self.leases
-        primary, lease = leases.assigned.primary, leases.assigned.lease
+        standing = self.standing
+        primary, lease = standing.assigned.primary, standing.assigned.lease
         if primary != standing.node_id:
             standing.wake_at = None
             return
-        leases.used = max(leases.used, leases.requested)
+        standing.used = max(standing.used, standing.requested)
         able = not self.log.broken
         why = "it may be one of an earlier run" if able else "its files cannot be written"
-        leases.decline(lease, able, f"lease {lease} cannot be used: {why}")
+        standing.decline(lease, able, f"lease {lease} cannot be used: {why}")
         standing.wake_at = standing.now + standing.timing.retry
 
     def _reset(self, cause: str) -> None:
@@ -156,9 +154,8 @@ class PartitionMachine:
         if standing.role is HEALED:
             standing.outputs.append(Serve(standing.lease, False, cause))
         standing.wake_at = None
-        self.targets.clear()
+        self.replicas.clear()
         self.take_over.promises.clear()
-        self.commit.forget_answers()
         self.reception.begin(None)
 
     def _wait_for(self, primary: int, lease: int, cause: str) -> None:
@@ -182,28 +179,28 @@ class PartitionMachine:
 
     def on_prepare(self, event: Prepare) -> None:
         """A primary asks for a promise."""
-        standing, leases, sender = self.standing, self.leases, event.sender
-        if leases.reject_stale(event):
+        standing, sender = self.standing, event.sender
+        if standing.reject_stale(event):
             return
         if event.lease == standing.lease and standing.leads:
             standing.alarm(f"node {sender} leads under lease {event.lease}, too")
             return
         if event.lease > standing.lease or standing.primary != sender or standing.role in (UNKNOWN, WAITING):
             self._wait_for(sender, event.lease, f"node {sender} leads under lease {event.lease}")
-        if event.lease > leases.requested:
-            leases.requested = event.lease
+        if event.lease > standing.requested:
+            standing.requested = event.lease
             standing.outputs.append(SavePromise(event.lease))
         self._answer_prepare()
 
     def on_promised_waiting(self, event: Promised) -> None:
         """A promise is durable: it can be sent."""
-        self.leases.on_promised(event)
+        self.standing.on_promised(event)
         self._answer_prepare()
 
     def _answer_prepare(self) -> None:
         """Send the primary our promise and what we have, once the promise is durable."""
-        standing, leases, primary = self.standing, self.leases, self.standing.primary
-        if not leases.promised == leases.requested == standing.lease or primary not in self.up:
+        standing, primary = self.standing, self.standing.primary
+        if not standing.promised == standing.requested == standing.lease or primary not in self.up:
             return
         self.reception.begin(primary)
         self.targets.clear()
@@ -213,7 +210,7 @@ class PartitionMachine:
     def on_stale(self, event: Stale) -> None:
         """Another node has promised a newer lease: this node is primary no longer."""
         if event.lease > self.lease:
-            self.leases.used = max(self.leases.used, event.lease)
+            self.standing.used = max(self.standing.used, event.lease)
             self._step_down(f"node {event.sender} has promised lease {event.lease}")
 
     # -- connections ----------------------------------------------------------------------------------------------------
@@ -248,7 +245,7 @@ class PartitionMachine:
     def on_own_log_moved(self, event: object) -> None:
         """Records were written, or more of them are durable."""
         if self.check_files(event):
-            (self.take_over if self.take_over.source is not None else self.commit).on_log_moved()
+            self.take_over.on_log_moved()
 
     def on_own_log_ready(self, event: LogReady) -> None:
         """The log was cut, or is an image now."""
@@ -258,9 +255,27 @@ class PartitionMachine:
             self.on_own_log_moved(event)
 
     def on_tick_leading(self, event: object) -> None:
-        """Time has passed."""
-        if self.check_files(event):
-            self.commit.on_tick()
+        """Be passive without a majority, ask the other nodes, restart a healing that stands still."""
+        standing = self.standing
+        if not self.check_files(event):
+            return
+        if standing.role is HEALED and not self.replicas.is_supported:
+            standing.goal = self.log.summary.last
+            cause = f"no majority has answered for {standing.timing.lease:g} s"
+            standing.outputs.append(Serve(standing.lease, False, cause))
+            standing.become(STG2, standing.node_id, cause)
+        if standing.wake_at is not None and standing.now >= standing.wake_at:
+            standing.wake_at = standing.now + standing.timing.keepalive
+            self.take_over.ask_nodes()
+        stands, retry = standing.now - standing.progressed_at, standing.timing.retry
+        if standing.role is HEALED or stands < retry:
+            return
+        if self.take_over.source is not None:
+            standing.progressed_at = standing.now
+            self.take_over.replace_source()
+        elif stands >= PATIENCE * retry and len(self.up) >= standing.majority - 1:
+            standing.progressed_at = standing.now
+            standing.decline(standing.lease, False, "it does not come forward")
 
     def on_log_failed(self, event: LogFailed) -> None:
         """The log has not taken what was to be appended."""
@@ -281,8 +296,8 @@ Action = Callable[[PartitionMachine, Any], object]
 _Row = dict[PartitionEvent, Cell[PartitionRole]]
 
 
-def _leases(action: Callable[[Leases, Any], object]) -> Action:
-    return lambda machine, event: action(machine.leases, event)
+def _standing(action: Callable[[PartitionStanding, Any], object]) -> Action:
+    return lambda machine, event: action(machine.standing, event)
 
 
 def _targets(action: Callable[[ReplicationTargets, Any], object]) -> Action:
@@ -297,19 +312,15 @@ def _take_over(action: Callable[[TakeOver, Any], object]) -> Action:
     return lambda machine, event: action(machine.take_over, event)
 
 
-def _commit(action: Callable[[CommitPosition, Any], object]) -> Action:
-    return lambda machine, event: action(machine.commit, event)
-
-
 _E, _M = PartitionEvent, PartitionMachine
 _IGNORE: Cell[PartitionRole] = to(_M.ignore)
-_REJECT: Cell[PartitionRole] = to(_leases(Leases.reject_stale))
+_REJECT: Cell[PartitionRole] = to(_standing(PartitionStanding.reject_stale))
 _ANY_ROLE: _Row = {
     _E.ASSIGNED_SELF: to(_M.on_assigned_self, STG1, UNKNOWN),
     _E.ASSIGNED_OTHER: to(_M.on_assigned_other, WAITING),
     _E.PEER_UP: to(_M.on_peer_up),
     _E.PEER_DOWN: to(_M.on_peer_down),
-    _E.PROMISED: to(_leases(Leases.on_promised)),
+    _E.PROMISED: to(_standing(PartitionStanding.on_promised)),
     _E.LOG_FAILED: to(_M.on_log_failed),
     _E.STOP: to(_M.on_stop, STOPPED),
     _E.PREPARE: to(_M.on_prepare, WAITING, HEALING),
@@ -330,7 +341,7 @@ _LEADING: _Row = _ANY_ROLE | {
     _E.TICK: to(_M.on_tick_leading, UNKNOWN, STG2),
     _E.PROMISE: to(_take_over(TakeOver.on_report)),
     _E.STALE: to(_M.on_stale, UNKNOWN),
-    _E.RECEIPT: to(_commit(CommitPosition.on_receipt)),
+    _E.RECEIPT: to(_targets(ReplicationTargets.on_receipt_leading)),
 }
 _REPLICA: _Row = _ANY_ROLE | {
     _E.PEER_DOWN: to(_M.on_peer_down_following, WAITING),
@@ -360,7 +371,7 @@ TABLE = table(PartitionRole, PartitionEvent, {
         _E.TICK: to(_M.on_tick_leading, UNKNOWN, STG1),
         _E.RECORDS: to(_reception(Reception.on_records)),
         _E.IMAGE_PART: to(_reception(Reception.on_image_part)),
-        _E.RECEIPT: to(_commit(CommitPosition.on_receipt), HEALED),
+        _E.RECEIPT: to(_targets(ReplicationTargets.on_receipt_leading), HEALED),
     },
     HEALED: _LEADING | _SENDING,
     WAITING: _ANY_ROLE | {_E.PROMISED: to(_M.on_promised_waiting, HEALING)},

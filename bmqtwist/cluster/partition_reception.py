@@ -18,7 +18,6 @@ from bmqtwist.cluster.partition_events import (
     ReplicaReceipt,
     TakeImage,
 )
-from bmqtwist.cluster.partition_leases import Leases
 from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import NO_PSN, Psn
@@ -28,8 +27,8 @@ class Reception:
     """`source`: the node that records are taken from; `matched`: up to here our log is the source's; `announced`: up to here
     a primary that we follow has committed, though the record may not be here yet."""
 
-    def __init__(self, standing: PartitionStanding, leases: Leases, targets: ReplicationTargets) -> None:
-        self._standing, self._leases, self._targets = standing, leases, targets
+    def __init__(self, standing: PartitionStanding, targets: ReplicationTargets) -> None:
+        self._standing, self._targets = standing, targets
         self.announced = NO_PSN
         self.begin(None)
 
@@ -45,8 +44,8 @@ class Reception:
 
     def _is_accepted(self, event: Records | ImagePart | Keepalive) -> bool:
         """Whether a message comes from the source, under the lease that this node has promised."""
-        lease = self._standing.lease
-        return (not self._leases.reject_stale(event) and event.lease == lease and self._leases.promised == lease
+        standing = self._standing
+        return (not standing.reject_stale(event) and event.lease == standing.lease == standing.promised
                 and event.sender == self.source)
 
     def on_records(self, event: Records) -> None:
@@ -151,7 +150,7 @@ class Reception:
         standing = self._standing
         self.matched = max(self.matched, psn)
         if standing.role is HEALING and self.matched[0] == standing.lease and self.matched >= self.announced:
-            self._leases.deferred = 0
+            standing.deferred = 0
             standing.become(FOLLOWING, standing.primary, "has the primary's log")
 
     def _learn_committed(self, committed: Psn) -> None:
@@ -159,6 +158,17 @@ class Reception:
         if known > standing.committed and not standing.leads:
             standing.committed = known
             standing.outputs.append(Committed(known))
+
+    def has_safe(self, lease: int, psn: Psn) -> bool:
+        """Whether a record is safe here, as receipts to the primary of that lease say, or known to be committed."""
+        standing = self._standing
+        return psn <= standing.committed or lease == standing.lease and psn <= min(self.matched, standing.log.durable)
+
+    def knows_committed(self, psn: Psn) -> bool:
+        """Whether a record that its primary has safe is committed, as far as a replica knows, which may lack it. What two of
+        no more than three nodes have safe is committed; of what another primary had nothing is known under the next."""
+        lease = self._standing.lease
+        return psn[0] == lease and (psn <= self.announced or self.has_safe(lease, psn))
 
     # -- to the source --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
-"""A node's standing in a partition: role, primary, lease and committed position, and the outputs of one step.
+"""A node's standing in a partition: role, primary, leases and committed position, and the outputs of one step.
 
-The parts of `PartitionMachine` share it: they read it, change the role with `become`, and add their outputs.
+The parts of `PartitionMachine` share it: they read it, change the role with `become`, and add their outputs. The leases that
+the node has promised, used or been assigned decide which primary may write.
 """
 
 from __future__ import annotations
@@ -9,14 +10,23 @@ from collections.abc import Collection
 
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
+    Assigned,
+    Decline,
+    ImagePart,
+    Keepalive,
     LogView,
     PartitionEvent,
     PartitionOutput,
     PartitionRole,
     PartitionTalk,
+    Prepare,
+    Promised,
+    Pull,
+    Records,
     ReplicationTiming,
     RoleChanged,
     Say,
+    Stale,
 )
 from bmqtwist.machine import TransitionLog
 from bmqtwist.storage.psn import NO_PSN
@@ -25,18 +35,23 @@ UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRol
 
 
 class PartitionStanding:
-    """`doubtful`: records that were durable here may be missing; `factor`: how many nodes must have a record before it is
-    reported as committed, at least the majority."""
+    """`promised`: as the promise file has it; `doubtful`: records that were durable here may be missing; `factor`: how many
+    nodes must have a record before it is reported as committed, at least the majority; `goal`: the record that a primary has
+    to pull, or to see committed, before it is active."""
 
-    def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, name: str,
-                 doubtful: bool) -> None:
+    def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int,
+                 name: str, doubtful: bool) -> None:
         self.node_id, self.log, self.timing, self.name, self.doubtful = node_id, log, timing, name, doubtful
         self.members = frozenset(members)
         self.majority = self.factor = len(self.members) // 2 + 1
         self.role = UNKNOWN
         self.primary: int | None = None
         self.lease = 0  # under which this node leads, or follows
-        self.committed = NO_PSN
+        self.promised = self.requested = promised  # leases: durably; and the highest one that a promise was asked for
+        self.used = max(promised, log.summary.last[0])  # leases up to it may be those of earlier runs of this process
+        self.deferred = 0  # a lease that was declined because another node has more; not done twice in a row
+        self.assigned = Assigned(-1, 0)  # the newest assignment
+        self.committed = self.goal = NO_PSN
         self.up: set[int] = set()  # connected nodes
         self.wake_at: float | None = None
         self.progressed_at = 0.0  # when a primary's healing last came forward
@@ -68,6 +83,34 @@ class PartitionStanding:
         """Send a message to another node."""
         self.outputs.append(Say(node_id, message))
 
+    def decline(self, lease: int, able: bool, cause: str, successor: int | None = None) -> None:
+        """Ask the leader for a newer lease, or for another primary."""
+        self.outputs.append(Decline(lease, able, self.used, cause, successor))
+
     def alarm(self, text: str) -> None:
         """Raise an alarm."""
         self.outputs.append(Alarm(f"{self.name}: {text}"))
+
+    # -- leases ---------------------------------------------------------------------------------------------------------
+
+    def assume_promised(self, lease: int) -> None:
+        """Before any event: the promise file is lost, but it promised no newer lease than this one."""
+        self.requested = self.used = max(lease, self.requested, self.used)
+
+    def assign(self, assigned: Assigned) -> bool:
+        """Keep an assignment; whether it is newer than the one before."""
+        is_newer = assigned.lease > self.assigned.lease
+        if is_newer:
+            self.assigned = assigned
+        return is_newer
+
+    def on_promised(self, event: Promised) -> None:
+        """A promise is durable."""
+        self.promised = max(self.promised, event.lease)
+
+    def reject_stale(self, event: Prepare | Pull | Records | ImagePart | Keepalive) -> bool:
+        """Whether a message comes under an older lease than a promised one; its sender is answered then."""
+        if event.lease >= self.requested:
+            return False
+        self.say(event.sender, Stale(self.node_id, self.requested))
+        return True

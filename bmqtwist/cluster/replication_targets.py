@@ -1,13 +1,29 @@
-"""Replication targets: the nodes that this node sends records or images to, and how much of them each has taken."""
+"""Replication targets: the nodes that this node sends records or images to, how much of them each has taken, and what that
+commits.
+
+A record is committed once a majority has it durably, and the last record of that majority is of the primary's own lease.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bmqtwist.cluster.partition_events import Fed, Feed, FeedFailed, FeedImage, ImageLost, Keepalive, Pull, ReplicaReceipt
-from bmqtwist.cluster.partition_leases import Leases
-from bmqtwist.cluster.partition_standing import PartitionStanding
+from bmqtwist.cluster.partition_events import (
+    Committed,
+    Fed,
+    Feed,
+    FeedFailed,
+    FeedImage,
+    ImageLost,
+    Keepalive,
+    Pull,
+    ReplicaReceipt,
+    Say,
+    Serve,
+)
+from bmqtwist.cluster.partition_standing import HEALED, STG2, PartitionStanding
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, common_prefix
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
@@ -54,9 +70,16 @@ class Target:
 class ReplicationTargets:
     """Those of a primary, or the one primary that pulls from this node."""
 
-    def __init__(self, standing: PartitionStanding, leases: Leases) -> None:
-        self._standing, self._leases = standing, leases
+    def __init__(self, standing: PartitionStanding) -> None:
+        self._standing = standing
         self.by_node: dict[int, Target] = {}
+        self._answered: dict[int, float] = {}  # node -> the time of the newest Keepalive that it has answered
+        self._reported = NO_PSN  # by Committed
+
+    def clear(self) -> None:
+        """This node sends records to no node any more."""
+        self.by_node.clear()
+        self._answered.clear()
 
     def begin(self, node_id: int, theirs: LogSummary) -> None:
         """Feed a replica from the prefix that its log has in common with ours."""
@@ -99,7 +122,7 @@ class ReplicationTargets:
     def on_pull(self, event: Pull) -> None:
         """The primary lacks records that this node has."""
         standing = self._standing
-        if self._leases.reject_stale(event) or event.sender != standing.primary or event.lease != standing.lease:
+        if standing.reject_stale(event) or event.sender != standing.primary or event.lease != standing.lease:
             return
         after, summary = event.after, standing.log.summary
         # what the primary has compacted is not known here: an image ends behind all that this node has
@@ -144,3 +167,78 @@ class ReplicationTargets:
         if target is not None and event.lease == self._standing.lease:
             target.note_taken(event.matched, event.durable, event.parts)
             self.feed(event.sender, target)
+
+    # -- commit ---------------------------------------------------------------------------------------------------------
+
+    def copied(self, available: Iterable[int]) -> tuple[Psn, Psn]:
+        """Up to where one other node has the records safe, and up to where all of the `available` that are connected have
+        them, and a majority."""
+        safe = {node_id: target.durable for node_id, target in self.by_node.items()}
+        every = [safe.get(node_id, NO_PSN) for node_id in available if node_id in self._standing.up]
+        return max(safe.values(), default=NO_PSN), min(every, default=self._standing.committed)
+
+    def announcements(self, psn: Psn) -> list[Say]:
+        """For the nodes that do not have a record of the lease safe: what is committed."""
+        return [Say(node_id, self.keepalive(target)) for node_id, target in self.by_node.items() if target.durable < psn]
+
+    @property
+    def supported_until(self) -> float:
+        """Until when this node may be active if no node answers any more."""
+        standing = self._standing
+        if len(standing.members) == 1:
+            return float("inf")
+        answered = sorted(self._answered.values(), reverse=True)
+        needed = standing.majority - 1
+        return answered[needed - 1] + standing.timing.lease if needed <= len(answered) else float("-inf")
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether a majority has answered lately."""
+        return self.supported_until > self._standing.now
+
+    def on_receipt_leading(self, event: ReplicaReceipt) -> None:
+        """A replica reports how much of our log it has."""
+        standing, target = self._standing, self.by_node.get(event.sender)
+        if target is None or event.lease != standing.lease:
+            return
+        answered = self._answered.get(event.sender, 0.0)
+        self._answered[event.sender] = max(answered, min(event.stamp / 1000, standing.now))
+        if event.durable > target.durable or event.parts > target.parts_taken:
+            standing.progressed_at = standing.now
+        self.on_receipt(event)
+        self.advance()
+
+    def on_log_moved(self) -> None:
+        """The primary's log has grown, or more of it is durable."""
+        for node_id, target in self.by_node.items():
+            self.feed(node_id, target)
+        self.advance()
+
+    def _durable_at(self, nodes: int) -> Psn:
+        """The last record that so many nodes have durably, if it is of our own lease."""
+        durable = [self._standing.log.durable]
+        for target in self.by_node.values():
+            durable.append(target.durable)
+        durable.sort(reverse=True)
+        found = durable[nodes - 1] if nodes <= len(durable) else NO_PSN
+        return found if found[0] == self._standing.lease else NO_PSN
+
+    def advance(self) -> None:
+        """CommitPosition what a quorum has, if that is of our own lease."""
+        standing = self._standing
+        if not standing.has_begun:
+            return
+        if standing.log.durable[0] == standing.lease:
+            standing.doubtful = False
+        reached = self._durable_at(standing.majority)
+        if reached > standing.committed:
+            standing.committed = reached
+            standing.progressed_at = standing.now
+        reported = reached if standing.factor == standing.majority else self._durable_at(standing.factor)
+        if reported > self._reported:
+            self._reported = reported
+            standing.outputs.append(Committed(reported))
+        committed = standing.committed
+        if standing.role is STG2 and committed >= standing.goal and self.is_supported:
+            standing.become(HEALED, standing.node_id, f"record {committed[0]}-{committed[1]} is committed")
+            standing.outputs.append(Serve(standing.lease, True, "everything is committed"))

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from bmqtwist.cluster.election_events import PeerDown
 from bmqtwist.cluster.partition_events import Activate, Prepare, Promise, Promised, Pull, SavePromise
-from bmqtwist.cluster.partition_leases import Leases
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import STG1, STG2, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
-from bmqtwist.storage.psn import NO_PSN, common_prefix
+from bmqtwist.storage.psn import common_prefix
 
 
 class TakeOver:
-    """`goal`: the record that has to be pulled, or committed, before this primary is active."""
+    """By one node; see above."""
 
-    def __init__(self, standing: PartitionStanding, leases: Leases, targets: ReplicationTargets,
-                 reception: Reception) -> None:
-        self._standing, self._leases, self._targets, self._reception = standing, leases, targets, reception
+    def __init__(self, standing: PartitionStanding, targets: ReplicationTargets, reception: Reception) -> None:
+        self._standing, self._targets, self._reception = standing, targets, reception
         self.promises: dict[int, Promise] = {}
-        self.goal = NO_PSN
 
     def begin(self, lease: int) -> None:
         """This node is to be primary under this lease: all others are asked for a promise."""
@@ -44,7 +41,7 @@ class TakeOver:
 
     def on_promised(self, event: Promised) -> None:
         """Our own promise is durable."""
-        self._leases.on_promised(event)
+        self._standing.on_promised(event)
         self.choose_log(event)
 
     def on_promise(self, event: Promise) -> None:
@@ -56,8 +53,8 @@ class TakeOver:
 
     def choose_log(self, event: object) -> None:
         """With the promises of a quorum, ours among them: pull the newest log, or begin the lease with our own."""
-        standing, leases = self._standing, self._leases
-        if leases.promised < standing.lease or standing.log.busy:
+        standing = self._standing
+        if standing.promised < standing.lease or standing.log.busy:
             return
         answered = len(self.promises) + 1
         firm = sum(not each.doubtful for each in self.promises.values()) + (not standing.doubtful)
@@ -67,22 +64,38 @@ class TakeOver:
         best = max(self.promises.values(), key=lambda each: (each.log.last, -each.sender), default=None)
         newest = own if best is None else max(own, best.log.last)
         if newest[0] >= lease:  # a run of this node that has lost its promises since has written under it
-            if leases.deferred != lease:
-                leases.deferred, leases.used = lease, max(leases.used, newest[0])
-                leases.decline(lease, True, f"lease {lease} was used before")
+            if standing.deferred != lease:
+                standing.deferred, standing.used = lease, max(standing.used, newest[0])
+                standing.decline(lease, True, f"lease {lease} was used before")
         elif best is None or newest == own:
             self._begin_lease()
             return
-        elif not leases.deferred and common_prefix(standing.log.summary, best.log) is None:
-            leases.deferred = lease
-            leases.decline(lease, True, f"it lacks too much, and node {best.sender} does not", best.sender)
-        if best is None or leases.deferred == lease:
+        elif not standing.deferred and common_prefix(standing.log.summary, best.log) is None:
+            standing.deferred = lease
+            standing.decline(lease, True, f"it lacks too much, and node {best.sender} does not", best.sender)
+        if best is None or standing.deferred == lease:
             return
-        self.goal = best.log.last
+        standing.goal = best.log.last
         standing.become(STG2, standing.node_id, f"pulls from node {best.sender}")
         self._pull_from(best.sender)
 
-    def restart(self, cause: str) -> None:
+    def ask_nodes(self) -> None:
+        """Ask the other nodes for promises, and whether they have everything that they were sent."""
+        standing, targets = self._standing, self._targets
+        for node_id in sorted(standing.up):
+            if node_id in targets.by_node:
+                standing.say(node_id, targets.keepalive(targets.by_node[node_id]))
+            elif node_id not in self.promises:
+                standing.say(node_id, Prepare(standing.node_id, standing.lease))
+
+    def replace_source(self) -> None:
+        """The source sends nothing: choose again, without its promise until it renews that."""
+        source = self.source
+        if source is not None:
+            self._standing.say(source, Prepare(self._standing.node_id, self._standing.lease))
+            self._restart(f"node {source} sends nothing")
+
+    def _restart(self, cause: str) -> None:
         """The source is gone or silent: choose again without its promise."""
         if self.source is not None:
             self.promises.pop(self.source, None)
@@ -96,7 +109,7 @@ class TakeOver:
         self.promises.pop(event.node_id, None)
         self._targets.by_node.pop(event.node_id, None)
         if event.node_id == self.source:
-            self.restart(f"node {event.node_id} is gone")
+            self._restart(f"node {event.node_id} is gone")
 
     # -- pulling --------------------------------------------------------------------------------------------------------
 
@@ -114,16 +127,22 @@ class TakeOver:
             return
         self.promises[event.sender] = event
         if event.sender == self.source:
-            self.goal = event.log.last
+            standing.goal = event.log.last
             self._pull_from(event.sender)
         elif standing.has_begun:
             self._targets.begin(event.sender, event.log)
 
     def on_log_moved(self) -> None:
-        """Records were pulled."""
-        self._reception.note_appended()
-        if not self._begin_lease_at_goal():
-            self._reception.send_receipt()
+        """Our log has grown, or more of it is durable: records were pulled, or the lease has begun."""
+        if self.source is not None:
+            self._reception.note_appended()
+            if not self._begin_lease_at_goal():
+                self._reception.send_receipt()
+        elif self._standing.has_begun:
+            for node_id, promise in self.promises.items():
+                if node_id not in self._targets.by_node:
+                    self._targets.begin(node_id, promise.log)
+            self._targets.on_log_moved()
 
     def on_log_ready(self) -> None:
         """Our log was cut, or is an image now."""
@@ -131,13 +150,13 @@ class TakeOver:
             self._pull_from(self.source)
 
     def _begin_lease_at_goal(self) -> bool:
-        is_there = self._standing.log.summary.holds(self.goal)
+        is_there = self._standing.log.summary.holds(self._standing.goal)
         if is_there:
             self._begin_lease()
         return is_there
 
     def _begin_lease(self) -> None:
         standing = self._standing
-        self._reception.source, self.goal = None, (standing.lease, 1)
+        self._reception.source, standing.goal = None, (standing.lease, 1)
         standing.become(STG2, standing.node_id, "has the log of a quorum")
         standing.outputs.append(Activate(standing.lease))

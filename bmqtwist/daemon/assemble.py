@@ -168,11 +168,9 @@ class Node:
         links.receipts = cluster.receipts
         others = [node.id for node in definition.nodes if node.id != node_id]
         statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
-        replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
-                                  cluster, broker, links, promise_file, statuses,
-                                  AppointmentRules(definition.master_assignment,
-                                                   definition.cluster_monitor_config.max_time_master,
-                                                   broker.configuration.extension.rebalance))
+        rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,
+                                 broker.configuration.extension.rebalance)
+        replication = Replication(definition, cluster, broker, links, promise_file, statuses, rules)
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
         extension = broker.configuration.extension
         relays = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),

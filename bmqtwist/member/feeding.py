@@ -6,15 +6,25 @@ so that others are served in between.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
-from bmqtwist.cluster.partition_events import Fed, Feed, FeedFailed, FeedImage, PartitionInput, Records
+from bmqtwist.cluster.partition_events import (
+    Fed,
+    Feed,
+    FeedFailed,
+    FeedImage,
+    ImageLost,
+    ImagePart,
+    PartitionInput,
+    Records,
+)
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.loop.timers import Timers
-from bmqtwist.member import images
 from bmqtwist.member.cell import Cell
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
+from bmqtwist.storage.image import ImageSource
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 
 PAUSE_S = 0.001  # behind a message with what was read again
@@ -34,9 +44,8 @@ class Feeding:
         try:
             run = recent or cell.partition.read_run(output.after)
         except OSError as error:
-            cell.unreadable = cell.summary.last
-            cell.inputs.append(FeedFailed(output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, "
-                                          f"since records cannot be read that it lacks: {error}"))
+            self._fail(cell, output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, since records "
+                                             f"cannot be read that it lacks: {error}")
             return
         if run is None:
             cell.inputs.append(Fed(output.node_id, output.after, 0))
@@ -50,15 +59,37 @@ class Feeding:
         if recent is not None:
             cell.inputs.append(fed)
         else:
-            self._go_on(cell, fed, now)
+            self._continue_later(cell, fed, now)
 
     def send_image(self, cell: Cell, output: FeedImage, now: float) -> None:
         """The next part of all that is live."""
-        fed = images.send_part(cell, output, self._node_id, self._links, self._report)
-        if fed is not None:
-            self._go_on(cell, fed, now)
+        node_id, name = output.node_id, self._links.name(output.node_id)
+        try:
+            if output.number == 0:
+                cell.images[node_id] = ImageSource(cell.partition, max(cell.unreadable, output.behind))
+                self._report.info(f"{cell.machine.name}: node {name} gets all that is live")
+            source = cell.images.get(node_id)
+            if source is None:
+                raise OSError(errno.ESTALE, "it was given up")
+            run, final = source.part()
+        except OSError as error:
+            cell.images.pop(node_id, None)
+            if error.errno == errno.ESTALE:
+                cell.inputs.append(ImageLost(node_id))
+            else:
+                self._fail(cell, node_id, f"an image cannot be made for node {name}: {error}")
+            return
+        if final:
+            del cell.images[node_id]
+        part = ImagePart(self._node_id, cell.machine.lease, output.number, source.at, final, run)
+        self._links.send(node_id, encode_partition_message(cell.index, part))
+        self._continue_later(cell, Fed(node_id, None, run.size, final), now)
 
-    def _go_on(self, cell: Cell, fed: Fed, now: float) -> None:
+    def _fail(self, cell: Cell, node_id: int, reason: str) -> None:
+        cell.unreadable = cell.summary.last
+        cell.inputs.append(FeedFailed(node_id, reason))
+
+    def _continue_later(self, cell: Cell, fed: Fed, now: float) -> None:
         target = cell.machine.targets.get(fed.node_id)
 
         def go_on(now: float) -> None:

@@ -110,7 +110,7 @@ class Handovers:
     def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
         found.given, found.until = True, now + TELL_AGAIN_S
         successor = found.wanted.successor
-        self._user.decline(index, Decline(machine.lease, not found.for_good, machine.leases.used,
+        self._user.decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _look_around(self, now: float) -> None:

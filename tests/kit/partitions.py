@@ -301,7 +301,7 @@ class Partitions:
             log.records) < len(self.committed) or node.machine is None or not node.machine.leads or not node.active
         machine = node.machine
         if machine is not None:
-            assert machine.leases.promised == node.promised
+            assert machine.standing.promised == node.promised
             if node.active:
                 assert machine.role is PartitionRole.PRIMARY_HEALED and self.begun[node.active] == node.node_id
                 assert machine.lease == node.active
@@ -370,7 +370,7 @@ class Partitions:
         node = self.nodes[number]
         if node.machine is not None and not node.paused:
             self.put(number, Tick())
-            assert not node.active or node.machine.commit.supported_until > self.now, "active though nobody answers"
+            assert not node.active or node.machine.replicas.supported_until > self.now, "active though nobody answers"
 
     def round(self) -> None:
         """Everybody gets on for a moment."""

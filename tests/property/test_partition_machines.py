@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from kit.partitions import FAULTS, Partitions, disturb
 
-from bmqtwist.cluster.partition_commit import CommitPosition
 from bmqtwist.cluster.partition_events import Assigned, LogView, Prepare
-from bmqtwist.cluster.partition_leases import Leases
 from bmqtwist.cluster.partition_reception import Reception
+from bmqtwist.cluster.partition_standing import PartitionStanding
+from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.storage.psn import LogSummary, Psn
 
@@ -44,14 +44,14 @@ def test_what_is_committed_stays_and_all_logs_become_one(size: int, loss: float)
 # -- what the campaign has to find ---------------------------------------------------------------------------------------
 
 
-_choose_log, _assign, _reject_stale, _send_receipt = (
-    TakeOver.choose_log, Leases.assign, Leases.reject_stale, Reception.send_receipt)
+_choose_log, _send_receipt = TakeOver.choose_log, Reception.send_receipt
+_assign, _reject_stale = PartitionStanding.assign, PartitionStanding.reject_stale
 
 
 def _takes_its_own_log(self: TakeOver, event: object) -> None:
     """Never pulls."""
     standing = self._standing
-    if self._leases.promised >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
+    if standing.promised >= standing.lease and len(self.promises) + 1 >= standing.majority and not standing.log.busy:
         self._begin_lease()
 
 
@@ -62,13 +62,13 @@ def _needs_no_quorum(self: TakeOver, event: object) -> None:
     self._standing.majority = kept
 
 
-def _uses_old_leases(self: Leases, assigned: Assigned) -> bool:
+def _uses_old_leases(self: PartitionStanding, assigned: Assigned) -> bool:
     """Takes up the lease of an earlier run."""
     self.used = 0
     return _assign(self, assigned)
 
 
-def _promises_anything(self: Leases, event: Any) -> bool:
+def _promises_anything(self: PartitionStanding, event: Any) -> bool:
     """Whatever it has promised before."""
     if isinstance(event, Prepare):
         self.requested, self.promised = min(self.requested, event.lease), min(self.promised, event.lease)
@@ -102,10 +102,10 @@ class _Unsafe:
 MISTAKES: dict[str, tuple[type, str, Any]] = {
     "takes its own log": (TakeOver, "choose_log", _takes_its_own_log),
     "needs no quorum": (TakeOver, "choose_log", _needs_no_quorum),
-    "uses old leases": (Leases, "assign", _uses_old_leases),
-    "promises anything": (Leases, "reject_stale", _promises_anything),
+    "uses old leases": (PartitionStanding, "assign", _uses_old_leases),
+    "promises anything": (PartitionStanding, "reject_stale", _promises_anything),
     "says what is not safe": (Reception, "send_receipt", _says_what_is_not_safe),
-    "never passive": (CommitPosition, "_is_supported", property(lambda self: True)),
+    "never passive": (ReplicationTargets, "is_supported", property(lambda self: True)),
 }
 
 

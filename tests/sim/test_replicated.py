@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from bmqtwist.cluster.partition_events import PartitionRole
-from bmqtwist.member.replication import LINGER_S
+from bmqtwist.member.partition_runner import LINGER_S
 from bmqtwist.storage import image, replica, rollover
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME

@@ -32,9 +32,7 @@ from kit.partition_rules import (
     waiting,
 )
 
-from bmqtwist.cluster.copies import has_safe, knows_committed, news
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
-from bmqtwist.cluster.partition_commit import PATIENCE
 from bmqtwist.cluster.partition_events import (
     Activate,
     Append,
@@ -62,7 +60,7 @@ from bmqtwist.cluster.partition_events import (
     Serve,
     Stale,
 )
-from bmqtwist.cluster.partition_machine import TABLE, PartitionMachine
+from bmqtwist.cluster.partition_machine import PATIENCE, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
 
 # What follows from an input in a role: the role after it, if it is another one, then the outputs. What is not here does
@@ -417,30 +415,30 @@ def test_a_replica_that_lost_its_primary_waits_for_it() -> None:
 
 def test_what_a_replica_has_safe_beside_its_primary_is_committed_under_that_lease_alone() -> None:
     situation = following()
-    machine = situation.machine
+    reception = situation.machine.reception
     situation.log.durable = (4, 7)
-    assert not has_safe(machine, LEASE, (5, 1)), "appended"
+    assert not reception.has_safe(LEASE, (5, 1)), "appended"
     situation.log.durable = (5, 1)
-    assert has_safe(machine, LEASE, (5, 1)) and has_safe(machine, LEASE, (4, 7)) and not has_safe(machine, LEASE, (5, 2))
-    assert not has_safe(machine, LEASE - 1, (5, 1)) and not has_safe(machine, LEASE + 1, (5, 1))
-    assert knows_committed(machine, (5, 1)) and not knows_committed(machine, (5, 2))
+    assert reception.has_safe(LEASE, (5, 1)) and reception.has_safe(LEASE, (4, 7)) and not reception.has_safe(LEASE, (5, 2))
+    assert not reception.has_safe(LEASE - 1, (5, 1)) and not reception.has_safe(LEASE + 1, (5, 1))
+    assert reception.knows_committed((5, 1)) and not reception.knows_committed((5, 2))
     situation.do(PeerDown(PRIMARY))
-    assert not has_safe(machine, LEASE, (5, 1)), "nobody has said that this is the primary's record"
+    assert not reception.has_safe(LEASE, (5, 1)), "nobody has said that this is the primary's record"
     situation = following()
-    machine = situation.machine
+    reception = situation.machine.reception
     situation.do(Keepalive(PRIMARY, LEASE, (5, 1), 0, (5, 2), 1))
-    assert knows_committed(machine, (5, 2)), "the primary says so; it is not here yet"
-    assert not knows_committed(machine, (5, 3))
-    assert has_safe(machine, LEASE - 1, (5, 1)) and not has_safe(machine, LEASE, (5, 2)), "known to be committed"
+    assert reception.knows_committed((5, 2)), "the primary says so; it is not here yet"
+    assert not reception.knows_committed((5, 3))
+    assert reception.has_safe(LEASE - 1, (5, 1)) and not reception.has_safe(LEASE, (5, 2)), "known to be committed"
     situation.do(Prepare(OTHER, LEASE + 1))
-    assert has_safe(machine, LEASE, (5, 1)), "it was committed before"
-    assert not knows_committed(machine, (5, 1)), "who leads next posts it again if it was not"
+    assert reception.has_safe(LEASE, (5, 1)), "it was committed before"
+    assert not reception.knows_committed((5, 1)), "who leads next posts it again if it was not"
 
 
 def test_a_primary_has_news_for_those_who_lack_a_record() -> None:
     machine = healed().machine
-    assert news(machine, (5, 1)) == []
-    (told,) = news(machine, (5, 2))
+    assert machine.replicas.announcements((5, 1)) == []
+    (told,) = machine.replicas.announcements((5, 2))
     assert told.node_id == OTHER and isinstance(told.message, Keepalive) and told.message.committed == machine.committed
 
 

@@ -10,9 +10,9 @@ from bmqtwist.cluster.ballot import Ballot
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
-from bmqtwist.cluster.partition_commit import CommitPosition
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
+from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.member.cell import Cell
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
@@ -95,15 +95,15 @@ def _records_appended_anywhere(self: ReplicatedPartition, run: RecordRun, behind
     _append_run(self, run, behind, wall)
 
 
-def _older_leases_counted(self: CommitPosition) -> None:
+def _older_leases_counted(self: ReplicationTargets) -> None:
     standing = self._standing
-    safe = sorted([standing.log.durable, *(target.durable for target in self._targets.by_node.values())], reverse=True)
+    safe = sorted([standing.log.durable, *(target.durable for target in self.by_node.values())], reverse=True)
     if len(safe) >= standing.majority and safe[standing.majority - 1] > standing.committed:
         standing.committed = safe[standing.majority - 1]
     _advance(self)
 
 
-_advance = CommitPosition.advance
+_advance = ReplicationTargets.advance
 
 
 def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
@@ -144,8 +144,8 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "promise not checked": [(Reception, "_is_accepted", _promise_not_checked)],
     "previous record not checked": [(Reception, "_take_run", _records_not_compared),
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
-    "older leases counted": [(CommitPosition, "advance", _older_leases_counted)],
-    "lease expiry ignored": [(CommitPosition, "supported_until", property(lambda self: float("inf")))],
+    "older leases counted": [(ReplicationTargets, "advance", _older_leases_counted)],
+    "lease expiry ignored": [(ReplicationTargets, "supported_until", property(lambda self: float("inf")))],
     "deduplication lost": [(Applier, "stored", _as_if_new)],
     "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
     "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],

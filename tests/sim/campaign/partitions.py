@@ -89,9 +89,9 @@ class PartitionJudge(Judge):
             self._active.pop(key, None)
             self._seen[key] = cell.summary.base
             self._look(node, cell)
-            if cell.machine.leases.promised < self._promised.get(key, 0):
+            if cell.machine.standing.promised < self._promised.get(key, 0):
                 raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {cell.index}, and "
-                                      f"knows of {cell.machine.leases.promised}")
+                                      f"knows of {cell.machine.standing.promised}")
 
     # -- records ------------------------------------------------------------------------------------------------------
 

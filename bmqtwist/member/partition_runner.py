@@ -1,0 +1,293 @@
+"""Runs the machines of a cluster's partitions: passes them inputs, and performs their outputs on logs, links and queues.
+
+    machine     cluster.partition_machine, one for each partition
+    logs        `partition_logs`: the files of each partition (storage.replica)
+    promises    `promises`: one file for all partitions; what follows from a promise waits for it
+    feeding     `feeding`: records and images for other nodes
+    turn        what a partition has written in a turn is sent at once, before it is synced (`on_written`), except confirms,
+                which no client waits for; a replica that has written or synced records sends a receipt
+
+Inputs of a machine are taken one after the other: an output may cause the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.log_events import Alarm
+from bmqtwist.cluster.partition_events import (
+    Activate,
+    Append,
+    Committed,
+    Cut,
+    Decline,
+    Feed,
+    FeedImage,
+    LogMoved,
+    PartitionInput,
+    PartitionOutput,
+    PartitionRole,
+    Promised,
+    ReplicationTiming,
+    RoleChanged,
+    SavePromise,
+    Say,
+    Serve,
+    TakeImage,
+)
+from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.cluster.partition_wire import encode_partition_message
+from bmqtwist.cluster.state import Primary
+from bmqtwist.machine import SHOWN_MAX
+from bmqtwist.member.cell import Cell
+from bmqtwist.member.feeding import Feeding
+from bmqtwist.member.handovers import Handovers
+from bmqtwist.member.host import ReplicatedCluster, ReplicationHost
+from bmqtwist.member.known_primaries import KnownPrimaries
+from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.member.partition_logs import PartitionLogs
+from bmqtwist.member.promises import Promises
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.report import LineLimiter
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.partition import Durability, Partition
+from bmqtwist.storage.promise_file import PromiseFile
+from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.wire.cluster_schema import NodeStatus, PrimaryStatus
+
+_HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
+ANNOUNCE_S = 0.02  # after records were committed: a node that lacks them until then is told so
+LINGER_S = 0.005  # that records nobody waits for may wait for those of a message
+
+
+class PartitionRunner:
+    """`decline(partition, output, now)`: tell the leader that this node cannot be primary, or is not to be."""
+
+    def __init__(self, name: str, cluster: ReplicatedCluster, host: ReplicationHost, links: ClusterLinks,
+                 promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
+        self._name, self._cluster, self._host, self._links, self._statuses = name, cluster, host, links, statuses
+        self.decline = decline
+        self.cells: list[Cell] = []
+        self.primaries = KnownPrimaries(name, links, host.report)
+        self.handovers: Handovers
+        self.promises = Promises(f"Cluster ({name})", promise_file, host, self._on_promise_saved)
+        self._logs = PartitionLogs(name, links.node_id, cluster, host, self.step, self._watch)
+        self._feeding = Feeding(links.node_id, links, host.timers, host.report, self.step)
+        self._check_at = float("-inf")  # when the leases have to be checked
+        self._lines = LineLimiter()
+
+    def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, timing: ReplicationTiming, now: float,
+             wall: int) -> None:
+        """Read promises and partitions. OSError."""
+        node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
+        self.handovers = Handovers(self, self._host, timing.retry)
+        self.promises.read(len(files))
+        for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
+            cell = Cell(partition)
+            promise = self.promises.wanted[cell.index]
+            cell.machine = PartitionMachine(node_id, members, cell, timing, promise.lease,
+                                            f"Cluster ({self._name}) Partition [{cell.index}]", promise.doubtful)
+            self.cells.append(cell)
+            self._cluster.partitions.append(partition)
+            self._watch(cell)
+        self.primaries.partitions = len(self.cells)
+
+    def _watch(self, cell: Cell) -> None:
+        cell.partition.watcher = partial(self.on_written, cell.partition)
+        cell.partition.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
+
+    # -- inputs ---------------------------------------------------------------------------------------------------------
+
+    def machine(self, index: int) -> PartitionMachine:
+        """Of a partition."""
+        return self.cells[index].machine
+
+    def step(self, cell: Cell, now: float, event: PartitionInput) -> None:
+        """Pass an input to a machine, and perform what follows from it."""
+        cell.inputs.append(event)
+        if cell.stepping:
+            return
+        cell.stepping = True
+        try:
+            while cell.inputs:
+                for output in cell.machine.step(now, cell.inputs.popleft()):
+                    self._perform(cell, output, now)
+        except Exception:
+            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, SHOWN_MAX)}")
+            raise
+        finally:
+            cell.stepping = False
+        if cell.partition.counted and cell.partition.leading:
+            self._count_copies(cell, now)
+        self.handovers.look(cell.index, now)
+        self.check_availability()
+        if self.promises.wanted[cell.index].doubtful and not cell.machine.standing.doubtful:
+            self.save_promise(cell, 0)
+
+    def on_written(self, partition: Partition, at_once: bool = False) -> None:
+        """A partition has written records, or synced them. Confirms are sent with the next message, unless `at_once`."""
+        cell, now = self.cells[partition.partition_id], self._host.now
+        own = cell.partition
+        if own is not partition:
+            return
+        if own.may_linger and cell.machine.targets and not at_once:
+            if not cell.lingers:
+                cell.lingers = True
+                self._host.timers.at(now + LINGER_S, partial(self._send_lingering, cell))
+        elif own.keep_batches() and cell.times.is_due(now):
+            cell.times.wrote(cell.written, now)
+        if cell.machine.role is not PartitionRole.UNKNOWN:
+            self.step(cell, now, LogMoved())
+        if not own.leading:
+            self._cluster.records_came(now)
+
+    def _send_lingering(self, cell: Cell, now: float) -> None:
+        cell.lingers = False
+        if cell.written < cell.partition.written:
+            self.on_written(cell.partition, at_once=True)
+
+    def mark_end(self, index: int, now: float) -> None:
+        """End a lease with a sync point: no more records are written under it."""
+        partition = self.cells[index].partition
+        partition.sync_point(self._host.wall(now))
+        self.on_written(partition, at_once=True)
+
+    def check(self, now: float) -> None:
+        """Before a turn: an active primary that no majority answers any more is passive."""
+        if now < self._check_at:
+            return
+        self._check_at = float("inf")
+        for cell in self.cells:
+            if cell.machine.role is PartitionRole.PRIMARY_HEALED:
+                if cell.machine.replicas.supported_until <= now:
+                    self.step(cell, now, Tick())
+                self._check_at = min(self._check_at, cell.machine.replicas.supported_until)
+
+    # -- outputs --------------------------------------------------------------------------------------------------------
+
+    def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
+        match output:
+            case Say():
+                hurry = cell.hurries(output.message)
+                self._links.send(output.node_id, encode_partition_message(cell.index, output.message), hurry)
+            case Feed():
+                self._feeding.send_records(cell, output, now)
+            case Append():
+                self._logs.append(cell, output, self._host.wall(now))
+            case Committed():
+                self._commit(cell, output.psn, now)
+            case SavePromise():
+                self.save_promise(cell, output.lease)
+            case WakeAt():
+                if output.moment is not None:
+                    self._host.timers.at(output.moment, lambda now: self.step(cell, now, Tick()))
+            case FeedImage():
+                self._feeding.send_image(cell, output, now)
+            case TakeImage():
+                self._logs.take_image(cell, output, now)
+            case Cut():
+                self._logs.replace(cell, output.psn, now)
+            case Activate():
+                self._logs.begin_lease(cell, output.lease, self._host.wall(now))
+            case Serve():
+                self.handovers.over(cell.index)
+                self.serve(cell.index, output, now)
+            case Decline():
+                self.decline(cell.index, output, now)
+            case RoleChanged():
+                self._on_role_changed(cell, output, now)
+            case Alarm():
+                if self._lines.admits(now):
+                    before = cell.machine.story.lines(now, SHOWN_MAX)
+                    self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
+            case _:
+                assert_never(output)
+
+    def _commit(self, cell: Cell, psn: Psn, now: float) -> None:
+        partition = cell.partition
+        partition.commit(psn)
+        if partition.leading:
+            self._cluster.committed(partition, now)
+            if partition.pair_commits and cell.announced == NO_PSN:
+                cell.announced = psn
+                self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, cell))
+
+    def _announce(self, cell: Cell, now: float) -> None:
+        """A replica that waits for its own copy of what others have by now need not wait any longer."""
+        psn, cell.announced = cell.announced, NO_PSN
+        if cell.machine.leads and psn[0] == cell.machine.lease:
+            for output in cell.machine.replicas.announcements(psn):
+                self._perform(cell, output, now)
+
+    def _count_copies(self, cell: Cell, now: float) -> None:
+        """PUTs wait for other nodes than a majority: those that are available."""
+        available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
+        if cell.partition.copied(*cell.machine.replicas.copied(available)):
+            self._cluster.committed(cell.partition, now)
+
+    def save_promise(self, cell: Cell, lease: int) -> None:
+        """Make a promise durable, and whether the log is doubtful."""
+        self.promises.save(cell.index, lease, cell.machine.standing.doubtful)
+
+    def _on_promise_saved(self, index: int, lease: int, now: float) -> None:
+        self.step(self.cells[index], now, Promised(lease))
+
+    def _on_role_changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
+        self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
+                               f"'{output.before.name}' =>  State '{output.after.name}'")
+        cause = cell.machine.story.cause_of(output.after.name)
+        self._note(cell.index, f"this node {output.after.value}: {cause}", role=output.after.name, before=output.before.name)
+        if not cell.machine.leads and cell.partition.leading:
+            clean = cell.partition.follow()
+            if not clean and output.after is not PartitionRole.STOPPED:
+                self._logs.replace(cell, None, now)
+
+    # -- active primaries -----------------------------------------------------------------------------------------------
+
+    def serves(self, index: int) -> bool:
+        """Whether this node is active primary of a partition."""
+        return (index < len(self.cells) and self.machine(index).role is PartitionRole.PRIMARY_HEALED
+                and not self.handovers.is_leaving(index))
+
+    def serve(self, index: int, output: Serve, now: float) -> None:
+        """The queues of a partition are activated, or go away."""
+        cell, wall = self.cells[index], self._host.wall(now)
+        report, name = self._host.report, self._links.name(self._links.node_id)
+        status, before = PrimaryStatus.E_ACTIVE, PrimaryStatus.E_PASSIVE
+        if not output.active:
+            status, before = before, status
+        report.info(f"Cluster [{self._name}]: Setting status of primary [{name}] of Partition [{index}] to [{status.name}], "
+                    f"oldPrimaryStatus: [{before.name}], leaseId: [{output.lease}].")
+        report.info(f"Cluster [{self._name}]: {'opening' if output.active else 'closing'} the gate {index}")
+        primary = Primary(self._links.node_id, output.lease)  # the machine may be under another lease by now
+        self.set_active(index, primary, output.active)
+        if output.active:
+            self._check_at = float("-inf")
+            cell.partition.commit(cell.machine.committed)
+            self._cluster.serve(index, now, wall)
+        else:
+            report.warn(f"{cell.machine.name}: no longer active: {output.cause}")
+            self._note(index, f"this node is not active any more: {output.cause}", lease=output.lease)
+            self._cluster.retire(index, output.cause, now, wall)
+            cell.partition.forget_waiting()
+        self.primaries.advise(cell.machine.others, primary, index, status)
+        self._host.performer.turn_due()
+
+    def set_active(self, index: int, primary: Primary, active: bool) -> None:
+        """A primary, perhaps this node, says whether it is active."""
+        if self.primaries.set_active(index, primary, active, self._host.now):
+            self._cluster.primary_changed(index)
+            self.check_availability()
+
+    def check_availability(self) -> None:
+        """Log that the cluster is available, when it is; this node is, once it is healed as well."""
+        self.primaries.log_availability()
+        if self._statuses.own is NodeStatus.E_STARTING and self.primaries.all_active and all(
+                cell.machine.role in _HEALED for cell in self.cells):
+            self._statuses.become(NodeStatus.E_AVAILABLE)
+
+    def _note(self, index: int, text: str, **detail: object) -> None:
+        self._host.report.note("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index, **detail)
