@@ -52,7 +52,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
     "queue/window", "queue/queue", "queue/restored", "queue/root",
     "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler", "reactor/incoming", "link/pace",
-    "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
+    "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts", "link/client", "link/receipts", "link/downstream", "link/upbound",
     "link/admin", "link/peer", "link/negotiation", "broker/turn", "broker/broker", "loop/timers", "reactor/performer",
     "reactor/epoll_round", "reactor/processor_time", "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog",
     "storage/psn", "storage/batch", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events", "cluster/partition_standing",

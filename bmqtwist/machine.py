@@ -46,7 +46,8 @@ def to(action: Callable[..., Any], *after: S) -> Cell[S]:
     return Cell(action, frozenset(after))
 
 
-def table(states: type[S], events: type[E], cells: Mapping[S, Mapping[E, Cell[S]]]) -> dict[S, dict[E, Cell[S]]]:
+def table(states: Iterable[S], events: Iterable[E],
+          cells: Mapping[S, Mapping[E, Cell[S]]]) -> dict[S, dict[E, Cell[S]]]:
     """The table, total over (state, event); ValueError names the cells that are missing."""
     missing = [f"{state.name} x {event.name}" for state in states for event in events
                if event not in cells.get(state, {})]

@@ -47,7 +47,7 @@ class AccessHost(Protocol):
 
 
 class QueueAccess:
-    """Of one broker: what `link.context.SessionContext` says about queues."""
+    """Of one broker: what `link.requests.QueueRequestsContext` says about queues."""
 
     def __init__(self, host: AccessHost) -> None:
         self._host = host

@@ -31,9 +31,9 @@ from bmqtwist.limits import GOING_ON_S, NEWCOMERS_BYTES_MAX, SLICES_S
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
 from bmqtwist.link.authentication import Authenticate, Outcome
-from bmqtwist.link.context import PeerContext
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.pace import SHARE_S, WAIT_S
+from bmqtwist.link.peer import PeerContext
 from bmqtwist.link.session import Session
 from bmqtwist.loop.error_isolation import Containment
 from bmqtwist.loop.performer import Performer
@@ -107,10 +107,11 @@ class Broker:
         self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
                                    extension.unauthenticated_connections_per_address_max,
                                    extension.connections_per_address_and_second_max)
-        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
+        self.event_bytes_max = configuration.extension.event_bytes_max  # of link.session.SessionContext
+        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.requests.QueueRequestsContext
         self._turn = Turn(self, self.output_bytes_max)
         self._access = access = QueueAccess(self)
-        self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of link.context.SessionContext
+        self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of the same
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
@@ -118,7 +119,7 @@ class Broker:
         self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
-        self.flush_later, self.write_now = self._turn.flush_later, self._turn.write_now  # of link.context.SessionContext
+        self.flush_later, self.write_now = self._turn.flush_later, self._turn.write_now  # of link.session.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
         self._throttles: Mapping[str, Throttle] = {
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
@@ -424,7 +425,7 @@ class Broker:
         """Do work of a queue that may take long, in this turn and those that follow."""
         self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
 
-    # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
+    # -- what sessions ask (link.negotiation.NegotiationContext) ----------------------------------------------------
 
     def worked(self) -> float:
         """Seconds this thread has worked so far."""
@@ -432,8 +433,7 @@ class Broker:
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
-        session = negotiation.accepted(self, peer, self.security.connection(peer), now,
-                                       self.configuration.extension.event_bytes_max)
+        session = negotiation.accepted(self, peer, self.security.connection(peer), now)
         self.sessions[session] = None
         self.newcomers.add(session)
         return session
@@ -441,8 +441,7 @@ class Broker:
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
         """A connection to another broker was made; `identity` introduces us."""
         provider = self.security.provider
-        session = negotiation.dialled(self, peer, self.security.connection(peer), now,
-                                      self.configuration.extension.event_bytes_max, identity, peers,
+        session = negotiation.dialled(self, peer, self.security.connection(peer), now, identity, peers,
                                       provider.credential if provider is not None else None)
         self.sessions[session] = None
         return session

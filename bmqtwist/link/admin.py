@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import State, row
+from bmqtwist.link.session import Session, SessionContext, SessionKind
+from bmqtwist.link.states import IGNORED, Lifecycle, State, row
+from bmqtwist.machine import to
 from bmqtwist.wire.schema import AdminCommandResponse
-
-ANSWERS = {
-    State.SERVING: row("on_unexpected", CONTROL="on_control", HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored",
-                       AUTHENTICATION="on_authentication"),
-}
 
 
 class AdminAnswer(NamedTuple):
@@ -25,21 +21,29 @@ class AdminAnswer(NamedTuple):
 AdminWork = Generator[None, None, AdminAnswer]  # a command that may take long pauses now and then before it is answered
 
 
+class AdminContext(SessionContext, Protocol):
+    """What the session of an administrator asks of the broker."""
+
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
+        """Run a command; the answer comes back as admin.answer(r_id, text)."""
+
+
 class AdminSession(SessionKind):
     """An administrator."""
 
-    __slots__ = ()
+    __slots__ = ("_commands",)
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session, ANSWERS, "#ADMCLIENT_UNEXPECTED_EVENT")
+    def __init__(self, session: Session, context: AdminContext) -> None:
+        super().__init__(session, LIFECYCLE, "#ADMCLIENT_UNEXPECTED_EVENT")
+        self._commands = context
 
-    def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """A command."""
         message = self.decode_control(buffer, specific, start, end)
         if message is None:
             return
         if message.choice == "adminCommand":
-            self.context.run_admin(self, message.r_id or 0, message.value.command)
+            self._commands.run_admin(self, message.r_id or 0, message.value.command)
         else:
             self.context.report.error(f"#ADMCLIENT_IMPROPER_BEHAVIOR {self.session.description}: unexpected control message "
                                       f"'{message.choice}'")
@@ -48,3 +52,12 @@ class AdminSession(SessionKind):
         """What a command printed."""
         if self.session.state is State.SERVING:
             self.session.answer(r_id, "adminCommandResponse", AdminCommandResponse(text))
+
+
+LIFECYCLE = Lifecycle({
+    State.SERVING: row(
+        to(AdminSession.on_unexpected), INVALID=to(AdminSession.on_invalid_packet), CONTROL=to(AdminSession.on_control),
+        HEARTBEAT_REQ=to(AdminSession.on_heartbeat), HEARTBEAT_RSP=IGNORED,
+        AUTHENTICATION=to(AdminSession.on_authentication, State.CLOSED), OUTCOME=to(AdminSession.perform, State.CLOSED),
+        ENDED=to(AdminSession.ended, State.CLOSED)),
+})

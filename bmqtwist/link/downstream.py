@@ -10,6 +10,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts, ReceiptLog
+from bmqtwist.link.requests import QueueRequestsContext
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
@@ -42,15 +43,16 @@ class DownstreamClient(ClientSession):
     is_broker = True
     __slots__ = ("tells_places", "receipts", "receipt_log", "_ahead", "_newest")
 
-    def __init__(self, session: Session, is_member: bool = False) -> None:
-        super().__init__(session)
-        self.is_member = is_member
+    def __init__(self, session: Session, context: QueueRequestsContext, is_member: bool = False) -> None:
+        super().__init__(session, context)
+        self.is_member = self.puts.ignores_unknown = is_member  # one that does not know that we are primary no longer
+        # keeps its PUTs
         self.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())
         self.receipts: ConfirmReceipts | None = None  # None: it does not want any
         self.receipt_log = ReceiptLog()
         self._ahead: dict[int, list[bytes]] = {}  # ACKs of this turn that count once their records are safe there
         self._newest: dict[int, Message] = {}  # the newest of these, by partition like them
-        self.makes_guids = True  # the first broker has made those that clients did not make
+        self.puts.makes_guids = True  # the first broker has made those that clients did not make
 
     def ended(self, crashed: bool) -> None:
         """The connection is over. That no consumer was lost with it costs no delivery attempt."""
@@ -109,11 +111,6 @@ class DownstreamClient(ClientSession):
         if self._ahead:
             self._seal_ahead()
 
-    def refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
-        """A PUT that cannot be taken. A member that has not heard yet that we are primary no longer keeps it."""
-        if handle is not None or not self.is_member:
-            super().refuse_put(handle, q_id, guid, size)
-
     def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         super()._take_confirms(buffer, position, end, step)
         if self.receipts is not None and end - position >= step:
@@ -126,7 +123,7 @@ class DownstreamClient(ClientSession):
     def leave(self, handle: Handle) -> None:
         """A queue is not led here any more: a member opens it again where it is."""
         del self.handles[handle.q_id]
-        self.close_id(handle.q_id)
+        self.requests.close_id(handle.q_id)
         drop_handle(handle, False, self.session.wall)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
@@ -145,7 +142,7 @@ class DownstreamClient(ClientSession):
         else:
             outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
 
-    def on_rejects(self, buffer: bytes, specific: int, position: int, end: int) -> None:
+    def on_rejects(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""
         wall = self.session.wall
         position, step = self.confirm_layout("Reject", buffer, position, end)

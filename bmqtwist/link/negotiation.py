@@ -1,63 +1,41 @@
 """Before it is known what a connection is used for: credentials and introductions.
 
 `accepted` makes the session of a connection that somebody made to us, `dialled` that of one that we made to another broker.
-Who is accepted, and as what, is for the broker to decide (`SessionContext.welcome`).
+Who is accepted, and as what, is for the broker to decide (`NegotiationContext.welcome`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import NEGOTIATION_VALUES_MAX
-from bmqtwist.link.admin import AdminSession
+from bmqtwist.link.admin import AdminContext, AdminSession
 from bmqtwist.link.authentication import Authentication, Credential, Effect
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.context import PeerContext, SessionContext
 from bmqtwist.link.credentials import Presenter
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.peer import PeerContext, PeerSession
+from bmqtwist.link.requests import QueueRequestsContext
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import State, row
+from bmqtwist.link.states import IGNORED, Lifecycle, State, row
+from bmqtwist.machine import to
 from bmqtwist.wire import control
 from bmqtwist.wire.control import NegotiationMessage, encoding_of
-from bmqtwist.wire.schema import ClientIdentity, ClientType
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 _HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
 _RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction, with the answer to our credential before it
 
-ANSWERS = {
-    State.NEGOTIATING: row("on_too_early", CONTROL="on_negotiation", AUTHENTICATION="on_authentication"),
-    State.HOLDING: row("on_held", AUTHENTICATION="on_authentication"),
-}
-DIALLED_ANSWERS = {
-    State.PRESENTING: row("on_too_early", AUTHENTICATION="on_judgement", HEARTBEAT_REQ="on_heartbeat",
-                          HEARTBEAT_RSP="on_ignored"),
-    State.DIALLING: row("on_too_early", CONTROL="on_response", HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored"),
-}
 
+class NegotiationContext(QueueRequestsContext, AdminContext, Protocol):
+    """What a negotiation asks of the broker, with all that the sessions ask that it leads to."""
 
-def accepted(context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> Session:
-    """The session of a connection from elsewhere; `guard` decides on its credentials."""
-    session = Session(context, peer, guard, now, event_bytes_max)
-    session.become(Negotiation(session), State.NEGOTIATING)
-    return session
+    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a negotiation; None = close without a word (the reason is logged)."""
 
-
-def dialled(context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int,
-            identity: ClientIdentity, peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
-    """The session of a connection that we have made to another broker: the first thing it sends is our identity, or our
-    `credential`, if we have one."""
-    session = Session(context, peer, guard, now, event_bytes_max)
-    guard.closed()  # it is the other side that asks for credentials
-    presenter = Presenter(credential) if credential is not None else None
-    kind = Dialling(session, peers, identity, presenter)
-    if presenter is None:
-        session.become(kind, State.DIALLING)
-        kind.introduce()
-    else:
-        session.become(kind, State.PRESENTING)
-        presenter.show(session)
-    return session
+    def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
+        """Who speaks with a broker that introduces itself so; None = it is turned away."""
 
 
 class Negotiating(SessionKind):
@@ -78,7 +56,7 @@ class Negotiating(SessionKind):
             return None
         return message
 
-    def on_too_early(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_too_early(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Anything but a negotiation first."""
         self.session.close("#UNEXPECTED_STATE %s: data before the negotiation", self.session.peer)
 
@@ -86,17 +64,18 @@ class Negotiating(SessionKind):
 class Negotiation(Negotiating):
     """Somebody has connected: who is it?"""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_broker", "_held")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session, ANSWERS, "")
+    def __init__(self, session: Session, context: NegotiationContext) -> None:
+        super().__init__(session, LIFECYCLE)
+        self._broker = context
         self._held: list[tuple[int, bytes, int, int, int]] = []
 
     def ended(self, crashed: bool) -> None:
         """It did not come to anything."""
         self._held.clear()
 
-    def on_negotiation(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_negotiation(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The first control message."""
         message = self.decode(buffer, specific, start, end, "clientIdentity")
         if message is not None:
@@ -109,26 +88,26 @@ class Negotiation(Negotiating):
         super().perform(effects)
         if session.guard.holding:
             if session.state is State.NEGOTIATING:
-                session.enter(State.HOLDING)
+                session.enter(State.HOLDING, "a credential is judged")
         elif self._held or session.state is State.HOLDING:
             if session.state is State.HOLDING:
-                session.enter(State.NEGOTIATING)
+                session.enter(State.NEGOTIATING, "the credential is good")
             held, self._held = self._held, []
             if held:
                 session.answer_kept(held)
 
-    def on_held(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_held(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Keep a frame until the credential was looked at."""
         if len(self._held) >= _HELD_FRAMES_MAX:
             self.session.close("#AUTHENTICATION %s: more than %d events before the answer", self.session.description,
                                _HELD_FRAMES_MAX)
             return
-        self._held.append((kind, buffer, specific, start, end))
+        self._held.append((event, buffer, specific, start, end))
 
     def proceed(self) -> None:
         """The credential is good: let the broker decide, and become what was asked for."""
         session = self.session
-        response = self.context.welcome(session, session.identity)
+        response = self._broker.welcome(session, session.identity)
         if response is None:
             session.close("#SESSION_NEGOTIATION %s: refused", session.description)
             return
@@ -138,41 +117,43 @@ class Negotiation(Negotiating):
             return
         session.negotiated()
         if session.identity.client_type == ClientType.E_TCPADMIN:
-            session.become(AdminSession(session), State.SERVING)
+            session.become(AdminSession(session, self._broker), State.SERVING, "an administrator")
         elif session.identity.client_type == ClientType.E_TCPBROKER:
-            peers = self.context.peers_for(session.identity)
+            peers = self._broker.peers_for(session.identity)
             if peers is not None:
-                peer = PeerSession(session, peers, dialled=False)
-                session.become(peer, State.SERVING)
+                peer = PeerSession(session, self._broker, peers, dialled=False)
+                session.become(peer, State.SERVING, "a broker")
                 peer.start()
         else:
-            session.become(ClientSession(session), State.SERVING)
+            session.become(ClientSession(session, self._broker), State.SERVING, "a client")
 
 
 class Dialling(Negotiating):
     """We have connected to another broker: does it take us?"""
 
-    __slots__ = ("_peers", "_identity", "_presenter")
+    __slots__ = ("_queues", "_peers", "_identity", "_presenter")
 
-    def __init__(self, session: Session, peers: PeerContext, identity: ClientIdentity, presenter: Presenter | None) -> None:
-        super().__init__(session, DIALLED_ANSWERS, "")
+    def __init__(self, session: Session, context: QueueRequestsContext, peers: PeerContext, identity: ClientIdentity,
+                 presenter: Presenter | None) -> None:
+        super().__init__(session, DIALLED_LIFECYCLE)
+        self._queues = context
         self._peers, self._identity, self._presenter = peers, identity, presenter
 
     def introduce(self) -> None:
         """Say who we are."""
         self.session.send(NegotiationMessage("clientIdentity", self._identity))
 
-    def on_judgement(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_judgement(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The answer to our credential."""
         session, presenter = self.session, self._presenter
         why = presenter.answered(buffer[start:end], specific, session.now) if presenter is not None else ""
         if why:
             session.close("#AUTHENTICATION %s: %s", session.peer, why)
             return
-        session.enter(State.DIALLING)
+        session.enter(State.DIALLING, "the credential is good")
         self.introduce()
 
-    def on_response(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_response(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The first control message."""
         session = self.session
         message = self.decode(buffer, specific, start, end, "brokerResponse")
@@ -183,8 +164,8 @@ class Dialling(Negotiating):
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
             return
         session.negotiated()
-        peer = PeerSession(session, self._peers, dialled=True, presenter=self._presenter)
-        session.become(peer, State.SERVING)
+        peer = PeerSession(session, self._queues, self._peers, dialled=True, presenter=self._presenter)
+        session.become(peer, State.SERVING, "a broker")
         peer.start()
 
     def tick(self, now: float) -> None:
@@ -197,3 +178,49 @@ class Dialling(Negotiating):
     def ended(self, crashed: bool) -> None:
         """It did not come to anything."""
         self._peers.not_connected(self.session)
+
+
+def accepted(context: NegotiationContext, peer: str, guard: Authentication, now: float) -> Session:
+    """The session of a connection from elsewhere; `guard` decides on its credentials."""
+    session = Session(context, peer, guard, now)
+    session.become(Negotiation(session, context), State.NEGOTIATING, "a connection is accepted")
+    return session
+
+
+def dialled(context: QueueRequestsContext, peer: str, guard: Authentication, now: float, identity: ClientIdentity,
+            peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
+    """The session of a connection that we have made to another broker: the first thing it sends is our identity, or our
+    `credential`, if we have one."""
+    session = Session(context, peer, guard, now)
+    guard.closed()  # it is the other side that asks for credentials
+    presenter = Presenter(credential) if credential is not None else None
+    kind = Dialling(session, context, peers, identity, presenter)
+    if presenter is None:
+        session.become(kind, State.DIALLING, "a connection is made")
+        kind.introduce()
+    else:
+        session.become(kind, State.PRESENTING, "a connection is made")
+        presenter.show(session)
+    return session
+
+
+LIFECYCLE = Lifecycle({
+    State.NEGOTIATING: row(
+        to(Negotiation.on_too_early, State.CLOSED), CONTROL=to(Negotiation.on_negotiation, State.HOLDING, State.SERVING),
+        AUTHENTICATION=to(Negotiation.on_authentication, State.HOLDING), OUTCOME=to(Negotiation.perform, State.CLOSED),
+        ENDED=to(Negotiation.ended, State.CLOSED)),
+    State.HOLDING: row(
+        to(Negotiation.on_held, State.CLOSED), AUTHENTICATION=to(Negotiation.on_authentication, State.CLOSED),
+        OUTCOME=to(Negotiation.perform, State.NEGOTIATING, State.SERVING, State.CLOSED),
+        ENDED=to(Negotiation.ended, State.CLOSED)),
+})
+DIALLED_LIFECYCLE = Lifecycle({
+    State.PRESENTING: row(
+        to(Dialling.on_too_early, State.CLOSED), AUTHENTICATION=to(Dialling.on_judgement, State.DIALLING, State.CLOSED),
+        HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
+        ENDED=to(Dialling.ended, State.CLOSED)),
+    State.DIALLING: row(
+        to(Dialling.on_too_early, State.CLOSED), CONTROL=to(Dialling.on_response, State.SERVING, State.CLOSED),
+        HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
+        ENDED=to(Dialling.ended, State.CLOSED)),
+})

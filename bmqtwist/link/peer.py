@@ -9,30 +9,25 @@ when the broker uses queues here for clients of its own (`link/downstream.py`), 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
-from bmqtwist.link import requests
-from bmqtwist.link.context import PeerContext
 from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.extensions import RELAY_EXTENSION
 from bmqtwist.link.receipts import ConfirmReceipts
-from bmqtwist.link.session import Session, SessionKind, Work
-from bmqtwist.link.states import State, row
+from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
+from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.states import IGNORED, Lifecycle, State, Work, row
 from bmqtwist.link.upbound import Upbound
+from bmqtwist.machine import to
 from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 EVENT_TYPES = {int(each): each for each in EventType}
-FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
+FRAMES = ("PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
           "REJECT", "REPLICATION_RECEIPT")  # event types that brokers send each other
-
-ANSWERS = {
-    State.SERVING: row("on_unexpected", **dict.fromkeys(FRAMES, "on_frame"), HEARTBEAT_REQ="on_heartbeat",
-                       HEARTBEAT_RSP="on_ignored", AUTHENTICATION="on_authentication"),
-    State.LEAVING: row("on_ignored"),
-}
-
 
 class PeerRole(Enum):
     """What another broker is to us; the value is its member of `heartbeats`."""
@@ -42,15 +37,38 @@ class PeerRole(Enum):
     UPSTREAM = "upstream_broker"
 
 
+class PeerContext(Protocol):
+    """Whoever speaks with the other brokers of one cluster."""
+
+    def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a broker that introduces itself; None = close without a word (the reason is logged)."""
+
+    def connected(self, peer: PeerSession) -> None:
+        """The negotiation with a broker has succeeded: `peer.send` works from now on."""
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """One event: its type, its type-specific byte, and what follows its header. What is wrong with it is told here."""
+
+    def disconnected(self, peer: PeerSession) -> None:
+        """The session of a broker is over."""
+
+    def not_connected(self, session: Session) -> None:
+        """A connection that we have made is over before the negotiation was."""
+
+    def stop(self) -> None:
+        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+
+
 class PeerSession(SessionKind):
     """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy. `presenter`:
     shows it our credential again."""
 
-    __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_peers", "_presenter")
+    __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_queues", "_peers", "_presenter")
 
-    def __init__(self, session: Session, peers: PeerContext, dialled: bool, presenter: Presenter | None = None) -> None:
-        super().__init__(session, ANSWERS, "#PEER_UNEXPECTED_EVENT")
-        self.dialled, self._peers, self._presenter = dialled, peers, presenter
+    def __init__(self, session: Session, context: QueueRequestsContext, peers: PeerContext, dialled: bool,
+                 presenter: Presenter | None = None) -> None:
+        super().__init__(session, LIFECYCLE, "#PEER_UNEXPECTED_EVENT")
+        self._queues, self.dialled, self._peers, self._presenter = context, dialled, peers, presenter
         self.role = PeerRole.MEMBER
         self.node_id = session.identity.cluster_node_id
         self.downstream: DownstreamClient | None = None
@@ -87,7 +105,7 @@ class PeerSession(SessionKind):
 
     def serve(self, receipts: ConfirmReceipts | None = None) -> DownstreamClient:
         """It may use queues here, and is told `receipts` of its CONFIRMs."""
-        self.downstream = client = DownstreamClient(self.session, self.role is PeerRole.MEMBER)
+        self.downstream = client = DownstreamClient(self.session, self._queues, self.role is PeerRole.MEMBER)
         client.receipts = receipts
         self.handles = client.handles
         return client
@@ -96,7 +114,6 @@ class PeerSession(SessionKind):
         """The session is over."""
         if self.downstream is not None:
             self.downstream.ended(crashed)
-            self.handles = {}
         self._peers.disconnected(self)
 
     def free(self) -> None:
@@ -114,10 +131,10 @@ class PeerSession(SessionKind):
         elif presenter is not None and now >= presenter.due:
             presenter.show(self.session)
 
-    def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_authentication(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """A credential of it, or what it thinks of ours."""
         if self._presenter is None:
-            super().on_authentication(buffer, specific, start, end)
+            super().on_authentication(event, buffer, specific, start, end)
             return
         session = self.session
         why = self._presenter.answered(buffer[start:end], specific, session.now)
@@ -145,25 +162,25 @@ class PeerSession(SessionKind):
         if self.downstream is not None:
             self.downstream.drained()
 
-    def on_frame(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
+    def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
         """An event: of its clients, or for the cluster. What a member asks for is told apart by whoever reads the rest."""
         client = self.downstream
         if client is not None:
-            if kind == EventType.PUT:
-                return client.on_puts(buffer, specific, start, end)
-            if kind == EventType.CONFIRM:
-                return client.on_confirms(buffer, specific, start, end)
-            if kind == EventType.REJECT:
-                client.on_rejects(buffer, specific, start, end)
+            if event == EventType.PUT:
+                return client.on_puts(event, buffer, specific, start, end)
+            if event == EventType.CONFIRM:
+                return client.on_confirms(event, buffer, specific, start, end)
+            if event == EventType.REJECT:
+                client.on_rejects(event, buffer, specific, start, end)
                 return None
-            if kind == EventType.CONTROL and self.role is not PeerRole.MEMBER:
+            if event == EventType.CONTROL and self.role is not PeerRole.MEMBER:
                 message = self.decode_control(buffer, specific, start, end)
                 if message is None:
                     return None
-                if requests.is_of_a_client(message):
-                    requests.handle(client, message)
+                if is_of_a_client(message):
+                    client.requests.handle(message)
                     return None
-        self._peers.received(self, EVENT_TYPES[kind], specific, buffer[start:end])
+        self._peers.received(self, EVENT_TYPES[event], specific, buffer[start:end])
         return None
 
     def send(self, event: bytes, hurry: bool = True) -> None:
@@ -178,3 +195,15 @@ class PeerSession(SessionKind):
                 session.flush()
             else:
                 session.flush_soon()
+
+
+LIFECYCLE = Lifecycle({
+    State.SERVING: row(
+        to(PeerSession.on_unexpected), INVALID=to(PeerSession.on_invalid_packet),
+        CONTROL=to(PeerSession.on_frame, State.LEAVING), **dict.fromkeys(FRAMES, to(PeerSession.on_frame, State.CLOSED)),
+        HEARTBEAT_REQ=to(PeerSession.on_heartbeat), HEARTBEAT_RSP=IGNORED,
+        AUTHENTICATION=to(PeerSession.on_authentication, State.CLOSED), OUTCOME=to(PeerSession.perform, State.CLOSED),
+        ENDED=to(PeerSession.ended, State.CLOSED)),
+    State.LEAVING: row(IGNORED, OUTCOME=to(PeerSession.perform, State.CLOSED),
+                       ENDED=to(PeerSession.ended, State.CLOSED)),
+})

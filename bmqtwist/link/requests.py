@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.errors import Category, Refused
-from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
-from bmqtwist.limits import EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
-from bmqtwist.link.pending import EARLY_PUT, Progress, Request
+from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, QueueUri, parse_uri
+from bmqtwist.limits import CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
+from bmqtwist.link.pending import EARLY_PUT, Pending, Progress, Request
+from bmqtwist.link.session import Session, SessionContext
 from bmqtwist.link.states import State
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.handles import OpenRequest, check_open, open_queue
-from bmqtwist.queue.mode import ROUTING_FLAGS, RoutingFlag
-from bmqtwist.queue.queue import ConsumerSpec, Handle, Matcher, Queue
+from bmqtwist.queue.mode import ROUTING_FEATURE, ROUTING_FLAGS, RoutingFlag
+from bmqtwist.queue.queue import Client, ConsumerSpec, Handle, Matcher, Queue
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (
@@ -37,53 +38,301 @@ from bmqtwist.wire.schema import (
 )
 from bmqtwist.wire.text import bracketed
 
-if TYPE_CHECKING:
-    from bmqtwist.link.client import ClientSession
+
+class QueueRequestsContext(SessionContext, Protocol):
+    """What a session of a client asks of the broker.
+
+    A request about a queue is answered by a call of `answer`: once, at once or in a later turn before its end. Nothing here
+    raises Refused. The session may be gone by then, or the request timed out: the answer is dropped then.
+    """
+
+    output_bytes_max: int  # that may wait for a client; 0 = any number
+
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
+                   answer: Callable[[Queue | Refused], None]) -> None:
+        """The queue of an open, created if need be."""
+
+    def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
+                        answer: Callable[[Refused | None], None]) -> None:
+        """Replace the subscriptions of one substream; None = done."""
+
+    def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
+                    answer: Callable[[bool | Refused], None]) -> None:
+        """Subtract counts from a handle; True = it is gone, False = something of it is left."""
+
+    def request_timeout(self, choice: str, domain: str) -> float:
+        """Seconds after which a request about a queue of a domain has failed."""
+
+    def unused(self, queue: Queue) -> None:
+        """A handle of the queue is gone, or did not come to be: perhaps nobody has the queue open now."""
+
+    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        """A queue raised what nobody expected; `disable`: it can go on no more."""
+
+    def make_guid(self) -> bytes:
+        """A GUID for a message of a client that makes none."""
+
+    def invalid_put(self, size: int) -> None:
+        """Book a PUT for a queue that nobody knows."""
+
+
+class Requester(Client, Protocol):
+    """The kind of session that the requests are of."""
+
+    def drop_handles(self, crashed: bool) -> None:
+        """Give up every handle, and every request for one."""
+
+    def stop_deliveries(self) -> None:
+        """The other side goes away and has asked for an answer."""
+
+    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
 
 
 _COMPILED_AT_ONCE = 64  # expressions, about 50 us each
 
 
-def handle_slowly(client: ClientSession, message: ControlMessage) -> Iterator[None]:
-    """Answer a long control message; what takes long is done before, in slices."""
-    matchers: dict[str, Matcher] = {}
-    if isinstance(message.value, ConfigureStream):
-        for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
-            text = subscription.expression.text
-            if subscription.expression.version and text and text not in matchers:
-                try:
-                    matchers[text] = compile_expression(text)
-                except ExpressionError:  # told when the request is dealt with
-                    break
-            if number % _COMPILED_AT_ONCE == 0:
-                yield
-    handle(client, message, matchers)
+class QueueRequests:
+    """The requests of one client about queues. `handles`: its queues by queue id; `pending`: requests without an answer;
+    `closed_ids`: queue ids given up on this connection, which no ACK may name any more."""
 
+    def __init__(self, client: Requester, session: Session, context: QueueRequestsContext,
+                 handles: dict[int, Handle]) -> None:
+        self.handles, self._session, self._context = handles, session, context
+        self._client = client
+        self.pending = Pending(self._begin, self._timeout, self._expire)
+        self.closed_ids: dict[int, None] = {}
+        self.recent = False  # a queue was opened or closed in this turn
+        self._closing_now: set[int] = set()  # closed in this turn
+        self._just_opened: list[tuple[str, float]] = []  # queues whose open is answered in this turn, and when it came
+        self._early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
+        group, member = ROUTING_FEATURE
+        self._reports_apps = member in session.features.get(group, ())  # that its domain does not know
 
-def handle(client: ClientSession, message: ControlMessage, matchers: Mapping[str, Matcher] | None = None) -> None:
-    """Answer one control message, or see that it is answered. `matchers`: expressions in it that are compiled already."""
-    client.context.report.info("%s: Received control message: %s", client.description, bracketed(message))
-    r_id, choice, value = message.r_id or 0, message.choice, message.value
-    if choice in _QUEUE_REQUESTS:
-        q_id = value.q_id if isinstance(value, ConfigureStream | ConfigureQueueStream) else value.handle_parameters.q_id
-        request = Request(r_id, choice, value, q_id, client.session.now)
-        request.matchers = matchers or {}
-        if client.pending.full:
-            refuse(client, request, Refused(Category.E_REFUSED, f"Too many requests wait for an answer (limit: "
-                                                                 f"{PENDING_REQUESTS_MAX})"))
+    def free(self) -> None:
+        """The connection is gone: let go of what refers to this."""
+        self.pending.free()
+        del self._client
+
+    def turn_over(self) -> None:
+        """The output of a turn is taken."""
+        self.recent = False
+        self._closing_now.clear()
+        for uri, arrived in self._just_opened:
+            took_ns = round((self._context.now - arrived) * 1e9)
+            self._context.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)",
+                                      self._session.description, uri, took_ns / 1000, took_ns)
+        self._just_opened.clear()
+
+    def close_id(self, q_id: int) -> None:
+        """A queue id was closed for good."""
+        self.closed_ids[q_id] = None
+        if len(self.closed_ids) > CLOSED_IDS_MAX:
+            del self.closed_ids[next(iter(self.closed_ids))]
+
+    def handle_slowly(self, message: ControlMessage) -> Iterator[None]:
+        """Answer a long control message; what takes long is done before, in slices."""
+        matchers: dict[str, Matcher] = {}
+        if isinstance(message.value, ConfigureStream):
+            for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
+                text = subscription.expression.text
+                if subscription.expression.version and text and text not in matchers:
+                    try:
+                        matchers[text] = compile_expression(text)
+                    except ExpressionError:  # told when the request is dealt with
+                        break
+                if number % _COMPILED_AT_ONCE == 0:
+                    yield
+        self.handle(message, matchers)
+
+    def handle(self, message: ControlMessage, matchers: Mapping[str, Matcher] | None = None) -> None:
+        """Answer one control message, now or later. `matchers`: expressions in it that are compiled already."""
+        self._context.report.info("%s: Received control message: %s", self._session.description, bracketed(message))
+        r_id, choice, value = message.r_id or 0, message.choice, message.value
+        if choice in _QUEUE_REQUESTS:
+            q_id = value.q_id if isinstance(value, ConfigureStream | ConfigureQueueStream) else value.handle_parameters.q_id
+            request = Request(r_id, choice, value, q_id, self._session.now)
+            request.matchers = matchers or {}
+            if self.pending.full:
+                self._refuse(request, Refused(Category.E_REFUSED, f"Too many requests wait for an answer (limit: "
+                                                                  f"{PENDING_REQUESTS_MAX})"))
+            else:
+                self.pending.add(request)
+        elif choice == "disconnect":
+            self._client.drop_handles(crashed=False)
+            self._session.enter(State.LEAVING, "disconnect")
+            self._session.answer(r_id, "disconnectResponse", DisconnectResponse())
+        elif choice == "clusterMessage" and value.choice == "stopRequest":
+            self._client.stop_deliveries()
+            self._session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse",
+                                                                        StopResponse(value.value.cluster_name)))
         else:
-            client.pending.add(request)
-    elif choice == "disconnect":
-        client.drop_handles(crashed=False)
-        client.session.enter(State.LEAVING)
-        client.session.answer(r_id, "disconnectResponse", DisconnectResponse())
-    elif choice == "clusterMessage" and value.choice == "stopRequest":
-        client.stop_deliveries()
-        client.session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse", StopResponse(value.value.cluster_name)))
-    else:
-        what = f"cluster message '{value.choice}'" if choice == "clusterMessage" else \
-            f"unexpected control message '{choice}'"
-        client.context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {client.description}: {what}")
+            what = f"cluster message '{value.choice}'" if choice == "clusterMessage" else \
+                f"unexpected control message '{choice}'"
+            self._context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {self._session.description}: {what}")
+
+    # -- what `pending` calls -----------------------------------------------------------------------------------------
+
+    def _begin(self, request: Request) -> None:
+        """Ask for what a request wants."""
+        if self._context.now > self._session.now:  # it had to wait
+            self._session.now, self._session.wall = self._context.now, self._context.wall(self._context.now)
+        try:
+            _QUEUE_REQUESTS[request.choice][0](self, request)
+        except Refused as refused:
+            self._refuse(request, refused)
+
+    def _timeout(self, request: Request) -> float:
+        """How many seconds a request may take."""
+        return self._context.request_timeout(request.choice, request.domain)
+
+    def _expire(self, request: Request) -> None:
+        """A request took too long."""
+        self._refuse(request, Refused(Category.E_TIMEOUT, "The request was not answered in time"))
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        """Answer a request with the reason why not."""
+        if request.choice == EARLY_PUT:  # its open took too long: it finds no queue now
+            self._put(request)
+            return
+        tag = _QUEUE_REQUESTS[request.choice][1]
+        self._context.report.warn(f"{tag} {self._session.description}: {refused.category.name} {refused.code} "
+                                  f"{refused.message}")
+        self._answer(request, "status", Status(refused.category, refused.code, refused.message))
+
+    def _answer(self, request: Request, choice: str, value: object) -> None:
+        self._session.answer(request.r_id, choice, value)
+        self.pending.over(request, self._context.now)
+
+    def put_early(self, q_id: int, message: bytes) -> bool:
+        """Keep a PUT message until the open of its queue id is answered; False = there is no room for it."""
+        self._early_put_bytes += len(message)
+        if self.pending.full or self._early_put_bytes > EARLY_PUT_BYTES_MAX:
+            return False
+        self.pending.add(Request(0, EARLY_PUT, message, q_id, self._session.now))
+        return True
+
+    def _put(self, request: Request) -> None:
+        self._early_put_bytes -= len(request.value)
+        self._client.post_late(request.value, lambda: self.pending.over(request, self._context.now))
+
+    # -- open ---------------------------------------------------------------------------------------------------------
+
+    def _open(self, request: Request) -> None:
+        context = self._context
+        if not context.serving:  # left for the broker that comes after: the SDK sends it again
+            self.pending.over(request, context.now)
+            return
+        asked = request.value.handle_parameters
+        parameters = _parameters(asked)
+        try:
+            uri = parse_uri(asked.uri)
+        except InvalidUri as error:
+            raise Refused(Category.E_REFUSED, str(error)) from None
+        check_open(parameters)
+        known = self.handles.get(request.q_id)
+        if known is not None and known.queue.uri != uri.canonical:
+            raise Refused(Category.E_INVALID_ARGUMENT, "queueId is already in use for a different queue", -1)
+        request.domain = uri.qualified_domain
+        context.find_queue(self._session, uri, parameters, partial(self._found, request, parameters))
+
+    def _found(self, request: Request, parameters: OpenRequest, found: Queue | Refused) -> None:
+        context = self._context
+        if isinstance(found, Refused):
+            if request.progress is not Progress.OVER:
+                self._refuse(request, found)
+            return
+        if request.progress is Progress.OVER or not context.serving:
+            context.unused(found)
+            self.pending.over(request, context.now)
+            return
+        try:
+            opened = open_queue(found, self._client, self.handles.get(request.q_id), parameters)
+        except Refused as refused:
+            self._refuse(request, refused)
+            return
+        self.handles[request.q_id] = opened
+        self.closed_ids.pop(request.q_id, None)
+        self._just_opened.append((found.uri, request.arrived))
+        self.recent = True
+        flags = ROUTING_FLAGS[found.mode]
+        app = found.apps.get(parameters.app_id or "")
+        if self._reports_apps and app is not None and not app.registered:
+            flags |= RoutingFlag.UNREGISTERED_APP
+        self._answer(request, "openQueueResponse", OpenQueueResponse(
+            request.value, RoutingConfiguration(flags), found.domain.settings.deduplication_ms))
+
+    # -- configure ----------------------------------------------------------------------------------------------------
+
+    def _known(self, request: Request, closing: str) -> Handle:
+        found = self.handles.get(request.q_id)
+        if found is None:
+            raise Refused(Category.E_UNKNOWN, closing if request.q_id in self._closing_now else "No queue with specified Id")
+        request.domain = found.queue.domain.name
+        return found
+
+    def _configure_stream(self, request: Request) -> None:
+        parameters = request.value.stream_parameters
+        self._configure(request, parameters.app_id, [
+            ConsumerSpec(subscription.s_id, subscription.expression.version, subscription.expression.text,
+                         consumer.consumer_priority, consumer.consumer_priority_count, consumer.max_unconfirmed_messages,
+                         consumer.max_unconfirmed_bytes, request.matchers.get(subscription.expression.text))
+            for subscription in parameters.subscriptions for consumer in subscription.consumers])
+
+    def _configure_queue_stream(self, request: Request) -> None:
+        parameters = request.value.stream_parameters
+        sub = parameters.sub_id_info
+        self._configure(request, sub.app_id if sub else DEFAULT_APP_ID, [
+            ConsumerSpec(sub.sub_id if sub else 0, 0, "", parameters.consumer_priority, parameters.consumer_priority_count,
+                         parameters.max_unconfirmed_messages, parameters.max_unconfirmed_bytes)])
+
+    def _configure(self, request: Request, app_id: str, consumers: list[ConsumerSpec]) -> None:
+        opened = self._known(request, "Unexpected configureQueue request")
+        self._context.configure_queue(self._session, opened, app_id, consumers, partial(self._configured, request))
+
+    def _configured(self, request: Request, refused: Refused | None) -> None:
+        if request.progress is Progress.OVER:
+            return
+        if refused is not None:
+            self._refuse(request, refused)
+        elif isinstance(request.value, ConfigureStream):
+            self._answer(request, "configureStreamResponse", ConfigureStreamResponse(request.value))
+        else:
+            self._answer(request, "configureQueueStreamResponse", ConfigureQueueStreamResponse(request.value))
+
+    # -- close --------------------------------------------------------------------------------------------------------
+
+    def _close(self, request: Request) -> None:
+        parameters = _parameters(request.value.handle_parameters)
+        if parameters.read_count <= 0 and parameters.write_count <= 0 and parameters.admin_count <= 0:
+            raise Refused(Category.E_INVALID_ARGUMENT, "At least one of [read|write|admin]Count must be > 0")
+        opened = self._known(request, "Duplicate closeQueue request")
+        self._context.close_queue(self._session, opened, parameters, request.value.is_final,
+                                  partial(self._closed, request, opened))
+
+    def _closed(self, request: Request, handle: Handle, gone: bool | Refused) -> None:
+        if gone is True and self.handles.get(request.q_id) is handle:  # even if it comes too late: the handle is gone
+            del self.handles[request.q_id]
+            self.close_id(request.q_id)
+            self._closing_now.add(request.q_id)
+            self.recent = True
+            self._session.outbox.drop_acks(request.q_id)
+            self._context.unused(handle.queue)
+        if request.progress is Progress.OVER:
+            return
+        if isinstance(gone, Refused):
+            self._refuse(request, gone)
+        else:
+            self._answer(request, "closeQueueResponse", CloseQueueResponse())
+
+
+_QUEUE_REQUESTS: dict[str, tuple[Callable[[QueueRequests, Request], None], str]] = {  # action, tag of a failure
+    EARLY_PUT: (QueueRequests._put, ""),
+    "openQueue": (QueueRequests._open, "#CLIENT_OPENQUEUE_FAILURE"),
+    "configureStream": (QueueRequests._configure_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),
+    "configureQueueStream": (QueueRequests._configure_queue_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),
+    "closeQueue": (QueueRequests._close, "#CLIENT_CLOSEQUEUE_FAILURE"),
+}
 
 
 def is_of_a_client(message: ControlMessage) -> bool:
@@ -92,187 +341,7 @@ def is_of_a_client(message: ControlMessage) -> bool:
         message.choice == "clusterMessage" and message.value.choice == "stopRequest")
 
 
-# -- what a session's pending requests call ----------------------------------------------------------------------------
-
-
-def begin(client: ClientSession, request: Request) -> None:
-    """Ask for what a request wants."""
-    if client.context.now > client.session.now:  # it had to wait
-        client.session.now, client.session.wall = client.context.now, client.context.wall(client.context.now)
-    try:
-        _QUEUE_REQUESTS[request.choice][0](client, request)
-    except Refused as refused:
-        refuse(client, request, refused)
-
-
-def timeout(client: ClientSession, request: Request) -> float:
-    """How many seconds a request may take."""
-    return client.context.request_timeout(request.choice, request.domain)
-
-
-def expire(client: ClientSession, request: Request) -> None:
-    """A request took too long."""
-    refuse(client, request, Refused(Category.E_TIMEOUT, "The request was not answered in time"))
-
-
-def refuse(client: ClientSession, request: Request, refused: Refused) -> None:
-    """Answer a request with the reason why not."""
-    if request.choice == EARLY_PUT:  # its open took too long: it finds no queue now
-        _put(client, request)
-        return
-    tag = _QUEUE_REQUESTS[request.choice][1]
-    client.context.report.warn(f"{tag} {client.description}: {refused.category.name} {refused.code} {refused.message}")
-    _answer(client, request, "status", Status(refused.category, refused.code, refused.message))
-
-
-def _answer(client: ClientSession, request: Request, choice: str, value: object) -> None:
-    client.session.answer(request.r_id, choice, value)
-    client.pending.over(request, client.context.now)
-
-
-def put_early(client: ClientSession, q_id: int, message: bytes) -> bool:
-    """Keep a PUT message until the open of its queue id is answered; False = there is no room for it."""
-    client.early_put_bytes += len(message)
-    if client.pending.full or client.early_put_bytes > EARLY_PUT_BYTES_MAX:
-        return False
-    client.pending.add(Request(0, EARLY_PUT, message, q_id, client.session.now))
-    return True
-
-
-def _put(client: ClientSession, request: Request) -> None:
-    client.early_put_bytes -= len(request.value)
-    client.post_late(request.value, lambda: client.pending.over(request, client.context.now))
-
-
-# -- open --------------------------------------------------------------------------------------------------------------
-
-
 def _parameters(parameters: QueueHandleParameters) -> OpenRequest:
     sub = parameters.sub_id_info
     return OpenRequest(parameters.q_id, sub.sub_id if sub else 0, sub.app_id if sub else None, parameters.flags,
                        parameters.read_count, parameters.write_count, parameters.admin_count)
-
-
-def _open(client: ClientSession, request: Request) -> None:
-    context = client.context
-    if not context.serving:  # left for the broker that comes after: the SDK sends it again
-        client.pending.over(request, context.now)
-        return
-    asked = request.value.handle_parameters
-    parameters = _parameters(asked)
-    try:
-        uri = parse_uri(asked.uri)
-    except InvalidUri as error:
-        raise Refused(Category.E_REFUSED, str(error)) from None
-    check_open(parameters)
-    known = client.handles.get(request.q_id)
-    if known is not None and known.queue.uri != uri.canonical:
-        raise Refused(Category.E_INVALID_ARGUMENT, "queueId is already in use for a different queue", -1)
-    request.domain = uri.qualified_domain
-    context.find_queue(client.session, uri, parameters, partial(_found, client, request, parameters))
-
-
-def _found(client: ClientSession, request: Request, parameters: OpenRequest, found: Queue | Refused) -> None:
-    context = client.context
-    if isinstance(found, Refused):
-        if request.progress is not Progress.OVER:
-            refuse(client, request, found)
-        return
-    if request.progress is Progress.OVER or not context.serving:
-        context.unused(found)
-        client.pending.over(request, context.now)
-        return
-    try:
-        opened = open_queue(found, client, client.handles.get(request.q_id), parameters)
-    except Refused as refused:
-        refuse(client, request, refused)
-        return
-    client.handles[request.q_id] = opened
-    client.closed_ids.pop(request.q_id, None)
-    client.just_opened.append((found.uri, request.arrived))
-    flags = ROUTING_FLAGS[found.mode]
-    app = found.apps.get(parameters.app_id or "")
-    if client.told_of_apps and app is not None and not app.registered:
-        flags |= RoutingFlag.UNREGISTERED_APP
-    _answer(client, request, "openQueueResponse", OpenQueueResponse(
-        request.value, RoutingConfiguration(flags), found.domain.settings.deduplication_ms))
-
-
-# -- configure ---------------------------------------------------------------------------------------------------------
-
-
-def _known(client: ClientSession, request: Request, closing: str) -> Handle:
-    found = client.handles.get(request.q_id)
-    if found is None:
-        raise Refused(Category.E_UNKNOWN, closing if request.q_id in client.closing_now else "No queue with specified Id")
-    request.domain = found.queue.domain.name
-    return found
-
-
-def _configure_stream(client: ClientSession, request: Request) -> None:
-    parameters = request.value.stream_parameters
-    _configure(client, request, parameters.app_id, [
-        ConsumerSpec(subscription.s_id, subscription.expression.version, subscription.expression.text,
-                     consumer.consumer_priority, consumer.consumer_priority_count, consumer.max_unconfirmed_messages,
-                     consumer.max_unconfirmed_bytes, request.matchers.get(subscription.expression.text))
-        for subscription in parameters.subscriptions for consumer in subscription.consumers])
-
-
-def _configure_queue_stream(client: ClientSession, request: Request) -> None:
-    parameters = request.value.stream_parameters
-    sub = parameters.sub_id_info
-    _configure(client, request, sub.app_id if sub else DEFAULT_APP_ID, [
-        ConsumerSpec(sub.sub_id if sub else 0, 0, "", parameters.consumer_priority, parameters.consumer_priority_count,
-                     parameters.max_unconfirmed_messages, parameters.max_unconfirmed_bytes)])
-
-
-def _configure(client: ClientSession, request: Request, app_id: str, consumers: list[ConsumerSpec]) -> None:
-    opened = _known(client, request, "Unexpected configureQueue request")
-    client.context.configure_queue(client.session, opened, app_id, consumers, partial(_configured, client, request))
-
-
-def _configured(client: ClientSession, request: Request, refused: Refused | None) -> None:
-    if request.progress is Progress.OVER:
-        return
-    if refused is not None:
-        refuse(client, request, refused)
-    elif isinstance(request.value, ConfigureStream):
-        _answer(client, request, "configureStreamResponse", ConfigureStreamResponse(request.value))
-    else:
-        _answer(client, request, "configureQueueStreamResponse", ConfigureQueueStreamResponse(request.value))
-
-
-# -- close -------------------------------------------------------------------------------------------------------------
-
-
-def _close(client: ClientSession, request: Request) -> None:
-    parameters = _parameters(request.value.handle_parameters)
-    if parameters.read_count <= 0 and parameters.write_count <= 0 and parameters.admin_count <= 0:
-        raise Refused(Category.E_INVALID_ARGUMENT, "At least one of [read|write|admin]Count must be > 0")
-    opened = _known(client, request, "Duplicate closeQueue request")
-    client.context.close_queue(client.session, opened, parameters, request.value.is_final,
-                                partial(_closed, client, request, opened))
-
-
-def _closed(client: ClientSession, request: Request, handle: Handle, gone: bool | Refused) -> None:
-    if gone is True and client.handles.get(request.q_id) is handle:  # even if it comes too late: the handle is gone
-        del client.handles[request.q_id]
-        client.close_id(request.q_id)
-        client.closing_now.add(request.q_id)
-        client.outbox.drop_acks(request.q_id)
-        client.context.unused(handle.queue)
-    if request.progress is Progress.OVER:
-        return
-    if isinstance(gone, Refused):
-        refuse(client, request, gone)
-    else:
-        _answer(client, request, "closeQueueResponse", CloseQueueResponse())
-
-
-_QUEUE_REQUESTS: dict[str, tuple[Callable[[ClientSession, Request], None], str]] = {  # action, tag of a failure
-    EARLY_PUT: (_put, ""),
-    "openQueue": (_open, "#CLIENT_OPENQUEUE_FAILURE"),
-    "configureStream": (_configure_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),
-    "configureQueueStream": (_configure_queue_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),
-    "closeQueue": (_close, "#CLIENT_CLOSEQUEUE_FAILURE"),
-}

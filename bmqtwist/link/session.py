@@ -8,7 +8,8 @@
 
 What the connection is used for is its kind: negotiation first (`link/negotiation.py`), then an application, an
 administrator or another broker (`link/client.py`, `admin.py`, `peer.py`). Each kind has a table of what it does with which
-event in which state (`link/states.py`). Nothing a peer sends raises out of `receive`.
+event in which state (`link/states.py`). Nothing a peer sends raises out of `receive`. What a session asks of the broker is
+`SessionContext`; a kind that asks for more has a protocol of its own.
 
 What a peer sends in one go may take long. Events are dealt with in slices (`SLICE_BYTES`, `SLICES_MAX`): what one turn may
 not take goes on in the next, and nothing behind it is looked at before.
@@ -16,10 +17,9 @@ not take goes on in the next, and nothing behind it is looked at before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Generator, Iterable
 from itertools import chain
-from typing import Final
+from typing import Final, Protocol, assert_never
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import PeerError
@@ -34,23 +34,21 @@ from bmqtwist.limits import (
     SLICES_MAX,
     SLICES_S,
 )
-from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
-from bmqtwist.link.context import SessionContext
+from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import IGNORED, TYPED, State
+from bmqtwist.link.states import Handler, Lifecycle, LinkEvent, State, Work
+from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.queue import Handle
-from bmqtwist.report import LineLimiter, shown
+from bmqtwist.report import LineLimiter, Report, shown
 from bmqtwist.steps import at_once
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
-from bmqtwist.wire.frames import FrameBuffer, Span
+from bmqtwist.wire.frames import FrameBuffer, Held, Span
 from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage, Status
-
-Work = Iterator[None]  # what is done in slices, one each time it is asked for the next
-Handler = Callable[[bytes, int, int, int], Work | None]  # deals with an event; or gives what has to be done in slices
 
 _OVER: Final = object()
 _CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
@@ -59,17 +57,60 @@ _EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
 _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 
 
+class SessionContext(Protocol):
+    """The broker as every session sees it."""
+
+    report: Report
+    now: float  # of this turn, seconds, monotonic
+    event_bytes_max: int  # of one event
+    newcomers: Newcomers  # connections that are not negotiated
+    held: Held  # incomplete events of all connections
+    input_bytes_max: int  # of them
+    serving: bool  # False: stopping, new opens are left for the broker that comes after
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
+    def worked(self) -> float:
+        """Seconds this thread has worked so far: to end in time what could take long."""
+
+    def go_on_later(self, session: Session) -> None:
+        """The session has begun what may not be done in one turn: nothing is read from it, and the next turn calls
+        session.go_on(...)."""
+
+    def flush_later(self, session: Session) -> None:
+        """The session has something to write at the end of the turn."""
+
+    def write_now(self) -> None:
+        """What is stored so far is written before the output of this turn."""
+
+    def flush_soon(self, session: Session) -> None:
+        """The session has something to write that may wait for a moment; `session.lingered` is called then."""
+
+    def share_a_turn(self, session: Session) -> None:
+        """The same, and it is called by the first turn after a shorter moment, if there is one."""
+
+    def too_much_held(self) -> None:
+        """More than `input_bytes_max` is held of incomplete events: the connection with the most of it is closed."""
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
+
+    def gone(self, session: Session) -> None:
+        """The session is closed; forget it."""
+
+
 class Session:
-    """One connection: its bytes, its state, its kind."""
+    """One connection: its bytes, its state, its kind. `transitions`: of its state."""
 
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
-                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
+                 "encoding_of_authentication", "lines", "frames", "transitions", "_handlers", "_held",
                  "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "heard_in", "unhurried", "holds_acks",
                  "outgoing", "_lingers", "_unflushed", "__weakref__")
 
-    def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
+    def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float) -> None:
         self.context, self.peer, self.guard = context, peer, guard
         self.description = peer
         self.identity = ClientIdentity()
@@ -97,10 +138,10 @@ class Session:
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
         self.kind: SessionKind = GONE
-        self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
+        self.transitions = TransitionLog()
+        self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self._held, self._held_max = context.held, context.input_bytes_max
-        self._event_bytes_max = event_bytes_max
-        self._answers: dict[int, Handler] = {}
+        self._handlers: list[Handler] = []  # of the kind in this state, by event type
         self._work: Work | None = None  # what was begun and is not done
         self._later: list[bytes] = []  # what has come meanwhile: no more than what was under way when reading stopped
         self._hung_up = False  # the channel is gone, what it brought is not dealt with yet
@@ -139,7 +180,7 @@ class Session:
             return
         for index in range(len(frames)):
             kind, specific, start, end = frames[index]
-            work = self._answers[kind](buffer, specific, start, end)
+            work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
             if work is not None:
                 self._begin(chain(work, self._walk(buffer, frames[index + 1:])))
                 return
@@ -149,7 +190,7 @@ class Session:
         """Deal with events in slices."""
         left = SLICE_BYTES
         for kind, specific, start, end in frames:
-            work = self._answers[kind](buffer, specific, start, end)
+            work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
             if work is not None:
                 yield from work
             left -= end - start + (_CONTROL_BYTES if kind == _CONTROL else SLICE_EVENT_BYTES)
@@ -239,35 +280,33 @@ class Session:
             self._hung_up = True
             return
         if self.state is not _CLOSED:
-            self.kind.ended(crashed=self.context.serving)
-            self.enter(State.CLOSED)
+            self._leave_state(self.context.serving, "the connection is lost")
         self.guard.closed()
         self._forget()
         self.outbox.take()
         self.context.gone(self)
         self.kind.free()
-        self.kind, self._answers = GONE, {}  # they refer to the session: without them it is freed at once
+        self.kind = GONE  # a kind refers to the session: without it, it is freed at once
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
         if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
-            self._end(crashed=self.context.serving)
+            self._end(self.context.serving, reason % args if args else reason)
 
     def cut_off(self, reason: str, *args: object) -> None:
         """Close because the other side does not read: the messages it could not take cost no delivery attempt."""
         if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
-            self._end(crashed=False)
+            self._end(False, reason % args if args else reason)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
         if self.state is not _CLOSED:
-            self._end(crashed=False)
+            self._end(False, "the broker goes away")
 
-    def _end(self, crashed: bool) -> None:
-        self.kind.ended(crashed)
-        self.enter(State.CLOSED)
+    def _end(self, crashed: bool, cause: str) -> None:
+        self._leave_state(crashed, cause)
         self.guard.closed()
         self.closing = True
         self._forget()
@@ -284,24 +323,30 @@ class Session:
     def negotiated(self) -> None:
         """It is known who is at the other end: whole events may come."""
         self.negotiated_at = self.now
-        self.frames.limit_bytes = self._event_bytes_max
+        self.frames.limit_bytes = self.context.event_bytes_max
         self.context.newcomers.remove(self)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def become(self, kind: SessionKind, state: State) -> None:
+    def become(self, kind: SessionKind, state: State, cause: str) -> None:
         """It is known what the connection is used for."""
+        before = self.kind
         self.kind = kind
-        self.enter(state)
+        self._enter(before, state, cause)
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: State, cause: str) -> None:
         """Change state: from now on events are answered by that row of the kind's table."""
-        self.state = state
-        kind = self.kind
-        row = IGNORED if state is State.CLOSED else kind.table[state]
-        self._answers = {
-            event: partial(getattr(kind, action), event) if action in TYPED else getattr(kind, action)
-            for event, action in row.items()}
+        self._enter(self.kind, state, cause)
+
+    def _enter(self, before: SessionKind, state: State, cause: str) -> None:
+        if before is not GONE:
+            before.lifecycle.check(self.state, state)
+        self.transitions.note(self.now, self.state.name, state.name, cause)
+        self.state, self._handlers = state, self.kind.lifecycle.rows[state]
+
+    def _leave_state(self, crashed: bool, cause: str) -> None:
+        self.kind.lifecycle.table[self.state][LinkEvent.ENDED].action(self.kind, crashed)
+        self.enter(State.CLOSED, cause)
 
     def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Deal with events that were kept back, before anything that has come behind them."""
@@ -342,14 +387,18 @@ class Session:
     def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
         """An authenticator has judged, on its own time."""
         self.now, self.wall = now, wall
-        self.kind.perform(self.guard.done(token, outcome, now))
+        self._perform(self.guard.done(token, outcome, now))
 
     def tick(self, now: float, wall: int) -> None:
         """Time has passed: requests and credentials may be over."""
         self.kind.tick(now)
         if self.guard.deadline is not None and now >= self.guard.deadline:
             self.now, self.wall = now, wall
-            self.kind.perform(self.guard.tick(now))
+            self._perform(self.guard.tick(now))
+
+    def _perform(self, effects: list[Effect]) -> None:
+        """Do what the authentication decided."""
+        self.kind.lifecycle.table[self.state][LinkEvent.OUTCOME].action(self.kind, effects)
 
     # -- output -----------------------------------------------------------------------------------------------------
 
@@ -398,10 +447,11 @@ class Session:
 class SessionKind:
     """What a connection is used for. Here is what all kinds have in common."""
 
-    __slots__ = ("session", "context", "table", "handles", "_unexpected_tag", "__weakref__")
+    __slots__ = ("session", "context", "lifecycle", "handles", "_unexpected_tag", "__weakref__")
 
-    def __init__(self, session: Session, table: Mapping[State, Mapping[int, str]], unexpected_tag: str) -> None:
-        self.session, self.context, self.table, self._unexpected_tag = session, session.context, table, unexpected_tag
+    def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
+        self.session, self.context, self.lifecycle = session, session.context, lifecycle
+        self._unexpected_tag = unexpected_tag  # of the log record of an event that this kind does not send
         self.handles: dict[int, Handle] = {}  # of queues, by queue id; none but for a client
 
     # -- what the session and the broker ask ------------------------------------------------------------------------
@@ -457,7 +507,7 @@ class SessionKind:
 
     # -- authentication ---------------------------------------------------------------------------------------------
 
-    def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_authentication(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """A credential, before the negotiation or again later."""
         session = self.session
         try:
@@ -483,18 +533,21 @@ class SessionKind:
         """Do what the authentication decided."""
         session = self.session
         for effect in effects:
-            if isinstance(effect, Answer):
-                session.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
-                    Status(effect.category, effect.code, effect.message), effect.lifetime_ms)),
-                    session.encoding_of_authentication)
-            elif isinstance(effect, Close):
-                session.close("#AUTHENTICATION %s: %s", session.description, effect.reason)
-            elif isinstance(effect, Drop):
-                session.context.report.info("%s: %s", session.description, effect.reason)
-            elif isinstance(effect, Authenticate):
-                session.context.authenticate(session, effect)
-            else:
-                self.proceed()
+            match effect:
+                case Answer():
+                    session.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
+                        Status(effect.category, effect.code, effect.message), effect.lifetime_ms)),
+                        session.encoding_of_authentication)
+                case Close():
+                    session.close("#AUTHENTICATION %s: %s", session.description, effect.reason)
+                case Drop():
+                    session.context.report.info("%s: %s", session.description, effect.reason)
+                case Authenticate():
+                    session.context.authenticate(session, effect)
+                case Proceed():
+                    self.proceed()
+                case _:
+                    assert_never(effect)
 
     def proceed(self) -> None:
         """The clientIdentity is accepted: only who negotiates has given one."""
@@ -523,20 +576,17 @@ class SessionKind:
             self.context.report.error("%s %s: %s", tag, self.session.description, why)
         return None
 
-    def on_heartbeat(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_heartbeat(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Answer a sign of life."""
         self.session.send_event(HEARTBEAT_RSP)
 
-    def on_ignored(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Nothing to do."""
-
-    def on_unexpected(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_unexpected(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event that this kind does not send."""
         session = self.session
         if session.lines.admits(session.now):
             self.context.report.error(f"{self._unexpected_tag} {session.description}: event of an unexpected type dropped")
 
-    def on_invalid_packet(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_invalid_packet(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event whose header made no sense."""
         session = self.session
         if session.lines.admits(session.now):
@@ -549,10 +599,7 @@ class Gone(SessionKind):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.handles = {}
-
-    def perform(self, effects: list[Effect]) -> None:
-        """Nobody is there to be answered."""
+        self.handles, self.lifecycle = {}, Lifecycle({})
 
 
 GONE = Gone()

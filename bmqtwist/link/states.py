@@ -1,19 +1,24 @@
-"""The life of a connection as tables: for every kind, state and type of event, what is done.
+"""Connection lifecycle: the states of a connection, and what it receives in them.
 
-Each kind of session (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table of the states it can be in;
-`table[state][event type]` names a method of the kind. Rows are total: they have a cell for every type a frame can have
-(6 bits), and one for frames whose header made no sense (DROPPED).
+Each kind of session (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`) of the
+states it can be in: for each type of event the action, a function of the kind, and the states it may lead to. An action may
+go on in slices (`Work`); its state changes come then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from typing import Any
 
+from bmqtwist import machine
+from bmqtwist.machine import Cell, IllegalTransition, table, to
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import DROPPED
 
 EVENT_TYPES = 64  # six bits
-TYPED = frozenset({"on_held", "on_frame"})  # methods that are told the type of the event, too
+Work = Iterator[None]  # what is done in slices, one each time it is asked for the next
+Handler = Callable[[Any, int, bytes, int, int, int], Work | None]  # kind, event type, buffer, type-specific byte, start, end
 
 
 class State(Enum):
@@ -28,12 +33,58 @@ class State(Enum):
     CLOSED = "closed"  # nothing is read any more
 
 
-def row(default: str, **cells: str) -> dict[int, str]:
-    """What is done with each type of event: `default`, unless named."""
-    made = dict.fromkeys(range(EVENT_TYPES), default)
-    made[DROPPED] = "on_invalid_packet" if default == "on_unexpected" else default
-    made.update((EventType[name], action) for name, action in cells.items())
-    return made
+class LinkEvent(Enum):
+    """What happens to a connection. The value of a frame is its event type."""
+
+    CONTROL = EventType.CONTROL.value
+    PUT = EventType.PUT.value
+    CONFIRM = EventType.CONFIRM.value
+    PUSH = EventType.PUSH.value
+    ACK = EventType.ACK.value
+    CLUSTER_STATE = EventType.CLUSTER_STATE.value
+    ELECTOR = EventType.ELECTOR.value
+    STORAGE = EventType.STORAGE.value
+    RECOVERY = EventType.RECOVERY.value
+    PARTITION_SYNC = EventType.PARTITION_SYNC.value
+    HEARTBEAT_REQ = EventType.HEARTBEAT_REQ.value
+    HEARTBEAT_RSP = EventType.HEARTBEAT_RSP.value
+    REJECT = EventType.REJECT.value
+    REPLICATION_RECEIPT = EventType.REPLICATION_RECEIPT.value
+    AUTHENTICATION = EventType.AUTHENTICATION.value
+    UNNAMED = EventType.UNDEFINED.value  # every event type without a name
+    INVALID = DROPPED  # a frame whose header makes no sense
+    OUTCOME = "the authentication has effects"  # action(kind, effects)
+    ENDED = "the connection is closed or lost"  # action(kind, crashed)
 
 
-IGNORED = row("on_ignored")  # of every kind when the connection is closed
+def ignore(kind: object, *arguments: object) -> None:
+    """Nothing to do."""
+
+
+Row = Mapping[LinkEvent, Cell[State]]
+IGNORED: Cell[State] = to(ignore)
+
+
+def row(default: Cell[State], **cells: Cell[State]) -> Row:
+    """The cells of one state: `default`, unless named."""
+    return {event: cells.get(event.name, default) for event in LinkEvent}
+
+
+class Lifecycle:
+    """The table of one kind of session. `rows`: its actions by state and event type; the last one is of invalid frames."""
+
+    __slots__ = ("table", "rows")
+
+    def __init__(self, cells: Mapping[State, Row]) -> None:
+        self.table = table([*cells, State.CLOSED], LinkEvent, {State.CLOSED: row(IGNORED), **cells})
+        self.rows: dict[State, list[Handler]] = {}
+        for state, made in self.table.items():
+            handlers = [made[LinkEvent.UNNAMED].action] * EVENT_TYPES
+            for kind in EventType:
+                handlers[kind] = made[LinkEvent(kind.value)].action
+            self.rows[state] = [*handlers, made[LinkEvent.INVALID].action]
+
+    def check(self, before: State, after: State) -> None:
+        """Compare a transition with the row of the state before; raises IllegalTransition when STRICT."""
+        if machine.STRICT and not any(after in cell.after for cell in self.table[before].values()):
+            raise IllegalTransition(f"{before.name} --> {after.name}")

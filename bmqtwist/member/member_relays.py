@@ -18,8 +18,8 @@ from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import HELD_ACK_EVENTS_MAX
-from bmqtwist.link import requests
 from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.requests import is_of_a_client
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
@@ -241,6 +241,5 @@ class MemberRelays:
 
     def control(self, peer: PeerSession, message: ControlMessage) -> None:
         """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
-        if (not self.relays.answered(peer, message) and requests.is_of_a_client(message)
-                and peer.downstream is not None):
-            requests.handle(peer.downstream, message)
+        if not self.relays.answered(peer, message) and is_of_a_client(message) and peer.downstream is not None:
+            peer.downstream.requests.handle(message)

@@ -80,7 +80,7 @@ class DownstreamHost(Protocol):
 
 
 class Downstreams:
-    """`link.context.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
+    """`link.peer.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
 
     def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
                  host: DownstreamHost) -> None:

@@ -62,7 +62,7 @@ class LinkUser(Protocol):
 
 
 class ClusterLinks:
-    """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
+    """`link.peer.PeerContext` of one cluster. `user` is set before `start`."""
 
     user: LinkUser
     receipts: ConfirmReceipts | None = None  # that the others are told of CONFIRMs
@@ -118,7 +118,7 @@ class ClusterLinks:
         """Whether a node can be spoken with."""
         return node_id in self._sessions
 
-    # -- link.context.PeerContext -----------------------------------------------------------------------------------
+    # -- link.peer.PeerContext -----------------------------------------------------------------------------------
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a broker that introduces itself."""

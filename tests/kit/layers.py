@@ -35,10 +35,6 @@ IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
 # checkers alone included.
 CIRCLES: dict[tuple[str, str], str] = {
-    ("link.context", "link.session"): "a session asks its context, which is told what session it is that asks",
-    ("link.context", "link.admin"): "as above: a command is answered by the session of an administrator",
-    ("link.context", "link.peer"): "as above: the cluster is told by which session of another broker an event came",
-    ("link.requests", "link.client"): "the session of an application in two files: events, and control requests",
     ("broker.turn", "broker.broker"): "a broker in two files: what happens in a turn, and all the rest",
     ("testing.connection", "testing.runner"): "a connection in memory has its broker run, which knows its connections",
 }

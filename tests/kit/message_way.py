@@ -31,7 +31,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("broker.broker", "Broker.received", "is the wall around the session"),
         Step("link.session", "Session.receive", "finds the frames, looks each up in the table of its kind"),
         Step("wire.frames", "FrameBuffer.receive", "cuts chunks into whole events"),
-        Step("link.client", "ClientSession.on_puts", "walks the PUTs, finds the handle by queue id"),
+        Step("link.puts", "PutReader.take", "walks the PUTs, finds the handle by queue id"),
         Step("queue.root", "RootQueue.post", "checks, deduplicates, meters"),
         Step("storage.partition", "Partition.append_message", "makes DATA and MESSAGE records; nothing is written yet"),
         Step("storage.state", "PartitionState.message", "applies the record: the message waits for its apps"),

@@ -15,7 +15,7 @@ REDIAL_S = 0.1
 
 
 class PeerDouble:
-    """`link.context.PeerContext` of one node, in all its lives. It dials the node at `dials`, whenever it is not
+    """`link.peer.PeerContext` of one node, in all its lives. It dials the node at `dials`, whenever it is not
     connected with it; whoever introduces himself as a broker is taken."""
 
     def __init__(self, node: SimulatedNode, dials: str = "") -> None:
@@ -61,7 +61,7 @@ class PeerDouble:
                               process_name=ours.node_name, pid=1, session_id=1, cluster_name=CLUSTER,
                               cluster_node_id=ours.node_id)
 
-    # -- link.context.PeerContext -----------------------------------------------------------------------------------
+    # -- link.peer.PeerContext -----------------------------------------------------------------------------------
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Everybody is welcome."""

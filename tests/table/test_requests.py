@@ -94,14 +94,14 @@ class Bench:
         assert isinstance(self.client.link, MemoryLink) and self.client.link.session is not None
         self.session: Session = self.client.link.session
         assert isinstance(self.session.kind, ClientSession)
-        self.requests = self.session.kind
+        self.requests = self.session.kind.requests
         self.later = Later(self.world)
         self.queue = self.world.broker.domains["d"].queues["q"]
         if kind != "openQueue":
             ask(self.client, "openQueue")
             self.answers()
         self.client.heard.clear()
-        self.requests.context = self.later
+        self.requests._context = self.later
 
     def answers(self) -> list[tuple[int, str]]:
         return answers(self.world, self.client)
@@ -304,7 +304,7 @@ def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path
 def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
     """A cluster that takes its time to make a queue: the domain cannot be removed meanwhile."""
     bench = Bench(tmp_path)
-    bench.requests.context = bench.world.broker
+    bench.requests._context = bench.world.broker
     seen: list[str] = []
     cluster = bench.world.broker.clusters[bench.queue.domain.cluster]
     original = cluster.create_queue
@@ -321,7 +321,7 @@ def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
 
 def test_an_open_that_is_refused_is_not_on_its_way_any_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.requests.context = bench.world.broker
+    bench.requests._context = bench.world.broker
     bench.queue.domain.max_queues = 1
     r_id = ask(bench.client, "openQueue", uri="bmq://d/new")
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.queue.domain.opening == 0

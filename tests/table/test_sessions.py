@@ -9,7 +9,7 @@ import pytest
 from kit import codec
 
 from bmqtwist.errors import Category
-from bmqtwist.link import admin, negotiation, peer, requests
+from bmqtwist.link import admin, negotiation, peer
 from bmqtwist.link import client as client_module
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Authentication, Credential, Granted
@@ -18,7 +18,8 @@ from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import EVENT_TYPES, IGNORED, State
+from bmqtwist.link.states import EVENT_TYPES, Lifecycle, LinkEvent, State, ignore
+from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import EventType
@@ -66,7 +67,7 @@ class Judge:
 class SessionContext:
     """The broker as a session sees it."""
 
-    serving, now, output_bytes_max = True, 0.0, 0
+    serving, now, output_bytes_max, event_bytes_max = True, 0.0, 0, 1 << 20
 
     def __init__(self) -> None:
         self.report = ListReport()
@@ -137,9 +138,9 @@ def session(kind: type[SessionKind], state: State, host: SessionContext | None =
     guard = Authentication({"SLOW": Judge()}, Credential("SLOW", b""))  # type: ignore[dict-item]
     if kind is Dialling:
         credential = (lambda: Credential("BASIC", b"node:secret")) if state is State.PRESENTING else None
-        made = dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others, credential)
+        made = dialled(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential)
     else:
-        made = accepted(context, "peer", guard, 0.0, 1 << 20)
+        made = accepted(context, "peer", guard, 0.0)
         identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": CLIENT_TYPES[kind].name, "processName": "task",
                     "pid": 1, "sessionId": 1, "hostName": "", "features": "", "clusterName": "c", "clusterNodeId": -1,
                     "sdkLanguage": "E_CPP", "userAgent": ""}
@@ -174,16 +175,42 @@ def frame(kind: int) -> bytes:
     return (8 + len(body)).to_bytes(4, "big") + bytes([0x40 | kind, 2, 0, 0]) + body
 
 
-ROWS = {Negotiation: negotiation.ANSWERS, Dialling: negotiation.DIALLED_ANSWERS, ClientSession: client_module.ANSWERS,
-        AdminSession: admin.ANSWERS, PeerSession: peer.ANSWERS}
+LIFECYCLES: dict[type[SessionKind], Lifecycle] = {
+    Negotiation: negotiation.LIFECYCLE, Dialling: negotiation.DIALLED_LIFECYCLE, ClientSession: client_module.LIFECYCLE,
+    AdminSession: admin.LIFECYCLE, PeerSession: peer.LIFECYCLE}
 
 
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("kind", LIFECYCLES)
 def test_the_table_of_a_kind_has_a_cell_for_everything(kind: type[SessionKind]) -> None:
-    assert {(kind, state) for state in (*ROWS[kind], State.CLOSED)} == {cell for cell in TABLE if cell[0] is kind}
-    for row in (*ROWS[kind].values(), IGNORED):
-        assert set(row) == set(EVENTS)
-        assert all(hasattr(kind, action) for action in row.values())
+    lifecycle = LIFECYCLES[kind]
+    assert {(kind, state) for state in lifecycle.table} == {cell for cell in TABLE if cell[0] is kind}
+    for state, row in lifecycle.table.items():
+        assert set(row) == set(LinkEvent)
+        assert all(cell.action in (ignore, getattr(kind, cell.action.__name__, None)) for cell in row.values())
+        assert len(lifecycle.rows[state]) == len(EVENTS)
+        for event in EVENTS:
+            named = LinkEvent(event) if event in {each.value for each in LinkEvent} else LinkEvent.UNNAMED
+            assert lifecycle.rows[state][event] is row[named].action
+
+
+@pytest.mark.parametrize("kind", LIFECYCLES)
+def test_a_transition_that_no_cell_of_the_row_names_is_refused(kind: type[SessionKind]) -> None:
+    """In tests and in the simulation (`machine.STRICT`)."""
+    for state, row in LIFECYCLES[kind].table.items():
+        for after in set(State):
+            if any(after in cell.after for cell in row.values()):
+                LIFECYCLES[kind].check(state, after)
+            else:
+                with pytest.raises(IllegalTransition):
+                    LIFECYCLES[kind].check(state, after)
+
+
+def test_transitions_are_kept_with_their_causes() -> None:
+    made, _ = session(ClientSession, State.LEAVING)
+    made.close("over: %s", "enough")
+    assert [(each.before, each.after, each.cause) for each in made.transitions.transitions] == [
+        ("CLOSED", "NEGOTIATING", "a connection is accepted"), ("NEGOTIATING", "HOLDING", "a credential is judged"),
+        ("HOLDING", "SERVING", "a client"), ("SERVING", "LEAVING", "disconnect"), ("LEAVING", "CLOSED", "over: enough")]
 
 
 def test_every_state_is_one_of_some_kind() -> None:
@@ -271,7 +298,7 @@ def presenting(credential: Callable[[], Credential]) -> tuple[Session, SessionCo
     host = SessionContext()
     context: Any = host
     guard = Authentication({}, None)
-    return dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others, credential), host
+    return dialled(context, "peer", guard, 0.0, ClientIdentity(), context.others, credential), host
 
 
 def test_a_credential_goes_before_the_introduction_and_again_before_it_ends() -> None:
@@ -318,7 +345,8 @@ def test_what_is_kept_is_bounded() -> None:
                                     "disconnectResponse", "adminCommand", "adminCommandResponse"])
 def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -> None:
     made, host = client()
-    requests.handle(made.kind, ControlMessage(1, choice, None))  # type: ignore[arg-type]
+    assert isinstance(made.kind, ClientSession)
+    made.kind.requests.handle(ControlMessage(1, choice, None))
     assert "unexpected control message" in host.report.lines[-1][1] and not made.take()
 
 

@@ -389,8 +389,8 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
     answers: list[int] = []
     monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
     with memory.storage_stalled():
-        memory.broker.run_admin(AdminSession(session), 1, "DOMAINS RECONFIGURE f")
-        memory.broker.run_admin(AdminSession(session), 2, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session, memory.broker), 1, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session, memory.broker), 2, "DOMAINS RECONFIGURE f")
         memory.run()
         assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
     assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])

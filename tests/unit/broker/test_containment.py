@@ -22,6 +22,7 @@ from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.authentication import Denied
 from bmqtwist.link.client import ClientSession
+from bmqtwist.link.puts import PutReader
 from bmqtwist.link.session import Session
 from bmqtwist.loop import error_isolation as containment
 from bmqtwist.queue import delivery as delivery_module
@@ -397,8 +398,7 @@ def test_a_timer_that_raises_is_told_and_the_broker_goes_on(world: MemoryWorld) 
 
 def test_bytes_that_raise_close_their_session_alone(world: MemoryWorld, monkeypatch: Any) -> None:
     clumsy, fine = world.producer(A, "clumsy"), world.producer(A, "fine")
-    Plant(monkeypatch, ClientSession, "on_puts", named("clumsy"))
-    Session.enter(clumsy.client.link.session, clumsy.client.link.session.state)  # type: ignore[attr-defined]
+    Plant(monkeypatch, PutReader, "take", lambda reader, *event: reader._session.description.startswith("clumsy"))
     clumsy.put(b"x")
     fine.put(b"y")
     assert fine.next_ack().status == 0 and is_closed(clumsy.client)

@@ -14,7 +14,7 @@ from kit.memory import MemoryWorld
 
 from bmqtwist import steps
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
-from bmqtwist.link import client
+from bmqtwist.link import puts
 from bmqtwist.link.client import ClientSession
 from bmqtwist.loop import scheduler as chores
 from bmqtwist.queue import delivery, handles, root
@@ -352,7 +352,7 @@ READERS = 30
 def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                    events: int) -> None:
     """400 small PUTs of one slice went to 1,000 readers of a broadcast queue in one turn of 0.8 s. All come, in order."""
-    monkeypatch.setattr(client, "REACH_MAX", 3 * READERS)
+    monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     memory.domain("d", "broadcast", in_memory=True)
     producer, readers = memory.producer(), [memory.consumer() for _ in range(READERS)]
     producer.put(b"first")
@@ -371,7 +371,7 @@ def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypa
 
 def test_a_put_to_very_many_apps_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is stored for 1,000 apps is released to each of them in one turn: there must not be too much of it."""
-    monkeypatch.setattr(client, "REACH_MAX", 3 * READERS)
+    monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     apps = tuple(f"a{number}" for number in range(READERS))
     memory.domain("d", "fanout", apps=apps)
     producer, last = memory.producer(), memory.consumer(app=apps[-1])

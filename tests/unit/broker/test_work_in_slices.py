@@ -25,7 +25,7 @@ from bmqtwist.limits import (
     TURN_EVALUATIONS_MAX,
     TURN_MESSAGES_MAX,
 )
-from bmqtwist.link import client as link_client
+from bmqtwist.link import puts
 from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.queue import Router
 from bmqtwist.queue.root import RootQueue
@@ -209,7 +209,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
 def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of 64 MiB took 30 ms at once. It is the one of what is stored."""
     producer, sizes = memory.producer(), list[int]()
-    for module in (link_client, compression):
+    for module in (puts, compression):
         monkeypatch.setattr(module, "crc32c", lambda data, crc=0: (sizes.append(len(data)), crc32c(data, crc))[1])
     producer.post(b"y" * (3 * INFLATE_STEP_BYTES + 7), compress=True, properties={"a": 1}, v2=False)
     stored, = memory.broker.domains["d"].queues["q"].messages.values()

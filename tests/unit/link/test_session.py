@@ -13,8 +13,7 @@ from kit.memory import MemoryWorld
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
-from bmqtwist.link import client as client_session
-from bmqtwist.link import requests
+from bmqtwist.link import puts, requests
 from bmqtwist.link.session import Session
 from bmqtwist.queue import window
 
@@ -117,7 +116,7 @@ def test_a_put_that_is_damaged_is_refused_and_not_stored(memory: MemoryWorld, sh
 
 def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWorld,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_session, "APPLICATION_DATA_BYTES_MAX", 1000)
+    monkeypatch.setattr(puts, "APPLICATION_DATA_BYTES_MAX", 1000)
     producer = memory.producer()
     assert producer.status_of(bytes(1000)) == 0
     assert producer.status_of(bytes(1001)) == 5
@@ -319,7 +318,7 @@ def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_stat
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}}, {}])
 def test_the_options_of_a_message_count_towards_its_size_after_inflation(memory: MemoryWorld, shape: dict[str, Any],
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_session, "APPLICATION_DATA_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(puts, "APPLICATION_DATA_BYTES_MAX", 1 << 20)
     producer, option = memory.producer(), bytes([0x08, 0, 1, 0]) + bytes(1020)
     data = bytes((1 << 20) - 512)
     assert producer.status_of(data, compress=True, options=option, **shape) not in (0, None)

@@ -1,0 +1,225 @@
+"""PUT events of one client: their messages are checked, inflated where that is needed, and posted at their queues.
+
+The messages of a large event are taken in slices, and so are those that take long to inflate or go to very many apps or
+consumers. A PUT that follows an open which is not answered yet waits in the line of its queue id (`link/requests.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bmqtwist.errors import AckStatus, PeerError
+from bmqtwist.ids import NULL_GUID
+from bmqtwist.limits import (
+    APPLICATION_DATA_BYTES_MAX,
+    EARLY_PUT_BYTES_MAX,
+    INFLATE_STEP_BYTES,
+    PUT_OPTIONS_BYTES_MAX,
+    REACH_MAX,
+    SLICE_BYTES,
+)
+from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
+from bmqtwist.link.session import Session
+from bmqtwist.link.states import Work
+from bmqtwist.queue.queue import FLAG_WRITE, Handle, Put
+from bmqtwist.storage.message import Message
+from bmqtwist.wire import application_data
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.compression import Inflation, TooLarge
+from bmqtwist.wire.fast import ACK_REQUESTED, MESSAGE_PROPERTIES
+from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
+
+_NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
+_crc32c: Final = crc32c
+
+
+class PutReader:
+    """Takes the PUT events of one client. `unacked`: GUIDs of PUTs that wait for their ACK, and the handle it is for;
+    `ignores_unknown`: a PUT for a queue id that is not open is dropped without an answer."""
+
+    __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_context", "_requests", "_handles", "_late",
+                 "_inflating", "_reached")
+
+    def __init__(self, session: Session, context: QueueRequestsContext, requests: QueueRequests,
+                 handles: dict[int, Handle]) -> None:
+        self._session, self._context, self._requests, self._handles = session, context, requests, handles
+        self.makes_guids, self.ignores_unknown = session.makes_guids, False
+        self.unacked: dict[bytes, Handle] = {}
+        self._late = False  # PUTs whose queue was not open yet are taken now
+        self._reached = 0  # apps or consumers that PUTs went to since the last pause
+        self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
+
+    def take(self, buffer: bytes, position: int, end: int) -> Work | None:
+        """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
+        if position >= end:
+            self._corrupted(NO_MESSAGES)
+        if end - position <= SLICE_BYTES:
+            position = self._take_whole(buffer, position, end, end)
+        return None if position >= end and self._reached <= REACH_MAX else self._in_slices(buffer, position, end)
+
+    def _in_slices(self, buffer: bytes, position: int, end: int) -> Work:
+        if self._reached > REACH_MAX:
+            self._reached = 0
+            yield
+        while position < end:
+            yield from self._inflate(buffer, position)
+            began = position
+            position = self._take_whole(buffer, position, end, min(end, position + SLICE_BYTES))
+            if position != began:
+                self._inflating.pop((id(buffer), began), None)
+            self._reached = 0
+            yield
+
+    def _take_whole(self, buffer: bytes, start: int, end: int, until: int) -> int:
+        """Take the messages that begin before `until`; where the next one begins, or the end if there is none. It stops
+        before one that takes more than a step to inflate, and behind what made up a step, or went to very many."""
+        try:
+            return self._take(buffer, start, end, until)
+        except MessageError as error:
+            self._corrupted(error.code)
+            return end
+
+    def _take(self, buffer: bytes, start: int, end: int, until: int) -> int:
+        handles, now, wall, inflated = self._handles, self._session.now, self._session.wall, 0
+        while start < until:
+            q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop = put_at(buffer, start, end)
+            begin, start = start, stop
+            handle = handles.get(q_id)
+            if handle is None or not handle.flags & FLAG_WRITE:
+                if not self._refuse_unopened(handle, q_id, guid, len(payload), buffer, begin, stop):
+                    return end
+                continue
+            wants_ack, correlation_id = bool(flags & ACK_REQUESTED), 0
+            if self.makes_guids:
+                if guid == _NULL_GUID:
+                    handle.queue.stats.nack_msgs += 1
+                    self._refuse(handle, guid, 0, "PUT message without a GUID")
+                    continue
+            else:
+                correlation_id = int.from_bytes(guid[1:4], "big")
+                wants_ack = wants_ack or correlation_id != 0
+                guid = self._context.make_guid()
+            size = len(payload)
+            computed: int = _crc32c(payload)
+            if (size > APPLICATION_DATA_BYTES_MAX or computed != crc or options and (
+                    len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
+                self._refuse(handle, guid, correlation_id, "PUT message that is too large or does not match its CRC32-C")
+                continue
+            has_properties = bool(flags & MESSAGE_PROPERTIES)
+            if compression:
+                key = (id(buffer), begin)
+                try:
+                    inflation = self._inflating.pop(key, None) or application_data.inflation(
+                        payload, has_properties, schema_id, APPLICATION_DATA_BYTES_MAX - len(options))
+                    if inflation is not None:
+                        if not inflation.step():
+                            self._inflating[key] = inflation
+                            return begin
+                        inflated += inflation.bytes
+                        if inflated > INFLATE_STEP_BYTES:
+                            until = start
+                        plain = inflation.data()
+                        if inflation.keeps:
+                            payload, crc, compression = plain, inflation.crc, 0
+                except TooLarge:
+                    self._refuse(handle, guid, correlation_id,
+                                 f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes")
+                    continue
+                except PeerError:
+                    pass  # stored as it came; only subscriptions and conversions notice
+            self._post(handle, Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall), size,
+                       correlation_id, wants_ack)
+            self._reached = reached = self._reached + handle.queue.reach
+            if reached > REACH_MAX:
+                until = start
+        return start
+
+    def _post(self, handle: Handle, message: Message, size: int, correlation_id: int, wants_ack: bool) -> None:
+        guid, session, unacked, queue = message.guid, self._session, self.unacked, handle.queue
+        if wants_ack:
+            if unacked.get(guid) is handle:
+                if session.lines.admits(session.now):
+                    self._context.report.warn(f"#UNACKED_PUT_GUID_COLLISION {session.description}: GUID "
+                                              f"[{guid.hex().upper()}], queue '{queue.uri}'")
+                wants_ack = False
+            else:
+                unacked[guid] = handle
+        stats = session.stats
+        stats.put_msgs += 1
+        stats.put_bytes += size
+        try:
+            refused = queue.post(Put(handle, message, correlation_id, wants_ack), session.now, session.wall)
+        except Exception:
+            queue.forget_post(guid)
+            raise
+        if refused:
+            handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
+
+    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
+        if self._take_late(message):
+            done()
+        else:
+            self._session.do_first(self._late_in_slices(message, done))
+
+    def _take_late(self, message: bytes) -> bool:
+        self._late = True
+        try:
+            return self._take_whole(message, 0, len(message), len(message)) >= len(message)
+        finally:
+            self._late = False
+
+    def _late_in_slices(self, message: bytes, done: Callable[[], None]) -> Work:
+        yield from self._inflate(message, 0)
+        while not self._take_late(message):
+            yield
+        done()
+
+    def _inflate(self, buffer: bytes, position: int) -> Work:
+        """Inflate the message at a position, if that was begun."""
+        inflation = self._inflating.get((id(buffer), position))
+        while inflation is not None and not inflation.step():
+            yield
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse_unopened(self, handle: Handle | None, q_id: int, guid: bytes, size: int, buffer: bytes, begin: int,
+                         stop: int) -> bool:
+        """A PUT for a queue that is not open, or not for writing: it waits for its open, or is refused. False: the session
+        is closed."""
+        session, requests = self._session, self._requests
+        if requests.pending.count and not self._late and requests.pending.in_line(q_id):
+            if requests.put_early(q_id, buffer[begin:stop]):
+                return True
+            session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered (limit: %d bytes)",
+                          session.description, EARLY_PUT_BYTES_MAX)
+            return False
+        if handle is None and self.ignores_unknown:
+            return True
+        self._context.invalid_put(size)
+        self._log_invalid("PUT message for queue with unknown Id" if handle is None else
+                          "PUT message for queue not opened in WRITE mode by the client", q_id)
+        session.stats.nack_msgs += 1
+        if q_id not in requests.closed_ids:  # an ACK after the final close kills official clients
+            correlation_id = 0
+            if not self.makes_guids:
+                correlation_id, guid = int.from_bytes(guid[1:4], "big"), NULL_GUID
+            session.outbox.ack(q_id, guid, correlation_id, AckStatus.UNKNOWN)
+            session.flush()
+        return True
+
+    def _refuse(self, handle: Handle, guid: bytes, correlation_id: int, what: str) -> None:
+        self._log_invalid(what, handle.q_id)
+        handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+
+    def _log_invalid(self, what: str, q_id: int) -> None:
+        session = self._session
+        if session.lines.admits(session.now):
+            self._context.report.warn(f"#CLIENT_INVALID_PUT {session.description}: {what} "
+                                      f"([ qId = {q_id} subId = DEFAULT ])")
+
+    def _corrupted(self, code: int) -> None:
+        session = self._session
+        if session.lines.admits(session.now):
+            self._context.report.warn(f"#CORRUPTED_EVENT {session.description}: Invalid Put event [rc: {code}]")
