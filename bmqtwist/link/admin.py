@@ -21,7 +21,7 @@ class AdminAnswer(NamedTuple):
 AdminWork = Generator[None, None, AdminAnswer]  # a command that may take long pauses now and then before it is answered
 
 
-class AdminContext(SessionContext, Protocol):
+class CommandContext(SessionContext, Protocol):
     """What the session of an administrator asks of the broker."""
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
@@ -33,7 +33,7 @@ class AdminSession(SessionKind):
 
     __slots__ = ("_commands",)
 
-    def __init__(self, session: Session, context: AdminContext) -> None:
+    def __init__(self, session: Session, context: CommandContext) -> None:
         super().__init__(session, LIFECYCLE, "#ADMCLIENT_UNEXPECTED_EVENT")
         self._commands = context
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import NEGOTIATION_VALUES_MAX
-from bmqtwist.link.admin import AdminContext, AdminSession
+from bmqtwist.link.admin import AdminSession, CommandContext
 from bmqtwist.link.authentication import Authentication, Credential, Effect
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.credentials import Presenter
@@ -28,7 +28,7 @@ _HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
 _RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction, with the answer to our credential before it
 
 
-class NegotiationContext(QueueRequestsContext, AdminContext, Protocol):
+class NegotiationContext(QueueRequestsContext, CommandContext, Protocol):
     """What a negotiation asks of the broker, with all that the sessions ask that it leads to."""
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
