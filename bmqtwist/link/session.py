@@ -38,7 +38,7 @@ from bmqtwist.link.authentication import Answer, Authenticate, Authentication, C
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import Handler, Lifecycle, LinkEvent, State, Work
+from bmqtwist.link.states import Handler, Lifecycle, SessionEvent, State, Work
 from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.queue import Handle
@@ -345,7 +345,7 @@ class Session:
         self.state, self._handlers = state, self.kind.lifecycle.rows[state]
 
     def _leave_state(self, crashed: bool, cause: str) -> None:
-        self.kind.lifecycle.table[self.state][LinkEvent.ENDED].action(self.kind, crashed)
+        self.kind.lifecycle.table[self.state][SessionEvent.ENDED].action(self.kind, crashed)
         self.enter(State.CLOSED, cause)
 
     def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
@@ -398,7 +398,7 @@ class Session:
 
     def _perform(self, effects: list[Effect]) -> None:
         """Do what the authentication decided."""
-        self.kind.lifecycle.table[self.state][LinkEvent.OUTCOME].action(self.kind, effects)
+        self.kind.lifecycle.table[self.state][SessionEvent.OUTCOME].action(self.kind, effects)
 
     # -- output -----------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class State(Enum):
     CLOSED = "closed"  # nothing is read any more
 
 
-class LinkEvent(Enum):
+class SessionEvent(Enum):
     """What happens to a connection. The value of a frame is its event type."""
 
     CONTROL = EventType.CONTROL.value
@@ -61,13 +61,13 @@ def ignore(kind: object, *arguments: object) -> None:
     """Nothing to do."""
 
 
-Row = Mapping[LinkEvent, Cell[State]]
+Row = Mapping[SessionEvent, Cell[State]]
 IGNORED: Cell[State] = to(ignore)
 
 
 def row(default: Cell[State], **cells: Cell[State]) -> Row:
     """The cells of one state: `default`, unless named."""
-    return {event: cells.get(event.name, default) for event in LinkEvent}
+    return {event: cells.get(event.name, default) for event in SessionEvent}
 
 
 class Lifecycle:
@@ -76,13 +76,13 @@ class Lifecycle:
     __slots__ = ("table", "rows")
 
     def __init__(self, cells: Mapping[State, Row]) -> None:
-        self.table = table([*cells, State.CLOSED], LinkEvent, {State.CLOSED: row(IGNORED), **cells})
+        self.table = table([*cells, State.CLOSED], SessionEvent, {State.CLOSED: row(IGNORED), **cells})
         self.rows: dict[State, list[Handler]] = {}
         for state, made in self.table.items():
-            handlers = [made[LinkEvent.UNNAMED].action] * EVENT_TYPES
+            handlers = [made[SessionEvent.UNNAMED].action] * EVENT_TYPES
             for kind in EventType:
-                handlers[kind] = made[LinkEvent(kind.value)].action
-            self.rows[state] = [*handlers, made[LinkEvent.INVALID].action]
+                handlers[kind] = made[SessionEvent(kind.value)].action
+            self.rows[state] = [*handlers, made[SessionEvent.INVALID].action]
 
     def check(self, before: State, after: State) -> None:
         """Compare a transition with the row of the state before; raises IllegalTransition when STRICT."""

@@ -18,7 +18,7 @@ from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import EVENT_TYPES, Lifecycle, LinkEvent, State, ignore
+from bmqtwist.link.states import EVENT_TYPES, Lifecycle, SessionEvent, State, ignore
 from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
@@ -185,11 +185,11 @@ def test_the_table_of_a_kind_has_a_cell_for_everything(kind: type[SessionKind]) 
     lifecycle = LIFECYCLES[kind]
     assert {(kind, state) for state in lifecycle.table} == {cell for cell in TABLE if cell[0] is kind}
     for state, row in lifecycle.table.items():
-        assert set(row) == set(LinkEvent)
+        assert set(row) == set(SessionEvent)
         assert all(cell.action in (ignore, getattr(kind, cell.action.__name__, None)) for cell in row.values())
         assert len(lifecycle.rows[state]) == len(EVENTS)
         for event in EVENTS:
-            named = LinkEvent(event) if event in {each.value for each in LinkEvent} else LinkEvent.UNNAMED
+            named = SessionEvent(event) if event in {each.value for each in SessionEvent} else SessionEvent.UNNAMED
             assert lifecycle.rows[state][event] is row[named].action
 
 
