@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CONFIG ?= etc
 CONSOLE_PORT ?= 30115
 PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
-WORKERS ?= 3
+WORKERS ?= 4
 SEEDS ?= 20
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 # Whether brokers are compiled: where there is a compiler and what it needs of this Python. COMPILED=no goes without.
@@ -16,6 +16,10 @@ COMPILED ?= $(shell command -v $(CC) >/dev/null && $(PYTHON) -c 'import os, sysc
 IF_COMPILED = $(if $(filter yes,$(COMPILED)),$(1),$(2))
 MINUTES ?= 10
 HOURS ?= 24
+
+# Tests that are about broker processes with the hot path in them.
+PROCESSES := $(sort $(wildcard tests/integration/test_cluster_*.py tests/integration/test_*_processes.py) \
+    tests/integration/test_sdk.py tests/integration/test_sdk_restarts.py)
 
 .PHONY: help run cluster demo browser test suite test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
 
@@ -80,13 +84,14 @@ $(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
 	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
 
-# The hot modules are compiled while the suite runs.
+# The hot modules are compiled while the suite runs. What needs broker processes with the hot path in them runs once: with
+# compiled ones, if that is possible here.
 test: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(MAKE) -j2 suite $(call IF_COMPILED,$(FAST)/.installed-1)
 	$(call IF_COMPILED,$(MAKE) test-fast)
 
 suite:
-	$(PYTEST) -n $(WORKERS) --durations=20 $(TEST)
+	$(PYTEST) -n $(WORKERS) --durations=20 $(call IF_COMPILED,--memory-only $(addprefix --ignore=,$(PROCESSES))) $(TEST)
 
 conformance: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(PYTEST) -q -n $(WORKERS) --conformance --tb=line
@@ -143,9 +148,8 @@ wheels:
 
 # The scenarios against the compiled broker, without those of the start and of client libraries, which are not compiled. Other
 # tests use stand-ins that it does not take.
-SCENARIOS := $(patsubst tests/%,%,$(sort $(filter-out %_startup.py,$(wildcard tests/integration/test_checklist_*.py)) \
-    $(wildcard tests/integration/test_cluster_*.py tests/integration/test_*_processes.py tests/property/test_storage.py \
-    tests/property/test_wire.py) $(addprefix tests/integration/test_,sdk.py sdk_restarts.py session_order.py)))
+SCENARIOS := $(patsubst tests/%,%,$(filter-out %_startup.py,$(wildcard tests/integration/test_checklist_*.py)) $(PROCESSES) \
+    tests/integration/test_session_order.py tests/property/test_storage.py tests/property/test_wire.py)
 
 test-fast: $(FAST)/.installed-1
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --durations=20 $(SCENARIOS)

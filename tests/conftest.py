@@ -36,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bmqtwist")
     group.addoption("--conformance", action="store_true", help="list the specification items no passing test proves")
     group.addoption("--seeds", type=int, default=0, metavar="N", help="run seeded tests with N fresh seeds each")
+    group.addoption("--memory-only", action="store_true", help="scenarios marked `real` in memory alone: `make test` runs "
+                    "them with a compiled broker process afterwards")
     group.addoption("--note-durations", action="store_true", help="write tests/durations.json anew")
 
 
@@ -66,7 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" not in metafunc.fixturenames:
         return
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
-    kinds = ["process"] if "only_real" in marks else ["memory", "process"] if "real" in marks else ["memory"]
+    is_real = "real" in marks and not metafunc.config.getoption("memory_only")
+    kinds = ["process"] if "only_real" in marks else ["memory", "process"] if is_real else ["memory"]
     metafunc.parametrize("world", kinds, indirect=True)
 
 
