@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmqtwist.admin.results import ListedMessage, Purged, PurgeReport, QueueContents, Transitions
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
-from bmqtwist.view import snapshots
+from bmqtwist.view import cluster_facts, queue_facts, snapshots
 from bmqtwist.view.snapshot import DomainState, QueueState
 from bmqtwist.view.stored_queue import Slowly
 
@@ -34,7 +34,7 @@ def find_domain(broker: Broker, name: str) -> Domain:
 
 def _active_queue(broker: Broker, domain_name: str, name: str) -> RootQueue:
     queue = find_domain(broker, domain_name).queues.get(name)
-    if queue is None or not snapshots.is_active(queue):
+    if queue is None or not queue_facts.is_active(queue):
         raise LocalError(f"Queue '{name}' was not found on domain '{domain_name}'")
     return queue
 
@@ -96,20 +96,20 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
     broker.metered(queue)
     broker.report.note("queue", f"{uri} is purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
                        messages=count, state="purged")
-    return PurgeReport((Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
+    return PurgeReport((Purged(uri, count, size, app.app_id, queue_facts.hexadecimal(app.key)),))
 
 
 def show_queue(context: AdminContext, domain: str, name: str) -> QueueState:
     """The internals of an open queue."""
-    opened = snapshots.relayed_queue(context.broker, domain, name)
+    opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is not None and opened.relay is not None:
-        return snapshots.relay_state(context.broker, opened, opened.relay)
-    return snapshots.queue_state(_active_queue(context.broker, domain, name))
+        return queue_facts.relay_state(context.broker, opened, opened.relay)
+    return queue_facts.queue_state(_active_queue(context.broker, domain, name))
 
 
 def show_queue_history(context: AdminContext, domain: str, name: str) -> Transitions:
     """The transitions of a queue whose primary is another node."""
-    opened = snapshots.relayed_queue(context.broker, domain, name)
+    opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is None:
         raise LocalError(f"Queue '{name}' of domain '{domain}' is not open here on the way to a primary elsewhere")
     return Transitions(context.broker.now, opened.story.transitions)
@@ -125,7 +125,7 @@ def list_messages(context: AdminContext, domain: str, name: str, app_id: str | N
             raise LocalError("Invalid 'LIST' command: invalid APPID")
         stored = [message for message in stored if message.pending & bits[app_id]]
     first, last = list_slice(len(stored), offset, count)
-    wall_offset = snapshots.wall_offset(broker)
+    wall_offset = cluster_facts.wall_offset(broker)
     return QueueContents(tuple(listed(message, wall_offset) for message in stored[first:last]), first, len(stored))
 
 
@@ -145,7 +145,7 @@ def _listable(broker: Broker, domain_name: str, name: str) -> tuple[list[Message
 
 def listed(message: Message, wall_offset: float) -> ListedMessage:
     """One row of LIST."""
-    return ListedMessage(snapshots.hexadecimal(message.guid), message.size, message.arrived + wall_offset)
+    return ListedMessage(queue_facts.hexadecimal(message.guid), message.size, message.arrived + wall_offset)
 
 
 def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:

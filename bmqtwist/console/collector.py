@@ -6,11 +6,12 @@ Nothing is looked at while nobody asks, but for one row of the history every HIS
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
-from bmqtwist.console import behind, facts
+from bmqtwist.console import behind
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.consoles import OtherConsoles
 from bmqtwist.console.documents import Document
@@ -18,13 +19,21 @@ from bmqtwist.console.local_queues import SWEEP_S, LocalQueues
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
 from bmqtwist.console.peers import PeerClient, as_body, with_query
 from bmqtwist.console.queues import Order, first_of
-from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler
+from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
 from bmqtwist.daemon.assemble import Node
-from bmqtwist.view import elections, traffic
+from bmqtwist.view import cluster_facts, elections, node_facts, proxy_facts, traffic
 from bmqtwist.view.snapshot import ProcessState
 
 FRESH_S = 0.2  # a document of that age is as good as a new one
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """Of this process; 0 = that is not known."""
+
+    count: int = 0
+    most: int = 0
 
 
 class CollectorHost(Protocol):
@@ -48,13 +57,13 @@ class CollectorHost(Protocol):
 class Collector:
     """Makes all documents. `open_files`: of this process."""
 
-    def __init__(self, host: CollectorHost, client: PeerClient, open_files: Callable[[], facts.OpenFiles]) -> None:
+    def __init__(self, host: CollectorHost, client: PeerClient, open_files: Callable[[], OpenFiles]) -> None:
         self._host, self._open_files = host, open_files
         broker = host.node.broker
         self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])
         self.local = LocalQueues(broker, host.reactor, host.moment)
-        self.sampler = NodeSampler(facts.reading(broker, host.moment()[0], host.process()))
-        self._files, self._files_at = facts.OpenFiles(), float("-inf")
+        self.sampler = NodeSampler(reading(broker, host.moment()[0], host.process()))
+        self._files, self._files_at = OpenFiles(), float("-inf")
         self._behind = FlowSampler()  # of the proxies that are connected here
         self._proxies, self._proxies_at = list[Document](), float("-inf")
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
@@ -83,13 +92,13 @@ class Collector:
         self.start()
         self.consoles.urls()  # remembered: pages of a node that dies come here, and are let in only if it is known
         broker, (now, wall) = self._host.node.broker, self._host.moment()
-        messages, size = facts.stored(broker)
-        self.sampler.keep(facts.reading(broker, now, self._host.process()), wall, messages, size)
+        messages, size = node_facts.stored_here(broker)
+        self.sampler.keep(reading(broker, now, self._host.process()), wall, messages, size)
         self._see_leader(wall)
         self.local.keep_history()
 
     def _see_leader(self, wall: float) -> None:
-        cluster = facts.cluster_of(self._host.node.broker)
+        cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is not None:
             standing = cluster.leadership.standing
             seen = str(standing.leader), standing.term
@@ -103,26 +112,36 @@ class Collector:
         """What this node contributes to the document of the cluster."""
         yield self.local.want()
         node, (now, wall) = self._host.node, self._host.moment()
-        proxied = facts.proxied_of(node.broker)
+        proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
             proxied.dial()  # the nodes say where their consoles are
             node.broker.performer.turn_due()
         self.consoles.urls()
         process = self._host.process()
         if self.sampler.wants(now):
-            self.sampler.look(facts.reading(node.broker, now, process))
+            self.sampler.look(reading(node.broker, now, process))
         if now - self._files_at >= HISTORY_STEP_S:
             self._files, self._files_at = self._open_files(), now
         self._see_leader(wall)
         if now - self._proxies_at >= SWEEP_S:
-            self._proxies, self._proxies_at = facts.proxies_here(node.broker, self._behind, now), now
-        part = facts.node_part(node, self.sampler, process, self._files, now, self.local.top(), self._proxies)
+            self._proxies, self._proxies_at = self._proxy_rows(now), now
+        sampler = self.sampler
+        part: Document = node_facts.node_document(node.broker, node.history, process, now)
+        part |= {"proxies": self._proxies, "cpuShare": round(sampler.cpu_share, 4), "openFiles": self._files.count,
+                 "openFilesMax": self._files.most, "rates": sampler.rates, "latencies": sampler.latencies,
+                 "history": list(sampler.history), "top": self.local.top()}
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
         part["restart"] = self.restart()
         part["stop"] = part["stop"] or self.delayed_stop()
         part["demo"] = self.demonstration()
         return part
+
+    def _proxy_rows(self, now: float) -> list[Document]:
+        broker = self._host.node.broker
+        rows = proxy_facts.proxy_rows(broker, cluster_facts.cluster_of(broker))
+        rates = self._behind.look(now, {row["ident"]: flow for row, flow in rows})
+        return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
     @inlineCallbacks
     def own_queue(self, uri: str) -> Any:
@@ -134,7 +153,7 @@ class Collector:
     @property
     def name(self) -> str:
         """This node."""
-        return facts.name_of(self._host.node.broker)
+        return cluster_facts.name_of(self._host.node.broker)
 
     def document(self, topic: Topic) -> Deferred[Document]:
         """The document of a topic."""
@@ -240,7 +259,7 @@ class Collector:
     @inlineCallbacks
     def clients(self) -> Any:
         """Who is connected, of all nodes and of the proxies whose consoles answer."""
-        path, own = "/api/v1/node/clients", facts.clients_part(self._host.node.broker)
+        path, own = "/api/v1/node/clients", node_facts.clients_part(self._host.node.broker)
         found, missing = yield self.consoles.ask_all(path)
         parts = [own, *found.values()]
         answers, silent = yield self.consoles.ask_proxies(path, parts)
@@ -252,7 +271,7 @@ class Collector:
     @inlineCallbacks
     def find_primary(self, uri: str) -> Any:
         """Which node leads a queue, also where this is a proxy, which has to ask."""
-        if facts.cluster_of(self._host.node.broker) is not None:
+        if cluster_facts.cluster_of(self._host.node.broker) is not None:
             return self.primary_of(uri)
         return (yield self.queue(QueueTopic(uri)))["primary"]
 
@@ -263,31 +282,24 @@ class Collector:
 
     def primary_of(self, uri: str) -> str:
         """Which node leads a queue, as the metadata have it; "" = the queue is not known, or nobody does."""
-        cluster = facts.cluster_of(self._host.node.broker)
+        cluster = cluster_facts.cluster_of(self._host.node.broker)
         record = cluster.metadata.state.queues.get(uri) if cluster is not None else None
         return self.primary(record.partition_id) if record is not None else ""
 
     def primary(self, partition: int) -> str:
         """Which node leads a partition."""
-        cluster = facts.cluster_of(self._host.node.broker)
+        cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None and self._cluster is not None:  # a proxy knows what the nodes say
             return next((each["primary"] for each in self._cluster[1]["partitions"] if each["id"] == partition), "")
-        primary = cluster.metadata.state.partitions.get(partition) if cluster is not None else None
-        return self.node_name(primary.node_id) if primary is not None else ""
+        return cluster_facts.partition_primary(cluster, partition) if cluster is not None else ""
 
     @property
     def leader(self) -> str:
         """Which node leads the cluster."""
-        cluster = facts.cluster_of(self._host.node.broker)
+        cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None:
             return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
-        return self.node_name(cluster.leadership.standing.leader)
-
-    def node_name(self, node_id: int | None) -> str:
-        """A node by its id."""
-        cluster = facts.cluster_of(self._host.node.broker)
-        nodes = cluster.definition.nodes if cluster is not None else ()
-        return next((node.name for node in nodes if node.id == node_id), "")
+        return cluster_facts.node_name(cluster, cluster.leadership.standing.leader)
 
 
 def _percentiles(counts: Any) -> Document:

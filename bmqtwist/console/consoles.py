@@ -8,9 +8,10 @@ from typing import Any
 from twisted.internet.defer import DeferredList, inlineCallbacks
 
 from bmqtwist.broker.broker import Broker
-from bmqtwist.console import behind, facts
+from bmqtwist.console import behind
 from bmqtwist.console.documents import Document
 from bmqtwist.console.peers import PEER_SECONDS_MAX, RETRY_S, PeerClient, Peers
+from bmqtwist.view import cluster_facts
 
 
 class OtherConsoles:
@@ -24,7 +25,7 @@ class OtherConsoles:
 
     def urls(self) -> dict[str, str]:
         """Where the consoles of the others are, also of those that are not connected any more."""
-        self._urls.update(facts.peer_urls(self._broker))
+        self._urls.update(cluster_facts.peer_urls(self._broker))
         return {**{name: view.url for name, view in self.peers.views.items()}, **self._urls}
 
     @inlineCallbacks
@@ -47,14 +48,15 @@ class OtherConsoles:
 
     @inlineCallbacks
     def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
-        """What the consoles of proxies answer: pairs of a proxy, as `behind.proxy_of` has it, and its answer; and why the
-        others have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them. Who
+        """What the consoles of proxies answer: pairs of a proxy, as `proxy_facts.proxy_of` has it, and its answer; and why
+        the others have none, by name. Asked are the proxies that the answers `told` name, and those behind them. One that
         does not answer is left alone for RETRY_S."""
         now, silent = self._now(), self._silent
         for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
             del silent[ident]
+        seen = {cluster_facts.own_ident(self._broker)}
         # a token for the name of a node would be good there: no proxy gets one
-        seen, names = {facts.own_ident(self._broker)}, {*self.urls(), *facts.node_names(self._broker)}
+        names = {*self.urls(), *cluster_facts.node_names(self._broker)}
         found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
         for _ in range(behind.LEVELS_MAX):

@@ -8,11 +8,10 @@ from typing import Any
 from twisted.internet.defer import Deferred, inlineCallbacks
 
 from bmqtwist.config.text import plain
-from bmqtwist.console import facts, storage
+from bmqtwist.console import copies
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document
-from bmqtwist.console.domains import domain_document, domain_rows, merge_domains
-from bmqtwist.console.merge import merge_events
+from bmqtwist.console.merge import merge_domains, merge_events
 from bmqtwist.console.operation import (
     NAME_CHARS_MAX,
     Asked,
@@ -27,7 +26,8 @@ from bmqtwist.console.operation import (
 from bmqtwist.console.peers import ACTION_SECONDS_MAX, with_query
 from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic, text
 from bmqtwist.storage.partition import Partition
-from bmqtwist.view import messages, stopping, subscriptions
+from bmqtwist.view import messages, node_facts, stopping, storage_files, subscriptions
+from bmqtwist.view.domain_facts import domain_document, domain_rows
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
@@ -91,7 +91,7 @@ def clients(operations: Operations, asked: Asked) -> Any:
 
 def node_clients(operations: Operations, asked: Asked) -> Document:
     """Connected clients of this node."""
-    return facts.clients_part(operations.host.node.broker)
+    return node_facts.clients_part(operations.host.node.broker)
 
 
 @inlineCallbacks
@@ -159,30 +159,30 @@ def preflight(operations: Operations, asked: Asked) -> Document:
 # -- storage files ----------------------------------------------------------------------------------------------------
 
 
-def storage_files(operations: Operations, asked: Asked) -> Document:
+def list_files(operations: Operations, asked: Asked) -> Document:
     """The storage files."""
     try:
-        rows = storage.file_rows(operations.member_of(), operations.host.node.disk)
+        rows = storage_files.file_rows(operations.member_of(), operations.host.node.disk)
     except OSError as error:
         raise Refusal(409, f"The files cannot be looked at: {error.strerror or error}") from None
     return {"node": operations.collector.name, "partitions": rows}
 
 
 def _partition(operations: Operations, asked: Asked) -> Partition:
-    return storage.partition_of(operations.member_of(), partition_number(asked))
+    return storage_files.partition_of(operations.member_of(), partition_number(asked))
 
 
 def records(operations: Operations, asked: Asked) -> Any:
     """How many records of each kind there are."""
-    return operations.in_steps(storage.histogram(_partition(operations, asked)))
+    return operations.in_steps(storage_files.histogram(_partition(operations, asked)))
 
 
 def journal(operations: Operations, asked: Asked) -> Any:
     """Records one by one."""
     given = asked.arguments
-    return operations.in_steps(storage.journal_page(
+    return operations.in_steps(storage_files.journal_page(
         _partition(operations, asked), number(given, "before", 0, 0, 1 << 40),
-        number(given, "limit", 50, 1, storage.PAGE_RECORDS_MAX), text(given, "kind", 20), text(given, "guid", 32)))
+        number(given, "limit", 50, 1, storage_files.PAGE_RECORDS_MAX), text(given, "kind", 20), text(given, "guid", 32)))
 
 
 @inlineCallbacks
@@ -191,12 +191,12 @@ def compare(operations: Operations, asked: Asked) -> Any:
     partition, own, ask_all = _partition(operations, asked), operations.collector.name, operations.collector.consoles.ask_all
     query = {"partition": str(partition.partition_id)}
     reached, missing = yield ask_all(with_query("/api/v1/node/reach", query))
-    reached[own] = storage.reach(partition)
-    first, last = storage.common(reached.values())
+    reached[own] = storage_files.reach(partition)
+    first, last = copies.common(reached.values())
     query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
     found, silent = yield ask_all(with_query("/api/v1/node/checks", query), seconds=ACTION_SECONDS_MAX)
-    found[own] = yield operations.in_steps(storage.checks(partition, first, last))
-    compared, differing = storage.differences(found)
+    found[own] = yield operations.in_steps(storage_files.checks(partition, first, last))
+    compared, differing = copies.differences(found)
     return {"partition": partition.partition_id, "missing": missing | silent, "first": list(first), "last": list(last),
             "comparedRecords": compared, "differing": differing,
             "nodes": [{"node": node, "first": each["first"], "last": each["last"]}
@@ -205,12 +205,12 @@ def compare(operations: Operations, asked: Asked) -> Any:
 
 def node_reach(operations: Operations, asked: Asked) -> Document:
     """How far this copy goes."""
-    return storage.reach(_partition(operations, asked))
+    return storage_files.reach(_partition(operations, asked))
 
 
 def node_checks(operations: Operations, asked: Asked) -> Any:
     """The checks of this node."""
-    return operations.in_steps(storage.checks(_partition(operations, asked), psn(asked, "first"), psn(asked, "last")))
+    return operations.in_steps(storage_files.checks(_partition(operations, asked), psn(asked, "first"), psn(asked, "last")))
 
 
 # -- stored messages --------------------------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console import facts
 from bmqtwist.console.access import Doorkeeper, Refusal
 from bmqtwist.console.audit import AuditLog
-from bmqtwist.console.collector import Collector
+from bmqtwist.console.collector import Collector, OpenFiles
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
 from bmqtwist.console.files import StaticFiles, folder
@@ -31,6 +30,7 @@ from bmqtwist.console.stops import DelayedStop
 from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
+from bmqtwist.view.cluster_facts import listener_uri, name_of
 
 PERIOD_S = 0.3  # between two documents of one topic
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
@@ -55,14 +55,14 @@ class Face:
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
         doorkeeper = Doorkeeper(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
-        self._client = PeerClient(host.reactor, facts.name_of(host.node.broker), tokens, lambda: host.moment()[1])
+        self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.moment()[1])
         self.collector = Collector(host, self._client, open_files)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
         broker = host.node.broker
         demonstration = Demonstration(
-            host.reactor, facts.listener_uri(broker), http.demo_domains,
+            host.reactor, listener_uri(broker), http.demo_domains,
             lambda domain: broker.provider.load(domain, broker.now).config.app_ids, lambda: host.moment()[1],
             lambda: broker.shutdown is not None, host.report)
         restart = RollingRestart(host.reactor, self.collector,
@@ -169,9 +169,9 @@ def read_secret(http: Http) -> bytes:
     return secret
 
 
-def open_files() -> facts.OpenFiles:
+def open_files() -> OpenFiles:
     """Of this process."""
     try:
-        return facts.OpenFiles(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        return OpenFiles(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     except OSError:
-        return facts.OpenFiles()
+        return OpenFiles()

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
 from bmqtwist.broker.broker import Broker
-from bmqtwist.console import facts
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import Key, Order, QueueBook
 from bmqtwist.console.samples import HISTORY_ROWS, FlowSampler
 from bmqtwist.console.topics import QueuesTopic
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.view.queue_facts import flow_name, living_queues, queue_here, queue_part, stored
 
 WANTED_S = 5.0  # after the last request that queues are looked at
 STEPS_PAUSE_S = 0.2  # between two steps of a look at all queues, but for the first
@@ -35,7 +36,7 @@ class LocalQueues:
 
     def __init__(self, broker: Broker, reactor: Any, moment: Callable[[], tuple[float, float]]) -> None:
         self._broker, self._reactor, self._moment = broker, reactor, moment
-        self.book = QueueBook(lambda: facts.living_queues(broker))
+        self.book = QueueBook(lambda: living_queues(broker))
         self._wanted_until = float("-inf")
         self._sweeping: Any = None  # the next step
         self._swept: list[Deferred[None]] = []  # wait for the end of a look at all queues
@@ -128,7 +129,7 @@ class LocalQueues:
         """A row for the history of each queue that somebody has asked for."""
         now, wall = self._moment()
         for uri, (asked, rows) in list(self._histories.items()):
-            root, _ = facts.queue_here(self._broker, uri)
+            root, _ = queue_here(self._broker, uri)
             if now - asked > HISTORY_FORGET_S:
                 del self._histories[uri]
             elif root is not None:
@@ -139,15 +140,15 @@ class LocalQueues:
         """What this node knows of one queue, with rates and the history of its depth."""
         yield self.want()
         now, wall = self._moment()
-        part = facts.queue_part(self._broker, uri, now)
+        part = queue_part(self._broker, uri, now)
         flows = _kept(self._flows, uri, FlowSampler).look(now, part.pop("flows"))
         part["rates"] = flows[""]
         for each in (*part["consumers"], *part["producers"]):
-            each.update(flows.get(facts.flow_name(each), {}))
+            each.update(flows.get(flow_name(each), {}))
             for subscription in each.get("subscriptions", ()):
                 subscription["givenRate"] = flows[subscription.pop("flow")]["pushRate"]
         rows = self.book.rows([uri], now, wall)
-        root, _ = facts.queue_here(self._broker, uri)
+        root, _ = queue_here(self._broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
         if root is not None:
             _, history = _kept(self._histories, uri, lambda: (now, deque([_depth(root, wall)], maxlen=HISTORY_ROWS)))
@@ -155,8 +156,8 @@ class LocalQueues:
         return {**part, "row": rows[0] if rows and part["leads"] else None, "history": list(history)}
 
 
-def _depth(queue: Any, wall: float) -> list[float]:
-    return [int(wall), len(queue.messages), queue.meter.bytes]
+def _depth(queue: RootQueue, wall: float) -> list[float]:
+    return [int(wall), *stored(queue)]
 
 
 def _kept(known: OrderedDict[str, _T], uri: str, made: Callable[[], _T]) -> _T:

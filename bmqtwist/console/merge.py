@@ -1,6 +1,6 @@
 """The cluster as one document, made of what its nodes say of themselves. Pure.
 
-    parts     of each node that answered, the document of `facts.node_part`, by name
+    parts     of each node that answered, the document of `Collector.own_part`, by name
     missing   why each of the others did not, by name
 
 What only one node knows is taken from it: its own state from itself, a partition from its primary, the term from the leader.
@@ -9,13 +9,14 @@ Where nodes contradict each other the highest lease or term wins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import TOP_ROWS
 from bmqtwist.console.samples import RATES, add_histories
 from bmqtwist.console.verdict import verdict
+from bmqtwist.view.domain_facts import SUMS
 
 EVENTS_SHOWN = 50
 ALARMS_SHOWN = 200
@@ -188,6 +189,21 @@ def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequen
         document["consumers"] += [each for each in part["consumers"] if not each["broker"]]
         document["producers"] += [each for each in part["producers"] if not each["broker"]]
     return document
+
+
+def merge_domains(parts: Mapping[str, Iterable[Document]]) -> list[Document]:
+    """The rows of all nodes as one list: what is stored is added up, since each node counts the queues that it leads.
+    `nodes`: where the domain is in use."""
+    rows: dict[str, Document] = {}
+    for node, part in parts.items():
+        for row in part:
+            known = rows.setdefault(row["name"], {**row, **dict.fromkeys(SUMS, 0), "nodes": []})
+            if row["inUse"]:
+                known.update({key: value for key, value in row.items() if key not in SUMS})
+                known["nodes"].append(node)
+            for key in SUMS:
+                known[key] += row[key]
+    return [rows[name] for name in sorted(rows)]
 
 
 _LEAF_RATES = (("pushRate", "pushRate"), ("bytesRate", "pushBytesRate"), ("putRate", "putRate"))

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from bmqtwist.console import facts
 from bmqtwist.console.access import Doorkeeper, Refusal, Role, Who
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector, CollectorHost
@@ -18,6 +17,7 @@ from bmqtwist.console.restarts import RollingRestart
 from bmqtwist.console.stops import DelayedStop
 from bmqtwist.console.topics import number, queue_uri, text
 from bmqtwist.member.cluster import Cluster
+from bmqtwist.view.cluster_facts import cluster_of, node_names
 
 NAME_CHARS_MAX = 255
 REASON_CHARS_MAX = 500
@@ -130,13 +130,13 @@ class Operations:
 
     def known(self, node: str) -> str:
         """The name of a node; Refusal 404."""
-        if node not in facts.node_names(self.host.node.broker) and node != self.collector.name:
+        if node not in node_names(self.host.node.broker) and node != self.collector.name:
             raise Refusal(404, f"There is no node '{node[:NAME_CHARS_MAX]}' in this cluster.", "node")
         return node
 
     def member_of(self) -> Cluster:
         """The cluster of this node; Refusal 409."""
-        cluster = facts.cluster_of(self.host.node.broker)
+        cluster = cluster_of(self.host.node.broker)
         if cluster is None:
             raise Refusal(409, "This node is a member of no cluster.")
         return cluster
@@ -201,7 +201,7 @@ def at_leader(operations: Operations, asked: Asked) -> str | None:
 
 def at_partition_primary(operations: Operations, asked: Asked) -> str | None:
     """The primary of a partition; Refusal 404."""
-    number_of, cluster = asked.arguments["partition"], facts.cluster_of(operations.host.node.broker)
+    number_of, cluster = asked.arguments["partition"], cluster_of(operations.host.node.broker)
     if cluster is not None and not 0 <= number_of < len(cluster.partitions):
         raise Refusal(404, f"There is no partition {number_of}.", "partition")
     return _unless_here(operations, operations.collector.primary(number_of))

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bmqtwist.console.documents import Document
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.view.queue_facts import queue_view
 
 STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
 RANK_STEP_QUEUES = 2000  # put in order in one step
@@ -28,135 +29,52 @@ Steps = Generator[None, None, _T]  # gives a result, and pauses now and then bef
 Key = tuple[float | str, str]  # what is sorted by, and the URI
 
 
-class QueueCounters(Protocol):
-    """What is counted of a queue."""
-
-    @property
-    def put_msgs(self) -> int:
-        """Messages that were posted."""
-
-    @property
-    def push_msgs(self) -> int:
-        """Deliveries."""
-
-    @property
-    def confirm_msgs(self) -> int:
-        """Confirms."""
-
-
-class SeenMeter(Protocol):
-    """What is stored against what may be stored."""
-
-    @property
-    def bytes(self) -> int:
-        """What is stored."""
-
-    @property
-    def messages_max(self) -> int:
-        """What may be."""
-
-    @property
-    def bytes_max(self) -> int:
-        """What may be."""
-
-
-class SeenQueue(Protocol):
-    """A queue at its primary, as far as it is looked at here: `queue.root.RootQueue`."""
-
-    uri: str
-    partition_id: int
-
-    @property
-    def mode(self) -> str:
-        """Priority, fanout or broadcast."""
-
-    @property
-    def domain(self) -> Any:
-        """With its name."""
-
-    @property
-    def messages(self) -> LongDict[bytes, Any]:
-        """What is stored, oldest first."""
-
-    @property
-    def meter(self) -> SeenMeter:
-        """What is stored."""
-
-    @property
-    def stats(self) -> QueueCounters:
-        """What is counted."""
-
-    def readers(self) -> int:
-        """Consumers."""
-
-    def writers(self) -> int:
-        """Producers."""
-
-
 class QueueRecord:
-    """One queue, as it was when it was looked at."""
+    """One queue, as it was when it was looked at last, and its depths and rates until then."""
 
-    __slots__ = ("queue", "at", "put", "push", "confirm", "put_rate", "push_rate", "confirm_rate", "depths")
+    __slots__ = ("queue", "view", "put_rate", "push_rate", "confirm_rate", "depths")
 
-    def __init__(self, queue: SeenQueue, now: float) -> None:
-        self.queue, self.at = queue, now
-        stats = queue.stats
-        self.put, self.push, self.confirm = stats.put_msgs, stats.push_msgs, stats.confirm_msgs
+    def __init__(self, queue: RootQueue, now: float) -> None:
+        self.queue, self.view = queue, queue_view(queue, now)
         self.put_rate = self.push_rate = self.confirm_rate = 0.0
-        self.depths: deque[int] = deque((len(queue.messages),), SPARK_ROWS)
+        self.depths: deque[int] = deque((self.view.messages,), SPARK_ROWS)
 
     def look(self, now: float) -> None:
         """Take the counters of now, unless that was done just before."""
-        seconds = now - self.at
+        before, seconds = self.view, now - self.view.at
         if seconds < LOOK_SECONDS_MIN:
             return
-        stats = self.queue.stats
-        put, push, confirm = stats.put_msgs, stats.push_msgs, stats.confirm_msgs
-        self.put_rate, self.push_rate = (put - self.put) / seconds, (push - self.push) / seconds
-        self.confirm_rate = (confirm - self.confirm) / seconds
-        self.put, self.push, self.confirm, self.at = put, push, confirm, now
-        self.depths.append(len(self.queue.messages))
+        seen = self.view = queue_view(self.queue, now)
+        self.put_rate, self.push_rate = (seen.put - before.put) / seconds, (seen.push - before.push) / seconds
+        self.confirm_rate = (seen.confirm - before.confirm) / seconds
+        self.depths.append(seen.messages)
 
     def row(self, wall: float) -> Document:
-        """As a row of a table."""
-        queue, meter = self.queue, self.queue.meter
-        messages = len(queue.messages)
-        return {"uri": queue.uri, "domain": queue.domain.name, "mode": str(queue.mode), "partition": queue.partition_id,
-                "messages": messages, "bytes": meter.bytes, "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max,
-                "oldestSeconds": age_of_oldest(queue, wall), "putRate": round(self.put_rate, 1),
+        """As a row of a table, as it is now."""
+        seen = queue_view(self.queue)
+        return {"uri": seen.uri, "domain": seen.domain, "mode": str(seen.mode), "partition": seen.partition_id,
+                "messages": seen.messages, "bytes": seen.bytes, "messagesMax": seen.message_limit,
+                "bytesMax": seen.byte_limit, "oldestSeconds": seen.age(wall), "putRate": round(self.put_rate, 1),
                 "pushRate": round(self.push_rate, 1), "confirmRate": round(self.confirm_rate, 1),
-                "consumers": queue.readers(), "producers": queue.writers(), "quota": round(quota(queue), 4),
+                "consumers": seen.readers, "producers": seen.writers, "quota": round(seen.quota, 4),
                 "spark": list(self.depths)}
 
 
-def age_of_oldest(queue: SeenQueue, wall: float) -> float | None:
-    """Seconds since the oldest message came; None = there is none."""
-    oldest = next(iter(queue.messages.values()), None)
-    return None if oldest is None else max(0.0, round(wall - oldest.wall))
-
-
-def quota(queue: SeenQueue) -> float:
-    """How much of what may be stored is: messages or bytes, whichever is more."""
-    meter = queue.meter
-    return max(len(queue.messages) / meter.messages_max if meter.messages_max else 0.0,
-               meter.bytes / meter.bytes_max if meter.bytes_max else 0.0)
-
-
-# What rows can be sorted by.
+# What rows can be sorted by, as of the last look.
 SORTS: dict[str, Callable[[QueueRecord, float], float | str]] = {
-    "messages": lambda record, wall: len(record.queue.messages),
-    "bytes": lambda record, wall: record.queue.meter.bytes,
-    "oldestSeconds": lambda record, wall: age_of_oldest(record.queue, wall) or 0.0,
-    "quota": lambda record, wall: quota(record.queue),
+    "messages": lambda record, wall: record.view.messages,
+    "bytes": lambda record, wall: record.view.bytes,
+    "oldestSeconds": lambda record, wall: record.view.age(wall) or 0.0,
+    "quota": lambda record, wall: record.view.quota,
     "putRate": lambda record, wall: record.put_rate,
     "pushRate": lambda record, wall: record.push_rate,
     "confirmRate": lambda record, wall: record.confirm_rate,
-    "consumers": lambda record, wall: record.queue.readers(),
-    "producers": lambda record, wall: record.queue.writers(),
-    "partition": lambda record, wall: record.queue.partition_id,
-    "domain": lambda record, wall: record.queue.domain.name,
-    "mode": lambda record, wall: str(record.queue.mode),
-    "uri": lambda record, wall: record.queue.uri,
+    "consumers": lambda record, wall: record.view.readers,
+    "producers": lambda record, wall: record.view.writers,
+    "partition": lambda record, wall: record.view.partition_id,
+    "domain": lambda record, wall: record.view.domain,
+    "mode": lambda record, wall: str(record.view.mode),
+    "uri": lambda record, wall: record.view.uri,
 }
 
 
@@ -203,7 +121,7 @@ def first_of(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[Key
 class QueueBook:
     """All queues that this node leads. `living` gives them as they are now."""
 
-    def __init__(self, living: Callable[[], Iterable[SeenQueue]]) -> None:
+    def __init__(self, living: Callable[[], Iterable[RootQueue]]) -> None:
         self._living = living
         self._records: dict[str, QueueRecord] = {}
         self._sweep: Iterator[None] | None = None
@@ -241,8 +159,8 @@ class QueueBook:
                 else:
                     record.look(now)
                 records[queue.uri] = record
-                if queue.messages:
-                    best.append((-len(queue.messages), queue.uri))
+                if record.view.messages:
+                    best.append((-record.view.messages, queue.uri))
             self.looked += count
             best = sorted(best)[:TOP_ROWS]
             if count < STEP_QUEUES:

@@ -125,7 +125,7 @@ ROUTES: tuple[Route, ...] = (
          Argument("name", "name of the domain", required=True), _NODE,
          answer=(("name", "string"), ("node", "string"), ("config", "object"), ("file", "object"),
                  ("problem", "string")), place=at_node),
-    _get("storage", reads.storage_files, "storage",
+    _get("storage", reads.list_files, "storage",
          "The storage files of a node.", _NODE, answer=(("node", "string"), ("partitions", "array")), place=at_node),
     _get("records", reads.records, "storage/records", "How many records of each kind a journal holds.", _PARTITION, _NODE,
          answer=(("bytes", "integer"), ("kinds", "array")), place=at_node),

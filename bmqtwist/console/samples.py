@@ -9,7 +9,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
+from bmqtwist.view import traffic
+from bmqtwist.view.queue_facts import Flow
+from bmqtwist.view.snapshot import ProcessState
 
 HISTORY_STEP_S = 5
 HISTORY_ROWS = 15 * 60 // HISTORY_STEP_S
@@ -27,6 +31,13 @@ class Reading:
     counted: tuple[float, ...]
     acks: tuple[int, ...]
     cpu: float
+
+
+def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
+    """The counters now."""
+    totals = traffic.totals(broker)
+    return Reading(now, (totals.put, totals.ack, totals.push, totals.confirm, totals.put_bytes, totals.push_bytes),
+                   broker.ack_latency.counts(), process.cpu_user + process.cpu_system)
 
 
 class NodeSampler:
@@ -88,7 +99,6 @@ def add_histories(histories: Sequence[Sequence[Sequence[float]]]) -> list[list[f
     return [rows[slot] for slot in sorted(rows)[-HISTORY_ROWS:]]
 
 
-Flow = tuple[float, float, float, float]  # messages posted, their bytes, messages delivered, their bytes
 FLOW_RATES = ("putRate", "putBytesRate", "pushRate", "pushBytesRate")
 
 

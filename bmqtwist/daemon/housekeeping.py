@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
-from bmqtwist.view import snapshots
+from bmqtwist.view import cluster_facts
 from bmqtwist.view.alarm_conditions import settled
 from bmqtwist.view.alarms import AlarmBook
 
@@ -35,7 +35,7 @@ class Watch:
         """Raise an alarm for queues that became stuck, and tell of those that are not any more."""
         broker = self._broker
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
-        for notice in self._monitor.check(queues, now, snapshots.wall_offset(broker)):
+        for notice in self._monitor.check(queues, now, cluster_facts.wall_offset(broker)):
             if notice.alarm:
                 broker.report.alarm(CATEGORY, "%s", notice.text)
             else:
@@ -50,7 +50,7 @@ class Watch:
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
-                self._alarms.settle(settled(broker, self._alarms.active, now + snapshots.wall_offset(broker)))
+                self._alarms.settle(settled(broker, self._alarms.active, now + cluster_facts.wall_offset(broker)))
             except Exception as error:
                 broker.contain.told("A look at the alarms", error)
         for cluster in broker.clusters.values():

@@ -15,7 +15,7 @@ from bmqtwist.admin.domain_operations import listed
 from bmqtwist.admin.results import QueueContents
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
-from bmqtwist.view import snapshots
+from bmqtwist.view import queue_facts
 from bmqtwist.view.tables import interval_text
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
     """What the alarm says: the queue, its consumers, the lists of the app, the oldest messages, the one that waits."""
     consumers = []
     for number, substream in enumerate(app.substreams, 1):
-        handle, seen = substream.handle, snapshots.substream_state(substream)
+        handle, seen = substream.handle, queue_facts.substream_state(substream)
         parameters = handle_parameters(queue.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count)
         consumers += [f"  {number}. {handle.client.description}", f"    Handle Parameters .....: {parameters}",
                       f"    Number of unconfirmed messages .....: {seen.unconfirmed}", "    UnconfirmedMonitors ....:",

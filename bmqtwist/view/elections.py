@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from bmqtwist.view.cluster_facts import wall_offset
 from bmqtwist.view.events import EventLog, NodeEvent
 from bmqtwist.view.replicas import cluster_named
-from bmqtwist.view.snapshots import wall_offset
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker

@@ -16,7 +16,8 @@ from bmqtwist.errors import LocalError
 from bmqtwist.limits import INFLATED_BYTES_MAX
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import CONFIRM, FLAGS_MASK, FLAGS_SHIFT, ConfirmReason
-from bmqtwist.view.snapshots import hexadecimal, wall_offset
+from bmqtwist.view.cluster_facts import wall_offset
+from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.stored_queue import (
     UNREADABLE,
     LocatedQueue,

@@ -12,6 +12,7 @@ from bmqtwist.cluster.replication_targets import Target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.view.snapshot import FileState
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -37,6 +38,15 @@ def cluster_named(broker: Broker, name: str = "") -> Cluster:
     return found
 
 
+def partition_files(partition: Partition) -> tuple[FileState, FileState, FileState]:
+    """The space of the journal, the data and the qlist file."""
+    sizes = partition.files.sizes
+    journal, data, qlist = (
+        FileState(used, total, kept) for used, total, kept in
+        zip(partition.positions(), (sizes.journal, sizes.data, sizes.qlist), partition.outstanding(), strict=True))
+    return journal, data, qlist
+
+
 def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
     """Every partition of a cluster, at a moment (None: of the last turn); LocalError."""
     cluster, moment = cluster_named(broker, cluster_name), broker.now if now is None else now
@@ -47,16 +57,15 @@ def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
     names = {node.id: node.name for node in cluster.definition.nodes}
     index = partition.partition_id
     known = cluster.metadata.state.partitions.get(index)
-    sizes, (journal, data, _), (kept_journal, kept_data, _) = (
-        partition.files.sizes, partition.positions(), partition.outstanding())
+    journal, data, _ = partition_files(partition)
     status = cluster.primary_status(index)
     tree: Tree = {
         "id": index, "primary": names.get(known.node_id) if known is not None else None,
         "lease": partition.lease, "sequence": partition.sequence, "state": status.lower(),
         "available": partition.available, "queues": len(partition.state.queues),
         "messages": sum([len(queue.messages) for queue in partition.state.queues.values()]),
-        "journal": {"used": journal, "total": sizes.journal, "outstanding": kept_journal},
-        "data": {"used": data, "total": sizes.data, "outstanding": kept_data},
+        "journal": {"used": journal.used, "total": journal.total, "outstanding": journal.outstanding},
+        "data": {"used": data.used, "total": data.total, "outstanding": data.outstanding},
         "rollingOver": partition.roll.copy is not None}
     replication = cluster.replication
     if replication is None or index >= len(replication.cells):

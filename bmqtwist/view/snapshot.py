@@ -121,6 +121,7 @@ class AppState:
     aside: int = 0
     at_end: bool = True
     router: tuple[RouterEntry, ...] = ()
+    unconfirmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,38 @@ class UpstreamState:
     pending_confirms: int = 0
     generation: int = 0
     streams: tuple[tuple[int, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as its primary sees it at the moment `at` (monotonic): depth, limits (0 = none), counters since it was opened.
+    `oldest_wall`: when the oldest message came, None = the queue is empty."""
+
+    uri: str
+    domain: str
+    mode: str
+    partition_id: int
+    messages: int
+    bytes: int
+    message_limit: int
+    byte_limit: int
+    oldest_wall: float | None
+    readers: int
+    writers: int
+    put: int
+    push: int
+    confirm: int
+    at: float
+
+    def age(self, wall: float) -> float | None:
+        """Seconds since the oldest message came."""
+        return None if self.oldest_wall is None else max(0.0, round(wall - self.oldest_wall))
+
+    @property
+    def quota(self) -> float:
+        """The share of the limits that is used: of messages or bytes, whichever is more."""
+        return max(self.messages / self.message_limit if self.message_limit else 0.0,
+                   self.bytes / self.byte_limit if self.byte_limit else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +184,12 @@ class QueueState:
     role: NodeRole = NodeRole.PRIMARY
     internal_id: int = 0
     upstream: UpstreamState | None = None
-    cluster: str = ""
-    persistent: bool = True
     history: int = 0
     readers: int = 0
     writers: int = 0
     max_consumers: int = 0
     message_limit: int = 0
     byte_limit: int = 0
-    oldest_wall: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

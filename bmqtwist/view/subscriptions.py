@@ -13,7 +13,7 @@ from bmqtwist.queue.expression import Expression, ExpressionError, compile_expre
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import ASIDE, STOP, Group, Router, Subscription
 from bmqtwist.storage.message import Message
-from bmqtwist.view.snapshots import hexadecimal
+from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, Slowly, locate, properties_of, values_of
 from bmqtwist.view.typed_properties import from_tree, plain_text
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.console import behind, facts
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import traffic
+from bmqtwist.view import cluster_facts, proxy_facts, queue_facts, traffic
 from sim.cluster import SimulatedCluster
 from sim.replicated import STRONG, ReplicatingCluster
 
@@ -25,11 +24,13 @@ def chain(**options: Any) -> SimulatedCluster:
 
 def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
     node = world.node(name)
-    return facts.proxies_here(node.broker, sampler or FlowSampler(), world.now)
+    rows = proxy_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
+    rates = (sampler or FlowSampler()).look(world.now, {row["ident"]: flow for row, flow in rows})
+    return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
 
 def part(node: SimulatedNode, now: float) -> dict[str, Any]:
-    found = facts.queue_part(node.broker, URI, now)
+    found = queue_facts.queue_part(node.broker, URI, now)
     return {**found, "rates": {"pushRate": 1.0, "pushBytesRate": 5.0, "putRate": 0.0}}
 
 
@@ -74,7 +75,7 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
     world = chain()
     world.client("p1").consume(URI)
-    [peer] = behind.connected(world.node("n1").broker, facts.cluster_of(world.node("n1").broker))
+    [peer] = proxy_facts.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
     assert peer.downstream is not None
     peer.downstream._unacked[b"guid"] = next(iter(peer.handles.values()))
     peer.downstream.window.close()
@@ -89,9 +90,9 @@ def test_a_proxy_tells_its_name_and_where_its_console_is() -> None:
     assert (first["name"], first["url"]) == ("edge", "http://p1:8080")
     assert (second["name"], second["url"]) == ("edge", "http://p2:8080")
     assert first["ident"] != second["ident"]  # though their names are the same
-    assert first["ident"] == facts.own_ident(world.node("p1").broker)
-    assert facts.own_url(world.node("p1").broker) == "http://p1:8080"
-    assert facts.own_ident(world.node("n1").broker) == ""
+    assert first["ident"] == cluster_facts.own_ident(world.node("p1").broker)
+    assert cluster_facts.own_url(world.node("p1").broker) == "http://p1:8080"
+    assert cluster_facts.own_ident(world.node("n1").broker) == ""
 
 
 def test_a_proxy_without_a_console_is_known_by_its_name_alone() -> None:
@@ -126,7 +127,7 @@ def test_a_replica_is_no_proxy_in_the_tree_of_a_queue() -> None:
     replica = next(node for node in nodes.machines if node is not primary)
     nodes.client(replica.name).consume(STRONG)
     nodes.client(primary.name).open(STRONG, write=1)
-    parts = [{**facts.queue_part(node.broker, STRONG, nodes.now), "rates": {}} for node in (primary, replica)]
+    parts = [{**queue_facts.queue_part(node.broker, STRONG, nodes.now), "rates": {}} for node in (primary, replica)]
     assert [each["client"] for each in parts[0]["consumers"]] == [replica.name] and parts[0]["proxies"] == []
     tree = queue_tree({"pushRate": 1.0}, parts, primary.name)
     assert sorted((each["kind"], len(each["children"])) for each in tree["children"]) == [("client", 0), ("replica", 1)]

@@ -25,7 +25,7 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage import state
 from bmqtwist.storage.copies import Copies
 from bmqtwist.testing.node import ImmediatePerformer
-from bmqtwist.view import snapshots
+from bmqtwist.view import queue_facts
 
 STEP = 10  # messages
 MANY = 12 * STEP + 3
@@ -507,12 +507,12 @@ def test_several_subscriptions_that_become_one_count_together() -> None:
 
 def test_what_consumers_hold_is_counted_one_by_one_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """The statistics of each second went through a million messages."""
-    monkeypatch.setattr(snapshots, "EXACT_MESSAGES_MAX", 20)
+    monkeypatch.setattr(queue_facts, "EXACT_MESSAGES_MAX", 20)
     engine = Engine("fanout", ("foo", "bar"))
     reader = engine.reader("foo", m=1000)
     engine.post(*[b"x"] * 20)
     foo, (substream,) = engine.queue.apps["foo"], reader.substreams.values()
-    assert snapshots.app_messages(engine.queue, foo) == 20
+    assert queue_facts.app_messages(engine.queue, foo) == 20
     engine.post(b"y")
     substream.unconfirmed = Untouchable(substream.unconfirmed)
-    assert snapshots.app_messages(engine.queue, foo) == 21
+    assert queue_facts.app_messages(engine.queue, foo) == 21

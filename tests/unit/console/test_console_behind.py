@@ -9,9 +9,10 @@ import pytest
 from kit.console import ConsoleWorld
 from twisted.internet.defer import Deferred, fail, succeed
 
-from bmqtwist.console import behind, facts
+from bmqtwist.console import behind
 from bmqtwist.console.access import Refusal, Who
 from bmqtwist.console.peers import RETRY_S
+from bmqtwist.view import node_facts
 
 URI = "bmq://d/q"
 
@@ -113,7 +114,7 @@ def test_the_list_of_clients_names_the_proxies_that_are_left_out(tmp_path: Path,
     console = ConsoleWorld(tmp_path)
     console.world.domain("d")
     console.world.producer(URI)
-    part = facts.clients_part
-    monkeypatch.setattr(facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
+    part = node_facts.clients_part
+    monkeypatch.setattr(node_facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
     found = console.ask("/api/v1/clients").json
     assert found["missing"] == {"p3": behind.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]

@@ -10,14 +10,15 @@ import pytest
 from kit.console import ConsoleWorld
 from twisted.internet.task import Clock
 
-from bmqtwist.console import storage
+from bmqtwist.console import copies
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.demonstration import REST_EVERY_S, REST_S, Demonstration, ShownQueue
-from bmqtwist.console.domains import merge_domains
+from bmqtwist.console.merge import merge_domains
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.console.stops import BEGUN, WAITS, DelayedStop
 from bmqtwist.errors import LocalError
 from bmqtwist.report import ListReport
+from bmqtwist.view import storage_files
 
 URI = "bmq://d/q"
 MESSAGES = 30
@@ -109,10 +110,10 @@ def test_records_are_counted_by_their_kind(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/storage/records?partition=-1").status == 400
 
 
-@pytest.mark.parametrize("step", [7, storage.STEP_RECORDS])
+@pytest.mark.parametrize("step", [7, storage_files.STEP_RECORDS])
 def test_a_journal_is_read_from_its_end_page_by_page(console: ConsoleWorld, step: int,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "STEP_RECORDS", step)
+    monkeypatch.setattr(storage_files, "STEP_RECORDS", step)
     path, seen, before = f"/api/v1/storage/journal?partition={partition_of(console)}&limit=7", list[int](), 0
     while True:
         page = console.ask(f"{path}&before={before}" if before else path).json
@@ -134,11 +135,11 @@ def test_copies_are_compared_as_far_as_all_of_them_go(console: ConsoleWorld) -> 
     found = console.ask(f"/api/v1/storage/compare?partition={partition}").json
     assert found["differing"] == [] and found["missing"] == {} and found["comparedRecords"] == found["last"][1] > MESSAGES
     reached = [{"first": [1, 1], "last": [2, 50]}, {"first": [1, 40], "last": [2, 70]}]
-    assert storage.common(reached) == ((1, 40), (2, 50))
+    assert copies.common(reached) == ((1, 40), (2, 50))
     one = {"blocks": {"1-0": [10, 5], "1-1": [1000, 7], "2-0": [3, 9]}}
-    assert storage.differences({"n1": one, "n2": {"blocks": dict(one["blocks"])}}) == (1013, [])
+    assert copies.differences({"n1": one, "n2": {"blocks": dict(one["blocks"])}}) == (1013, [])
     other = {"blocks": {"1-0": [10, 5], "1-1": [1000, 8]}}
-    assert storage.differences({"n1": one, "n2": other})[1] == [{"lease": 1, "from": 1000, "to": 1999},
+    assert copies.differences({"n1": one, "n2": other})[1] == [{"lease": 1, "from": 1000, "to": 1999},
                                                                 {"lease": 2, "from": 0, "to": 999}]
 
 
@@ -147,8 +148,8 @@ def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None
     partition = console.world.broker.clusters["c3"].partitions[partition_of(console)]
 
     def checked() -> Any:
-        reached = storage.reach(partition)
-        steps = storage.checks(partition, tuple(reached["first"]), tuple(reached["last"]))
+        reached = storage_files.reach(partition)
+        steps = storage_files.checks(partition, tuple(reached["first"]), tuple(reached["last"]))
         while True:
             try:
                 next(steps)
@@ -164,7 +165,7 @@ def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None
         return bytes(data)
 
     partition.files.read_journal = damaged  # type: ignore[method-assign]
-    assert storage.differences({"n1": good, "n2": checked()})[1]
+    assert copies.differences({"n1": good, "n2": checked()})[1]
 
 
 # -- stops ------------------------------------------------------------------------------------------------------------

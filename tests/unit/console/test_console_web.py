@@ -622,8 +622,8 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
 def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_has_looked_at(
         console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of that node comes here, and is let in because its origin is known."""
-    monkeypatch.setattr("bmqtwist.console.consoles.facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
+    monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
     console.settle(5.0)
     console.settle()
-    monkeypatch.setattr("bmqtwist.console.consoles.facts.peer_urls", lambda broker: {})
+    monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {})
     assert console.face.collector.consoles.urls() == {"n2": "http://n2:1"}

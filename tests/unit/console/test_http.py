@@ -38,7 +38,7 @@ METER = MeterSnapshot("m", 21, 1000, 63, 1048576)
 QUEUE = QueueState("bmq://t.fan.~lab/q", "q", "t.fan.~lab", "AABBCCDDEE", "fanout", 1, 21, 63, METER,
                    apps=(AppState("foo", "01", "alive", 0, 0),
                          AppState("baz", "02", "alive", 21, 63)),
-                   cluster="c1", readers=3, writers=1, message_limit=1000, byte_limit=1048576, history=11)
+                   readers=3, writers=1, message_limit=1000, byte_limit=1048576, history=11)
 STATE = BrokerState(
     "inst", "1", "host", 10.0, 1000.0, 900.0,
     domains=(DomainState("t.fan.~lab", "c1", "fanout", "{}", METER, (QUEUE,),

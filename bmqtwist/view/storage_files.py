@@ -6,12 +6,11 @@ Everything is read, in steps of some thousand records. Pure: files are read thro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from bmqtwist.console.documents import Document
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.records import (
@@ -26,6 +25,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.fields import record_fields
 from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
+from bmqtwist.view.replicas import partition_files
 
 if TYPE_CHECKING:
     from bmqtwist.member.cluster import Cluster
@@ -38,11 +38,11 @@ SEARCHED_RECORDS_MAX = 50_000  # for one page
 COMPARED_RECORDS = 50_000  # the newest ones of each copy
 BLOCK_RECORDS = 1_000  # that have one check
 ARCHIVED_NAMES_MAX = 50
-DIFFERENCES_MAX = 100  # that are told one by one
 _KINDS = {each.name: each for each in RecordType if each}
 _SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
                     "QueueUri"}
 _T = TypeVar("_T")
+Document = dict[str, Any]
 Steps = Generator[None, None, _T]  # gives a result, and pauses now and then before
 
 
@@ -70,14 +70,13 @@ def file_rows(cluster: Cluster, disk: Disk) -> list[Document]:
 
 
 def _files(partition: Partition, archived: Sequence[str]) -> Document:
-    files, kept = partition.files, partition.outstanding()
     return {"partition": partition.partition_id, "lease": partition.lease, "sequence": partition.sequence,
             "rollingOver": partition.roll.copy is not None, "archivedFiles": len(archived),
             "archived": sorted(archived)[-ARCHIVED_NAMES_MAX:],
-            "files": [{"kind": kind.name.lower(), "used": used, "outstanding": outstanding, "length": length, "max": most}
-                      for kind, used, outstanding, length, most in zip(
-                          (FileType.JOURNAL, FileType.DATA, FileType.QLIST), partition.positions(), kept, files.lengths(),
-                          (files.sizes.journal, files.sizes.data, files.sizes.qlist), strict=True)]}
+            "files": [{"kind": kind.name.lower(), "used": file.used, "outstanding": file.outstanding, "length": length,
+                       "max": file.total} for kind, file, length in zip(
+                           (FileType.JOURNAL, FileType.DATA, FileType.QLIST), partition_files(partition),
+                           partition.files.lengths(), strict=True)]}
 
 
 def _slots(files: PartitionFiles, first: int, count: int) -> Iterator[Entry]:
@@ -191,24 +190,3 @@ def _said(entry: Entry, record: JournalRecord) -> bytes:
     elif isinstance(record, QueueOpRecord):
         body = record.queue_key + record.app_key + bytes((record.op,))
     return b"%d %d %d %s" % (head, lease, wall, body)
-
-
-def common(reached: Iterable[Document]) -> tuple[Psn, Psn]:
-    """The first and the last record that all copies have."""
-    all_of_them = list(reached)
-    firsts, lasts = ([(each[name][0], each[name][1]) for each in all_of_them] for name in ("first", "last"))
-    return max(firsts), min(lasts)
-
-
-def differences(found: Mapping[str, Document]) -> tuple[int, list[Document]]:
-    """Of how many records there are checks, and which blocks do not say the same everywhere."""
-    blocks = sorted({block for each in found.values() for block in each["blocks"]}, key=_place)
-    differing = [block for block in blocks if len({tuple(each["blocks"].get(block, ())) for each in found.values()}) > 1]
-    compared = max((sum(count for count, _ in each["blocks"].values()) for each in found.values()), default=0)
-    return compared, [{"lease": lease, "from": number * BLOCK_RECORDS, "to": (number + 1) * BLOCK_RECORDS - 1}
-                      for lease, number in map(_place, differing[:DIFFERENCES_MAX])]
-
-
-def _place(block: str) -> Psn:
-    lease, number = block.split("-")
-    return int(lease), int(number)

@@ -4,18 +4,17 @@ beside what is in force. Everything is read, nothing is changed. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bmqtwist.config.text import plain
-from bmqtwist.console.documents import Document
 from bmqtwist.errors import LocalError, Refused
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.queue.root import Domain
 
-_SUMS = ("queues", "messages", "bytes")
+Document = dict[str, Any]
+SUMS = ("queues", "messages", "bytes")
 _UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,
                       "ttlSeconds": None}
 
@@ -24,7 +23,7 @@ def domain_rows(broker: Broker) -> list[Document]:
     """A row for each domain that is in use here, or has a file."""
     rows = {name: _row(domain) for name, domain in broker.domains.items()}
     for name in broker.provider.names():
-        rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(_SUMS, 0)})
+        rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(SUMS, 0)})
     return [rows[name] for name in sorted(rows)]
 
 
@@ -34,21 +33,6 @@ def _row(domain: Domain) -> Document:
             "storage": "memory" if domain.in_memory else "files", "copies": settings.copies.name.lower(),
             "queues": len(domain.queues), "messages": meter.messages, "bytes": meter.bytes,
             "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max, "ttlSeconds": settings.ttl_s}
-
-
-def merge_domains(parts: Mapping[str, Iterable[Document]]) -> list[Document]:
-    """The rows of all nodes as one list: what is stored is added up, since each node counts the queues that it leads.
-    `nodes`: where the domain is in use."""
-    rows: dict[str, Document] = {}
-    for node, part in parts.items():
-        for row in part:
-            known = rows.setdefault(row["name"], {**row, **dict.fromkeys(_SUMS, 0), "nodes": []})
-            if row["inUse"]:
-                known.update({key: value for key, value in row.items() if key not in _SUMS})
-                known["nodes"].append(node)
-            for key in _SUMS:
-                known[key] += row[key]
-    return [rows[name] for name in sorted(rows)]
 
 
 def domain_document(broker: Broker, node: str, name: str) -> Document | None:

@@ -1,0 +1,149 @@
+"""Facts about this node and its cluster: names, members, leader, primaries, where consoles are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
+from bmqtwist.view import snapshot as state
+from bmqtwist.view.replicas import cluster_named
+from bmqtwist.wire.cluster_schema import NodeStatus
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.member.cluster import Cluster
+    from bmqtwist.relay.proxy import ProxyCluster
+
+_STATES = {NodeStatus.E_STARTING: "starting", NodeStatus.E_AVAILABLE: "up", NodeStatus.E_STOPPING: "stopping",
+           NodeStatus.E_UNAVAILABLE: "down", NodeStatus.E_UNKNOWN: "starting"}
+Document = dict[str, Any]
+
+
+def wall_offset(broker: Broker) -> float:
+    """What turns the monotonic clock into seconds since the epoch."""
+    return broker.identity.started_wall - broker.identity.started
+
+
+def cluster_of(broker: Broker) -> Cluster | None:
+    """The cluster that is shown: the first one of several nodes that this node is a member of, else its first one."""
+    return cluster_named(broker) if broker.clusters else None
+
+
+def name_of(broker: Broker) -> str:
+    """This node, as the others call it."""
+    cluster = cluster_of(broker)
+    return cluster.node_name if cluster is not None else broker.configuration.app.broker_instance_name
+
+
+def own_ident(broker: Broker) -> str:
+    """This proxy, as `behind` tells it from others; "" = this is no proxy."""
+    identity = broker.identity
+    return ident_of(name_of(broker), identity.host_name, identity.pid) if proxied_of(broker) is not None else ""
+
+
+def ident_of(name: str, host: str, pid: int) -> str:
+    """What tells a proxy from all others."""
+    return f"{name}@{host}:{pid}"
+
+
+def own_url(broker: Broker) -> str:
+    """Where this console is found."""
+    cluster = cluster_of(broker)
+    if cluster is None:
+        return console_url(broker.configuration.extension.http, broker.identity.host_name if broker.proxies else "")
+    node = next((each for each in cluster.definition.nodes if each.id == cluster.node_id), None)
+    return console_url(broker.configuration.extension.http, (node.host_and_port or ("", 0))[0] if node else "")
+
+
+def listener_uri(broker: Broker) -> str:
+    """Where an application on this machine connects to without TLS; "" = nowhere."""
+    found = next((each for each in broker.configuration.listeners if not each.tls), None)
+    if found is None:
+        return ""
+    host = "127.0.0.1" if found.address in EVERY_ADDRESS else found.address
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{found.port}"
+
+
+def proxied_of(broker: Broker) -> ProxyCluster | None:
+    """The cluster that is shown by a broker that is a member of none: the first one that it is a proxy of."""
+    return next(iter(broker.proxies.values()), None) if not broker.clusters else None
+
+
+def node_names(broker: Broker) -> list[str]:
+    """The nodes of the cluster that is shown."""
+    shown = cluster_of(broker) or proxied_of(broker)
+    return [node.name for node in shown.definition.nodes] if shown is not None else []
+
+
+def peer_urls(broker: Broker) -> dict[str, str]:
+    """Where the consoles of the nodes of the cluster are, by name, as those say that are connected."""
+    cluster, proxied = cluster_of(broker), proxied_of(broker)
+    links = broker.peers.get(cluster.name) if cluster is not None else proxied.links if proxied is not None else None
+    if not isinstance(links, ClusterLinks):
+        return {}
+    found = {}
+    for node in links.definition.nodes:
+        peer = links.session(node.id)
+        url = announced_url(peer.session.features) if peer is not None else ""
+        if url:
+            found[node.name] = url
+    return found
+
+
+def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
+    """The members of a cluster, as this node sees them."""
+    names, statuses = descriptions(cluster), cluster.members.statuses if cluster.members is not None else None
+    primaries: dict[int, list[int]] = {}
+    for number, primary in sorted(cluster.metadata.state.partitions.items()):
+        primaries.setdefault(primary.node_id, []).append(number)
+    found = []
+    for node in cluster.definition.nodes:
+        ours = node.id == cluster.node_id
+        if statuses is None:
+            status = NodeStatus.E_STARTING if cluster.unavailable else NodeStatus.E_AVAILABLE
+        else:
+            status = statuses.own if ours else statuses.others[node.id]
+        connected = "self" if ours else str(cluster.leadership.is_up(node.id)).lower()
+        found.append(state.NodeState(names[node.id], node.name, node.id, node.data_center, connected, status.name,
+                                     tuple(primaries.get(node.id, ()))))
+    return tuple(found)
+
+
+def descriptions(cluster: Cluster) -> dict[int, str]:
+    """The members of a cluster by their ids, as they are printed."""
+    return {node.id: f"[{node.name}, {node.id}]" for node in cluster.definition.nodes}
+
+
+def members(cluster: Cluster, urls: dict[str, str]) -> list[Document]:
+    """The same as a document, with the URLs of their consoles."""
+    return [{"name": node.name, "id": node.node_id, "dataCenter": node.data_center,
+             "state": _STATES[NodeStatus[node.status]], "connected": node.connected != "false",
+             "primaryFor": list(node.primary_for), "url": urls.get(node.name, "")} for node in node_states(cluster)]
+
+
+def own_state(broker: Broker, cluster: Cluster | None) -> str:
+    """The state of this node."""
+    if broker.shutdown is not None:
+        return "stopping"
+    if cluster is None:
+        return "up"
+    return str(next(each["state"] for each in members(cluster, {}) if each["id"] == cluster.node_id))
+
+
+def elector(cluster: Cluster) -> Document:
+    """Who leads, as this node sees it."""
+    leadership, standing = cluster.leadership, cluster.leadership.standing
+    return {"state": standing.state.name, "term": standing.term, "active": leadership.active, "leads": leadership.leads,
+            "leader": node_name(cluster, standing.leader)}
+
+
+def node_name(cluster: Cluster, node_id: int | None) -> str:
+    """A node by its id; "" = none."""
+    return next((node.name for node in cluster.definition.nodes if node.id == node_id), "")
+
+
+def partition_primary(cluster: Cluster, partition: int) -> str:
+    """Which node leads a partition, as the metadata have it; "" = none."""
+    primary = cluster.metadata.state.partitions.get(partition)
+    return node_name(cluster, primary.node_id) if primary is not None else ""

@@ -1,0 +1,76 @@
+"""The proxies that are connected here.
+
+A proxy is known by its ident: its name, host and process. It is the same at every node that the proxy is connected with, and
+at the proxy itself; names alone need not differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.link.states import State
+from bmqtwist.peers.welcome import announced_name, announced_url
+from bmqtwist.view import session_facts
+from bmqtwist.view.cluster_facts import ident_of, wall_offset
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.link.downstream import DownstreamClient
+    from bmqtwist.link.peer import PeerSession
+    from bmqtwist.link.session import Session
+    from bmqtwist.member.cluster import Cluster
+
+PROXIES_MAX = 200  # of one node, in its documents
+Document = dict[str, Any]
+
+
+def proxy_of(session: Session) -> Document:
+    """Who a proxy is, and where its console is; url "" = it has none, or does not say."""
+    identity = session.identity
+    name = announced_name(session.features) or session.description
+    return {"ident": ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(session.features)}
+
+
+def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
+    """The proxies of the cluster that is shown; of a broker that is a member of none, those behind it."""
+    found = [each for each in [broker.downstreams.get(cluster.name)] if each] if cluster else broker.downstreams.values()
+    return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
+
+
+def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
+    """Where their consoles are."""
+    return [proxy_of(peer.session) for peer in connected(broker, cluster)]
+
+
+def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, tuple[int, int, int, int]]]:
+    """What is known here of each of them, and what flows through it: messages and bytes posted and delivered. It costs a
+    look at every queue that they have open."""
+    offset = wall_offset(broker)
+    rows = []
+    for peer in connected(broker, cluster):
+        seen, client, stats = session_facts.session_state(peer.session, offset), peer.downstream, peer.session.stats
+        rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
+                      "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
+                      "unacked": client.unacked if client is not None else 0,
+                      "unread": broker.performer.unread(peer.session)[0], "state": _state(peer.session, client)},
+                     (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
+    return rows
+
+
+def _state(session: Session, client: DownstreamClient | None) -> str:
+    if session.state is not State.SERVING:
+        return "leaving"
+    return "behind" if client is not None and client.window.behind else "connected"
+
+
+def broker_behind(client: Any, cluster: Cluster | None) -> Document:
+    """Which broker a client of a queue is: `ident` and `name`; `proxy`, of a proxy. Empty: an application."""
+    if not client.is_broker:
+        return {}
+    if client.is_member:
+        identity = client.session.identity
+        nodes = cluster.definition.nodes if cluster is not None and cluster.name == identity.cluster_name else ()
+        name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
+        return {"ident": name, "name": name}
+    found = proxy_of(client.session)
+    return {"ident": found["ident"], "name": found["name"], "proxy": found}

@@ -1,0 +1,254 @@
+"""Facts about one queue at this node: depth, apps, handles, clients. Every fact has one function, which admin commands,
+statistics, metrics and the console use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.queue.mode import QueueMode
+from bmqtwist.view import snapshot as state
+from bmqtwist.view import traffic
+from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
+from bmqtwist.view.proxy_facts import broker_behind
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.queue.meter import Meter
+    from bmqtwist.queue.queue import App, Handle, Queue, Subscription, Substream
+    from bmqtwist.queue.relay import RelayQueue
+    from bmqtwist.queue.root import RootQueue
+    from bmqtwist.relay.relays import Relays
+    from bmqtwist.relay.upstream_queue import UpstreamQueue
+
+EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
+HANDLES_MAX = 500  # of one queue
+STUCK_S = 30.0  # a consumer that has confirmed nothing of what it holds for so long
+Document = dict[str, Any]
+Flow = tuple[float, float, float, float]  # messages posted, their bytes, messages delivered, their bytes
+
+
+def stored(queue: RootQueue) -> tuple[int, int]:
+    """The depth of a queue at this node: messages and bytes."""
+    return len(queue.messages), queue.meter.bytes
+
+
+def queue_view(queue: RootQueue, now: float = 0.0) -> state.QueueView:
+    """A queue as its primary sees it, without apps and clients. It costs some attributes: 3 us."""
+    (messages, size), meter, stats = stored(queue), queue.meter, queue.stats
+    oldest = next(iter(queue.messages.values()), None)
+    return state.QueueView(
+        queue.uri, queue.domain.name, queue.mode, queue.partition_id, messages, size, meter.messages_max, meter.bytes_max,
+        None if oldest is None else float(oldest.wall), queue.readers(), queue.writers(), stats.put_msgs, stats.push_msgs,
+        stats.confirm_msgs, now)
+
+
+def is_active(queue: RootQueue) -> bool:
+    """Whether a client has opened the queue since the broker started (and it was not deleted since)."""
+    return bool(queue.handles) or queue.idle_since is not None
+
+
+def meter_state(meter: Meter) -> state.MeterSnapshot:
+    """A meter and those above it."""
+    return state.MeterSnapshot(meter.name, meter.messages, meter.messages_max, meter.bytes, meter.bytes_max, meter.disabled,
+                            parent=meter_state(meter.parent) if meter.parent is not None else None)
+
+
+def hexadecimal(key: bytes) -> str:
+    """A key or GUID as it is printed."""
+    return key.hex().upper()
+
+
+def queue_state(queue: RootQueue) -> state.QueueState:
+    """One queue in full."""
+    seen, domain = queue_view(queue), queue.domain
+    return state.QueueState(
+        seen.uri, queue.name, seen.domain, hexadecimal(queue.key), queue.mode, seen.partition_id, seen.messages, seen.bytes,
+        meter_state(queue.meter), tuple(app_state(queue, app) for app in queue.apps.values()),
+        tuple(handle_state(handle) for handle in queue.handles), history=max(0, len(queue.history) - seen.messages),
+        readers=seen.readers, writers=seen.writers, max_consumers=domain.max_consumers, message_limit=seen.message_limit,
+        byte_limit=seen.byte_limit)
+
+
+def app_messages(queue: RootQueue, app: App) -> int:
+    """How many messages an app has not finished with. Looks at the messages its consumers hold, unless they are very many:
+    those that were purged or have expired are still held there, and do not count."""
+    if queue.mode != QueueMode.FANOUT:
+        return len(queue.messages) if app.registered else 0
+    app.trim()
+    here = len(app.fresh) + app.put_aside_count() + len(app.redelivery)
+    held = sum(len(substream.unconfirmed) for substream in app.substreams)
+    if held > EXACT_MESSAGES_MAX:
+        return min(here + held, len(queue.messages))
+    return here + sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
+                      if message.pending & app.bit)
+
+
+def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
+    """Their bytes; for an app that lags behind others in a long queue an estimate by the mean size."""
+    stored = len(queue.messages)
+    if not messages or messages >= stored:
+        return queue.meter.bytes if messages else 0
+    if stored <= EXACT_MESSAGES_MAX:
+        return sum(message.size for message in queue.messages.values() if message.pending & app.bit)
+    return queue.meter.bytes * messages // stored
+
+
+def app_state(queue: RootQueue, app: App) -> state.AppState:
+    """One app: what it holds, who consumes it."""
+    consumers = app.consumers()
+    status = "unauthorized" if not app.registered else "alive" if consumers else "registered"
+    router = tuple(state.RouterEntry(each.priority, each.substream.handle.client.description, each.count, each.text)
+                   for each in sorted(app.routes().subscriptions, key=lambda each: -each.priority))
+    messages = app_messages(queue, app)
+    return state.AppState(app.app_id, hexadecimal(app.key), status, messages, app_bytes(queue, app, messages), consumers,
+                          len(app.redelivery), app.put_aside_count(), not app.fresh, router,
+                          sum(len(each.unconfirmed) for each in app.substreams))
+
+
+def handle_state(handle: Handle) -> state.HandleState:
+    """One handle; one that only writes counts as a substream that was never configured."""
+    substreams = tuple(map(substream_state, handle.substreams.values())) or (state.SubstreamState(0, DEFAULT_APP_ID),)
+    return state.HandleState(id(handle) & 0xFFFFFFFFFFFF, handle.client.description, handle.queue.uri, handle.q_id,
+                             handle.flags, handle.read_count, handle.write_count, substreams)
+
+
+def substream_state(substream: Substream) -> state.SubstreamState:
+    """One substream with its windows."""
+    return state.SubstreamState(substream.sub_id, substream.app_id or DEFAULT_APP_ID, substream.read_count,
+                                len(substream.unconfirmed), tuple(map(_subscription, substream.subscriptions)))
+
+
+def _subscription(each: Subscription) -> state.SubscriptionState:
+    version = "E_VERSION_1" if each.text else "E_UNDEFINED"
+    return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
+                                   each.max_bytes, each.messages, each.bytes,
+                                   each.full or not each.window.open)
+
+
+# -- queues whose primary is another node --------------------------------------------------------------------------------
+
+
+def all_relays(broker: Broker) -> Iterable[Relays]:
+    """The relays of this node, as member and as proxy."""
+    yield from (cluster.relays for cluster in broker.clusters.values() if cluster.relays is not None)
+    yield from (proxy.relays for proxy in broker.proxies.values())
+
+
+def relayed_queue(broker: Broker, domain: str, name: str) -> UpstreamQueue | None:
+    """A queue that clients here have open at another node."""
+    uri = f"bmq://{domain}/{name}"
+    return next((relays.opened[uri] for relays in all_relays(broker) if uri in relays.opened), None)
+
+
+def relay_state(broker: Broker, opened: UpstreamQueue, queue: RelayQueue) -> state.QueueState:
+    """One of them in full: what is here of it is on its way, in one of the two directions."""
+    confirms = sum(map(len, queue.held_confirms.values()))
+    upstream = state.UpstreamState(
+        len(queue.pending), confirms, opened.upstream.generation if opened.upstream is not None else 0,
+        tuple((stream.sub_id, stream.state.name, stream.generation) for stream in opened.streams.values()))
+    role = state.NodeRole.PROXY if queue.domain.cluster in broker.proxies else state.NodeRole.REPLICA
+    messages, apps = queue.messages.values(), tuple(_relayed_app(queue, app) for app in queue.apps.values())
+    return state.QueueState(
+        queue.uri, queue.name, queue.domain.name, "", queue.mode, -1, len(messages), sum(each.size for each in messages),
+        state.MeterSnapshot(f"queue [{queue.uri}]", 0, 0, 0, 0), apps, tuple(map(handle_state, queue.handles)), role,
+        opened.q_id, upstream, readers=queue.readers(), writers=queue.writers())
+
+
+def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
+    waiting = [message for message in queue.messages.values() if message.pending & app.bit]
+    consumers = app.consumers()
+    return state.AppState(app.app_id, hexadecimal(app.key), "alive" if consumers else "registered", len(waiting),
+                          sum(message.size for message in waiting), consumers, len(app.redelivery), app.put_aside_count(),
+                          not app.fresh)
+
+
+# -- the clients of a queue ---------------------------------------------------------------------------------------------
+
+
+def queue_here(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]:
+    """A queue: as this node leads it, and as clients have it open here on the way to its primary."""
+    root = next((cluster.queues[uri] for cluster in broker.clusters.values() if uri in cluster.queues), None)
+    relayed: list[Queue] = []
+    for relays in all_relays(broker):
+        opened = relays.opened.get(uri)
+        if opened is not None and opened.relay is not None:
+            relayed.append(opened.relay)
+    return root, relayed
+
+
+def queue_part(broker: Broker, uri: str, now: float) -> Document:
+    """What this node knows of one queue: its apps, if it leads it, and who uses it here."""
+    name = name_of(broker)
+    root, relayed = queue_here(broker, uri)
+    cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
+    consumers: list[Document] = []
+    producers: list[Document] = []
+    proxies: dict[str, Document] = {}
+    flows: dict[str, Flow] = {"": _flow_of([traffic.queue_totals(queue) for queue in [root, *relayed] if queue is not None])}
+    for queue in ([root] if root is not None else []) + relayed:
+        for handle in list(queue.handles)[:HANDLES_MAX]:
+            other = broker_behind(handle.client, cluster)
+            if "proxy" in other:
+                proxies[other["ident"]] = other["proxy"]
+            user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
+                              "node": name, "proxy": proxied, "broker": handle.client.is_broker,
+                              "queues": _queues_of(handle)}
+            stats = getattr(handle.client, "stats", None)  # test messages come from no session
+            if stats is not None:
+                flows[flow_name(user)] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
+            for substream in handle.substreams.values():
+                if substream.read_count:
+                    consumers.append({**user, **_consumer(substream, now)})
+                    flows.update((_subscription_flow(each), (0, 0, each.given, 0)) for each in substream.subscriptions)
+            if handle.write_count:
+                producers.append(user)
+    return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
+            "producers": producers, "flows": flows, "proxies": list(proxies.values()),
+            "apps": [_app(app_state(root, app)) for app in root.apps.values()] if root is not None else []}
+
+
+def living_queues(broker: Broker) -> Iterable[RootQueue]:
+    """The queues that this node leads, of the cluster that is shown."""
+    cluster = cluster_of(broker)
+    return cluster.queues.values() if cluster is not None else ()
+
+
+def flow_name(user: Document) -> str:
+    """What the rates of a consumer or a producer are found by."""
+    return str(user["ident"] or user["client"])
+
+
+def _flow_of(totals: list[traffic.Totals]) -> Flow:
+    return (sum(each.put for each in totals), sum(each.put_bytes for each in totals), sum(each.push for each in totals),
+            sum(each.push_bytes for each in totals))
+
+
+def _queues_of(handle: Handle) -> int:
+    """How many queues the client of a handle has open: its rates are those of all of them."""
+    return len(getattr(handle.client, "handles", (handle,)))
+
+
+def _app(app: state.AppState) -> Document:
+    return {"app": app.app_id, "messages": app.messages, "bytes": app.bytes, "unconfirmed": app.unconfirmed,
+            "consumers": app.consumers, "redelivery": app.redelivery, "aside": app.aside,
+            "registered": app.status != "unauthorized"}
+
+
+def _consumer(substream: Substream, now: float) -> Document:
+    oldest = next(iter(substream.unconfirmed.values()), None)
+    subscriptions = substream.subscriptions
+    return {"app": substream.app_id or DEFAULT_APP_ID, "unconfirmed": len(substream.unconfirmed),
+            "unconfirmedMax": sum(each.max_messages for each in subscriptions),
+            "priority": max((each.priority for each in subscriptions), default=0),
+            "stuck": oldest is not None and now - oldest[2] > STUCK_S,
+            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full,
+                               "given": each.given, "flow": _subscription_flow(each)} for each in subscriptions]}
+
+
+def _subscription_flow(subscription: Subscription) -> str:
+    """What names the flow of a subscription beside those of clients, in which no such character is."""
+    substream = subscription.substream
+    return f"{substream.handle.client.description}\n{substream.sub_id}\n{subscription.s_id}"
