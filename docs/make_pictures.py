@@ -9,6 +9,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     replication bmqtwist/cluster/partition_machine.py
     circles     tests/kit/layers.py
     link        bmqtwist/cluster/membership.py
+    log         bmqtwist/cluster/metadata_log.py
     stream      bmqtwist/cluster/streams.py
     stop        bmqtwist/broker/graceful_stop.py
 """
@@ -32,7 +33,7 @@ from kit.message_way import WAY  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
-from bmqtwist.cluster import elector, membership, partition_machine, streams  # noqa: E402
+from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
@@ -130,7 +131,7 @@ def circles() -> str:
 PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
-            "stop": partial(machine_picture, graceful_stop.TABLE)}
+            "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE)}
 
 
 def with_pictures(text: str) -> str:

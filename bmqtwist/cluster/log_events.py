@@ -18,6 +18,7 @@ A COMMIT is a record of the log as in the original: followers learn of commits f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from bmqtwist.cluster.changes import Change, Primaries
@@ -149,8 +150,25 @@ class Resend:
 
 
 Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | QuorumIs | Ask | Resend | Message
-INPUTS: tuple[type, ...] = (Propose, Flush, Written, WriteFailed, Lead, Follow, StepDown, QuorumIs, Ask, Resend, Entries,
-                            Snapshot, Acknowledged, CatchUp)
+
+
+class LogEvent(Enum):
+    """The columns of the table of the metadata log: the inputs by name."""
+
+    PROPOSE = "Propose"
+    FLUSH = "Flush"
+    WRITTEN = "Written"
+    WRITE_FAILED = "WriteFailed"
+    LEAD = "Lead"
+    FOLLOW = "Follow"
+    STEP_DOWN = "StepDown"
+    QUORUM = "QuorumIs"
+    ASK = "Ask"
+    RESEND = "Resend"
+    ENTRIES = "Entries"
+    SNAPSHOT = "Snapshot"
+    ACKNOWLEDGED = "Acknowledged"
+    CATCH_UP = "CatchUp"
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------------

@@ -22,17 +22,17 @@ synced together.
 A failed write leaves the state as it was, and the next one begins a new file, since nobody can tell what the old one ends
 with. A cluster of one goes on; a leader of several steps down, since others may have what it could not write.
 
-`ACTIONS` says for every role and every input what is done.
+`TABLE` says for every role and every input what is done. What a leader has proposed, and how far its followers are, is in
+`leader_term.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangeRefused, Judge, Primaries
+from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, Judge
+from bmqtwist.cluster.leader_term import LeaderTerm
 from bmqtwist.cluster.log_events import (
     NO_LSN,
     NOT_LEADER,
@@ -48,6 +48,7 @@ from bmqtwist.cluster.log_events import (
     Input,
     Lead,
     LeadershipLost,
+    LogEvent,
     Lsn,
     Message,
     NotDone,
@@ -62,14 +63,14 @@ from bmqtwist.cluster.log_events import (
     WriteFailed,
     Written,
 )
-from bmqtwist.cluster.record_log import LogRecord, RecordLog, follows, log_record, snapshot_record
-from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
+from bmqtwist.cluster.opened_log import commit_of, opened_alone, opened_log
+from bmqtwist.cluster.record_log import LogRecord, RecordLog, follows, snapshot_record
+from bmqtwist.cluster.state import ClusterState, StateMismatch
+from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.storage.ledger_format import read_ledger
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
-from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderAdvisoryCommit, LeaderMessageSequence
+from bmqtwist.wire.cluster_events import LedgerRecordType
 
 RETAINED_BYTES = 1 << 20  # of applied records that a leader of several keeps in memory for followers that lag
-MESSAGE_BYTES = 1 << 20  # of records in one message, unless a single record is larger
 WAITING_RECORDS_MAX = 10_000  # of a leader for their commit, of a follower for its disk; beyond that none is taken
 
 
@@ -81,30 +82,11 @@ class Role(Enum):
     LEADING = "this node leads"
 
 
-@dataclass(slots=True)
-class Peer:
-    """What a leader knows of another node. All are LSNs."""
-
-    sent: Lsn  # the newest record sent
-    resume: Lsn  # what to send again begins after this record
-    match: Lsn = NO_LSN  # the newest record known to be durable there
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A record that waits for its commit. `tokens`: who wants to know, with which result; `uri`: the queue it is about;
-    `leaving`: keys of queues that are gone with it."""
-
-    tokens: list[tuple[int, Any]]
-    uri: str = ""
-    leaving: frozenset[bytes] = frozenset()
-
-
 class MetadataLog:
     """The log of one node. `state` is read freely, it holds what is committed; everything else goes through `step`.
 
-    `head` is the state with all that waits for its commit, valid while leading. `members`: ids of all nodes of the
-    cluster; `name`: this node's, for log ids and alarms; `max_bytes`: size at which a new file is begun.
+    `members`: ids of all nodes of the cluster; `name`: this node's, for log ids and alarms; `max_bytes`: size at which a
+    new file is begun.
     """
 
     def __init__(self, node_id: int, name: str, members: Collection[int], max_bytes: int,
@@ -113,23 +95,20 @@ class MetadataLog:
         self.members = frozenset(members)
         self.quorum = self._majority = len(self.members) // 2 + 1
         self.alone = len(self.members) == 1
-        self.state, self.head = ClusterState(), ClusterState()
+        self.state = ClusterState()
+        self.leading: LeaderTerm | None = None  # while this node leads
+        self.story = TransitionLog()  # with seconds since the epoch
         self.role = Role.WAITING
         self.leader: int | None = None
-        self.term = self.sequence = 0  # the newest term known; the last sequence number given in it, if leading
+        self.term = 0  # the newest one known
         self.log = RecordLog(name, max_bytes, self.alone)
         self._judge = Judge(node_id, algorithm)
-        self._primaries = Primaries(0)  # what a leader began with
         self.applied = NO_LSN  # the newest change that `state` has, since this process runs
         self._committed = NO_LSN  # everything up to here is
         self._matched = NO_LSN  # a follower's log is its leader's up to here
         self._acknowledged = NO_LSN  # by the last message to the leader
         self._arriving: Snapshot | None = None  # a follower is about to begin anew with it
         self._arriving_write = 0
-        self._peers: dict[int, Peer] = {}
-        self._waiting: dict[Lsn, Waiting] = {}
-        self._newest: dict[str, Waiting] = {}  # queue -> the newest record about it that waits
-        self._leaving: set[bytes] = set()
         self._out: list[Output] = []
         self._wall = 0
 
@@ -143,18 +122,23 @@ class MetadataLog:
         """Everything up to here is committed, and `state` has it."""
         return self.log.lsn_at(self.log.covered)
 
+    @property
+    def head(self) -> ClusterState:
+        """The state with all that waits for its commit, as far as this node knows."""
+        return self.state if self.leading is None else self.leading.head
+
     def is_pending(self, uri: str) -> bool:
         """Whether a change of the queue waits for its commit."""
-        return self._last_change(uri) is not None
-
-    def _last_change(self, uri: str) -> Waiting | None:
-        # what another leader left uncommitted is committed with the first record of our term
-        return self._newest.get(uri) or self._waiting.get((self.term, 1))
+        return self.leading is not None and self.leading.last_change(uri) is not None
 
     def step(self, event: Input, wall: int) -> list[Output]:
         """One input; what follows from it. `wall`: seconds since the epoch."""
         self._wall, self._out = wall, []
-        getattr(self, ACTIONS[self.role][type(event)])(event)
+        before, kind = self.role, LogEvent(type(event).__name__)
+        TABLE[before][kind].action(self, event)
+        check(TABLE, before, kind, self.role)
+        if self.role is not before:
+            self.story.note(wall, before.name, self.role.name, f"term {self.term}, leader {self.leader}", kind.name)
         return self._out
 
     # -- the start --------------------------------------------------------------------------------------------------
@@ -167,185 +151,75 @@ class MetadataLog:
             self._alarm(text)
         if data:
             records = [record for _, record in found.records]
-            if self.alone:
-                self._open_alone(records, found.end, found.log_id, found.damaged)
-            else:
-                self._open_one_of_many(records, found.end, found.log_id, found.damaged)
+            opened = opened_alone(records) if self.alone else opened_log(records)
+            self._committed = opened.committed
+            for record in opened.loaded:
+                try:
+                    self.state.apply(record.message)
+                except StateMismatch as error:
+                    self._left_out((record.term, record.sequence_number), error)
+            if opened.alarm:
+                self._alarm(opened.alarm)
+            damaged = found.damaged or bool(opened.alarm)
+            self.log.opened(opened.base, opened.kept, 0, found.end, found.log_id, damaged)
+            self.term = self.log.last[0]
+            self._apply_committed()
         return (len(data) if found.damaged else found.end), self._out
-
-    def _open_alone(self, records: list[ClusterStateRecord], size: int, log_id: bytes, damaged: bool) -> None:
-        starts = [at for at, record in enumerate(records) if record.type is LedgerRecordType.SNAPSHOT]
-        for record in records[starts[-1] if starts else 0:]:
-            if record.type in (LedgerRecordType.SNAPSHOT, LedgerRecordType.UPDATE):
-                self._load(record)
-        last = max(((record.term, record.sequence_number) for record in records), default=NO_LSN)
-        self.term, self._committed = last[0], last
-        self.log.opened(last, [], 0, size, log_id, damaged)
-
-    def _open_one_of_many(self, records: list[ClusterStateRecord], size: int, log_id: bytes, damaged: bool) -> None:
-        base, kept = NO_LSN, list[LogRecord]()
-        each = [log_record(record) for record in records]
-        for record in records:
-            self._note_commit(record)
-        starts = [at for at, entry in enumerate(each)
-                  if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= self._committed]
-        if starts:  # it stands for all before it, even where the original left records out
-            self._load(each[starts[-1]].record)
-            base, each = each[starts[-1]].lsn, each[starts[-1] + 1:]
-        elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
-            stamp = each[0].lsn
-            second = each[1].lsn if len(each) > 1 else (stamp[0], stamp[1] + 1)
-            if stamp[1] != 1 or second <= stamp:  # a file that was begun when another one was full
-                self._load(each.pop(0).record)
-                base = stamp if second > stamp else (second[0], second[1] - 1)
-        last = base
-        for entry in each:
-            if not follows(last, entry.lsn):
-                self._alarm(f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, "
-                            f"{last[1]}): it and all behind it are left to the other nodes")
-                damaged = True
-                break
-            kept.append(entry)
-            last = entry.lsn
-        self.log.opened(base, kept, 0, size, log_id, damaged)
-        self.term = last[0]
-        self._apply_committed()
-
-    def _load(self, record: ClusterStateRecord) -> None:
-        try:
-            self.state.apply(record.message)
-        except StateMismatch as error:
-            self._left_out((record.term, record.sequence_number), error)
 
     # -- leading ----------------------------------------------------------------------------------------------------
 
     def _lead(self, event: Lead) -> None:
-        led = event.term == self.term and self.leader is not None
-        if self._arriving is not None or event.term <= self.log.last[0] or event.term < self.term or led:
+        taken = event.term == self.term and self.leader is not None
+        if self._arriving is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
             self._decide(event.token, NotDone(f"node {self.node_id} cannot lead term {event.term}", False))
             self._alarm(f"node {self.node_id} was elected for term {event.term}, and knows of a record "
                         f"({self.log.last[0]}, {self.log.last[1]}) and of term {self.term}")
             return
-        last = self.log.last
-        self.role, self.leader, self.term, self.sequence = Role.LEADING, self.node_id, event.term, 0
-        self._peers = {node_id: Peer(last, last) for node_id in self.members - {self.node_id}}
-        self._build_head()
-        stray = sorted({queue.partition_id for queue in self.head.queues.values()} - set(range(event.primaries.partitions)))
+        self.role, self.leader, self.term = Role.LEADING, self.node_id, event.term
+        before, led = self.leading, LeaderTerm(self.node_id, event.term, self.members - {self.node_id}, self.log, self.state,
+                                               event.primaries, self._judge)
+        stray = sorted({queue.partition_id for queue in led.head.queues.values()} - set(range(event.primaries.partitions)))
         if stray:
             self._alarm(f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
-        self._primaries = event.primaries
-        self._begin_term([(event.token, None)])
-
-    def _begin_term(self, tokens: list[tuple[int, Any]]) -> None:
-        snapshot = self.head.snapshot()
-        snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
-        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, tokens)
-        waiting.leaving = frozenset(self.state.keys - self.head.keys)
-        self._leaving |= waiting.leaving
-
-    def _build_head(self) -> None:
-        self.head = ClusterState()
-        self.head.apply(ClusterMessage("leaderAdvisory", self.state.snapshot()))
-        for each in self.log.records[self.log.covered:]:
-            if each.is_change:
-                try:
-                    self.head.apply(each.record.message)
-                except StateMismatch:  # it is told when it is committed
-                    continue
+        if before is not None:
+            led.continue_from(before)
+        self.leading = led
+        led.begin([(event.token, None)], self._wall)
 
     def _propose(self, event: Propose) -> None:
         if len(self.log.records) - self.log.covered >= WAITING_RECORDS_MAX:
-            self._decide(event.token, NotDone(f"{WAITING_RECORDS_MAX} records of the metadata wait for their commit", False))
-            return
-        if self.log.last[0] < self.term:  # what a leader says first could not be written
-            self._begin_term([])
-        try:
-            plan = self._judge.plan(event.change, self.head, self._leaving)
-        except ChangeRefused as refused:
-            self._decide(event.token, NotDone(str(refused), False))
-            return
-        if plan.advisory is None:
-            waiting = self._last_change(plan.uri)
-            if waiting is None:
-                self._decide(event.token, Done(plan.result))
-            else:
-                waiting.tokens.append((event.token, plan.result))
-            return
-        waiting = self._publish(LedgerRecordType.UPDATE, plan.choice, plan.advisory, [(event.token, plan.result)])
-        if plan.uri:
-            waiting.uri = plan.uri
-            self._newest[plan.uri] = waiting
-        if plan.choice == "queueUnAssignmentAdvisory":
-            waiting.leaving = frozenset((plan.result.key,))
-            self._leaving |= waiting.leaving
+            outcome: Done | NotDone | None = NotDone(
+                f"{WAITING_RECORDS_MAX} records of the metadata wait for their commit", False)
+        else:
+            outcome = self._led.propose(event.token, event.change, self._wall)
+        if outcome is not None:
+            self._decide(event.token, outcome)
 
-    def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, tokens: list[tuple[int, Any]]) -> Waiting:
-        advisory.sequence_number = self._next()
-        lsn = self.term, self.sequence
-        record = ClusterStateRecord(kind, *lsn, self._wall, ClusterMessage(choice, advisory))
-        self.log.append(record)
-        self.head.apply(record.message)
-        waiting = self._waiting[lsn] = Waiting(tokens)
-        if self.alone:
-            self._append_commit(lsn)
-        return waiting
-
-    def _next(self) -> LeaderMessageSequence:
-        self.sequence += 1
-        return LeaderMessageSequence(self.term, self.sequence)
-
-    def _append_commit(self, lsn: Lsn) -> None:
-        advisory = LeaderAdvisoryCommit(self._next(), LeaderMessageSequence(*lsn))
-        self.log.append(ClusterStateRecord(LedgerRecordType.COMMIT, self.term, self.sequence, self._wall,
-                                           ClusterMessage("leaderAdvisoryCommit", advisory)))
+    @property
+    def _led(self) -> LeaderTerm:
+        assert self.leading is not None
+        return self.leading
 
     def _on_acknowledged(self, event: Acknowledged) -> None:
-        peer = self._peers.get(event.sender)
-        if peer is None or event.term != self.term or event.lsn > self.log.last or event.lsn <= peer.match:
-            return
-        peer.match = peer.resume = event.lsn
-        peer.sent = max(peer.sent, event.lsn)
-        self._count()
+        if event.term == self.term and self._led.acknowledged(event.sender, event.lsn):
+            self._count()
 
     def _count(self) -> None:
         """Commit what a quorum has, if the newest of it is of our own term, and tell the followers."""
-        own = self.lsn
-        durable = sorted([own, *(peer.match for peer in self._peers.values())], reverse=True)
-        reach = min(own, durable[self.quorum - 1]) if self.quorum <= len(durable) else NO_LSN
+        reach = self._led.reach(self.quorum)
         if reach[0] != self.term:
             return
         self._committed = max(self._committed, reach)
         for lsn in self._apply_committed():
             if lsn[0] == self.term and not self.alone:
-                self._append_commit(lsn)
+                self._led.append_commit(lsn, self._wall)
 
     def _on_catch_up(self, event: CatchUp) -> None:
-        peer = self._peers.get(event.sender)
-        if peer is not None and event.term == self.term and event.last <= peer.sent:
-            log = self.log
-            peer.sent = peer.resume = min(event.last, log.lsn_at(log.after(event.last)))
-            peer.match = min(peer.match, peer.sent)  # it may have lost its file
+        if event.term == self.term:
+            self._led.rewind(event.sender, event.last)
 
     def _resend(self, event: Resend) -> None:
-        for peer in self._peers.values():
-            peer.sent = peer.resume
-
-    def _send(self, node_id: int, peer: Peer) -> None:
-        log = self.log
-        if peer.sent < log.base:
-            covered = log.lsn_at(log.covered)
-            record = snapshot_record(self.state, covered, self._wall)
-            self._out.append(Send(node_id, Snapshot(self.node_id, self.term, record)))
-            peer.sent = covered
-        start = log.after(peer.sent)
-        while start < len(log.records):
-            stop, size = start, 0
-            while stop < len(log.records) and (stop == start or size + len(log.records[stop].data) <= MESSAGE_BYTES):
-                size += len(log.records[stop].data)
-                stop += 1
-            records = tuple(each.record for each in log.records[start:stop])
-            self._out.append(Send(node_id, Entries(self.node_id, self.term, log.lsn_at(start), records)))
-            peer.sent, start = log.lsn_at(stop), stop
+        self._led.resend()
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -378,47 +252,11 @@ class MetadataLog:
                 if at == len(log.records) or log.records[at].lsn != lsn:
                     log.cut(at)
                     log.append(record)
-                    self._note_commit(record)
+                    self._committed = max(self._committed, commit_of(record))
                 at += 1
             self._matched = max(self._matched, lsn)
         self._matched = max(self._matched, previous)
         self._apply_committed()
-
-    # -- without a leader -------------------------------------------------------------------------------------------
-
-    def _ask(self, event: Ask) -> None:
-        for node_id in event.nodes:
-            self._out.append(Send(node_id, CatchUp(self.node_id, self.term, self.log.last)))
-
-    def _lend(self, event: CatchUp) -> None:
-        """Another node asks for what is newer: all of it in one message."""
-        log = self.log
-        if event.sender not in self.members or event.last >= log.last or self._arriving is not None:
-            return
-        known = log.lsn_at(log.after(event.last))
-        if event.last < log.base:
-            known = log.lsn_at(log.covered)
-            self._out.append(Send(event.sender, Snapshot(self.node_id, self.term, snapshot_record(
-                self.state, known, self._wall))))
-        records = tuple(each.record for each in log.records[log.after(known):])
-        self._out.append(Send(event.sender, Entries(self.node_id, self.term, known, records)))
-
-    def _borrow(self, event: Entries) -> None:
-        """What another node has is newer as a whole: it takes the place of what is here."""
-        newest = event.records[-1] if event.records else None
-        if event.sender not in self.members or self._arriving is not None or newest is None:
-            return
-        lsn = newest.term, newest.sequence_number
-        if lsn > self.log.last and len(self.log.records) - self.log.written < WAITING_RECORDS_MAX:
-            self.term = max(self.term, lsn[0])
-            self._append_entries(event)
-
-    def _borrow_snapshot(self, event: Snapshot) -> None:
-        lsn = event.record.term, event.record.sequence_number
-        if (event.sender in self.members and self._arriving is None and lsn > self.log.last
-                and event.record.type is LedgerRecordType.SNAPSHOT):
-            self.term = max(self.term, lsn[0])
-            self._arriving = event
 
     def _on_snapshot(self, event: Snapshot) -> None:
         lsn = event.record.term, event.record.sequence_number
@@ -443,14 +281,6 @@ class MetadataLog:
         except StateMismatch as error:
             self._left_out(lsn, error)
 
-    def _note_commit(self, record: ClusterStateRecord) -> None:
-        advisory = record.message.value
-        if isinstance(advisory, LeaderAdvisoryCommit):
-            told = advisory.sequence_number_committed
-            lsn = told.elector_term, told.sequence_number
-            if lsn < (record.term, record.sequence_number):
-                self._committed = max(self._committed, lsn)
-
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _apply_committed(self) -> list[Lsn]:
@@ -473,18 +303,8 @@ class MetadataLog:
             self._out.append(StateChanged(each.lsn, self.state.apply(each.record.message)))
         except StateMismatch as error:
             self._left_out(each.lsn, error)
-        for token, result in self._settle(each.lsn):
+        for token, result in self.leading.settle(each.lsn) if self.leading is not None else ():
             self._decide(token, Done(result))
-
-    def _settle(self, lsn: Lsn) -> list[tuple[int, Any]]:
-        """The record waits no longer; who waited for it."""
-        waiting = self._waiting.pop(lsn, None)
-        if waiting is None:
-            return []
-        self._leaving -= waiting.leaving
-        if self._newest.get(waiting.uri) is waiting:
-            del self._newest[waiting.uri]
-        return waiting.tokens
 
     # -- what every role does -----------------------------------------------------------------------------------------
 
@@ -499,9 +319,8 @@ class MetadataLog:
             self._arriving_write = job.number
         if job is not None:
             self._out.append(job)
-        if self.role is Role.LEADING:
-            for node_id, peer in self._peers.items():
-                self._send(node_id, peer)
+        if self.leading is not None:
+            self._out += self.leading.send(self._wall)
         elif self.role is Role.FOLLOWING:
             reach = min(self.lsn, self._matched)
             if reach > self._acknowledged:
@@ -527,21 +346,20 @@ class MetadataLog:
         self._alarm(f"the ledger cannot be written: {event.reason}")
         self._arriving = None
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
-        leading = self.role is Role.LEADING
-        gone = self.log.failed()
+        led, gone = self.leading, self.log.failed()
         self._committed = min(self._committed, self.log.last)  # of what is gone; what takes its place may be another's
-        if leading and self.alone:
-            self._give_up(gone, outcome)
-            self._build_head()
-        elif leading:
-            self._leave(outcome)
+        if led is not None and self.alone:
+            self._give_up(led, gone, outcome)
+            led.build_head()
+        elif led is not None:
+            self._leave(led, outcome)
             self._out.append(LeadershipLost(outcome.reason))
 
     def _follow(self, event: Follow) -> None:
         if event.term < self.term or event.term == self.term and self.role is Role.LEADING:
             return  # it is over already, or two lead one term, which an election rules out
-        if self.role is Role.LEADING:
-            self._leave(NotDone(f"node {event.leader} leads the cluster now", True))
+        if self.leading is not None:
+            self._leave(self.leading, NotDone(f"node {event.leader} leads the cluster now", True))
         self.term = event.term
         self.leader = event.leader if event.leader in self.members - {self.node_id} else None
         self.role = Role.WAITING if self.leader is None else Role.FOLLOWING
@@ -554,32 +372,26 @@ class MetadataLog:
             self._count()
 
     def _step_down(self, event: StepDown) -> None:
-        if self.role is Role.LEADING:
-            self._leave(NotDone(f"node {self.node_id} leads the cluster no longer", True))
+        if self.leading is not None:
+            self._leave(self.leading, NotDone(f"node {self.node_id} leads the cluster no longer", True))
         self.role, self.leader = Role.WAITING, None
 
-    def _leave(self, outcome: NotDone) -> None:
-        """Lead no longer. What was neither sent nor written is taken back, of the rest nobody knows."""
-        log = self.log
-        spoken = max([log.written, *(log.after(peer.sent) for peer in self._peers.values())])
-        self._give_up(log.cut(spoken), NotDone(outcome.reason, False, NOT_LEADER))
-        for lsn in list(self._waiting):
-            for token, _ in self._settle(lsn):
+    def _leave(self, led: LeaderTerm, outcome: NotDone) -> None:
+        """Lead no longer. What was neither sent nor written is taken back, of the rest nothing is known."""
+        self._give_up(led, self.log.cut(led.spoken), NotDone(outcome.reason, False, NOT_LEADER))
+        for lsn in list(led.waiting):
+            for token, _ in led.settle(lsn):
                 self._decide(token, outcome)
-        self.role, self.leader = Role.WAITING, None
-        self._peers = {}
+        self.role, self.leader, self.leading = Role.WAITING, None, None
 
-    def _give_up(self, gone: list[LogRecord], outcome: NotDone) -> None:
+    def _give_up(self, led: LeaderTerm, gone: list[LogRecord], outcome: NotDone) -> None:
         for each in gone:
-            for token, _ in self._settle(each.lsn):
+            for token, _ in led.settle(each.lsn):
                 self._decide(token, outcome)
 
     def _refuse(self, event: Propose) -> None:
         where = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
         self._decide(event.token, NotDone(where, False, NOT_LEADER))
-
-    def _ignore(self, event: Input) -> None:
-        """Meant for another role: a message that comes late."""
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -597,17 +409,61 @@ class MetadataLog:
         self._out.append(Alarm(f"{self.name}: {text}"))
 
 
-_EVERY_ROLE: dict[type, str] = {Flush: "_flush", Written: "_on_written", WriteFailed: "_on_write_failed", Lead: "_lead",
-                                Follow: "_follow", StepDown: "_step_down", QuorumIs: "_quorum_is", Ask: "_ignore"}
+# -- without a leader -------------------------------------------------------------------------------------------
 
-ACTIONS: dict[Role, dict[type, str]] = {
-    Role.WAITING: _EVERY_ROLE | {
-        Propose: "_refuse", Resend: "_ignore", Entries: "_borrow", Snapshot: "_borrow_snapshot", Acknowledged: "_ignore",
-        CatchUp: "_lend", Ask: "_ask"},
-    Role.FOLLOWING: _EVERY_ROLE | {
-        Propose: "_refuse", Resend: "_ignore", Entries: "_on_entries", Snapshot: "_on_snapshot",
-        Acknowledged: "_ignore", CatchUp: "_ignore"},
-    Role.LEADING: _EVERY_ROLE | {
-        Propose: "_propose", Resend: "_resend", Entries: "_ignore", Snapshot: "_ignore",
-        Acknowledged: "_on_acknowledged", CatchUp: "_on_catch_up"},
-}
+
+def _ask(node: MetadataLog, event: Ask) -> None:
+    for node_id in event.nodes:
+        node._out.append(Send(node_id, CatchUp(node.node_id, node.term, node.log.last)))
+
+
+def _lend(node: MetadataLog, event: CatchUp) -> None:
+    """Another node asks for what is newer: all of it in one message."""
+    log = node.log
+    if event.sender not in node.members or event.last >= log.last or node._arriving is not None:
+        return
+    known = log.lsn_at(log.after(event.last))
+    if event.last < log.base:
+        known = log.lsn_at(log.covered)
+        node._out.append(Send(event.sender, Snapshot(node.node_id, node.term, snapshot_record(
+            node.state, known, node._wall))))
+    records = tuple(each.record for each in log.records[log.after(known):])
+    node._out.append(Send(event.sender, Entries(node.node_id, node.term, known, records)))
+
+
+def _borrow(node: MetadataLog, event: Entries) -> None:
+    """What another node has is newer as a whole: it takes the place of what is here."""
+    newest = event.records[-1] if event.records else None
+    if event.sender not in node.members or node._arriving is not None or newest is None:
+        return
+    lsn = newest.term, newest.sequence_number
+    if lsn > node.log.last and len(node.log.records) - node.log.written < WAITING_RECORDS_MAX:
+        node.term = max(node.term, lsn[0])
+        node._append_entries(event)
+
+
+def _borrow_snapshot(node: MetadataLog, event: Snapshot) -> None:
+    lsn = event.record.term, event.record.sequence_number
+    if (event.sender in node.members and node._arriving is None and lsn > node.log.last
+            and event.record.type is LedgerRecordType.SNAPSHOT):
+        node.term = max(node.term, lsn[0])
+        node._arriving = event
+
+
+def _ignore(node: MetadataLog, event: Input) -> None:
+    """Meant for another role: a message that comes late."""
+
+
+E, M = LogEvent, MetadataLog
+W, F, L = Role.WAITING, Role.FOLLOWING, Role.LEADING
+_EVERY_ROLE: dict[LogEvent, Cell[Role]] = dict.fromkeys(E, to(_ignore)) | {
+    E.FLUSH: to(M._flush), E.WRITTEN: to(M._on_written), E.WRITE_FAILED: to(M._on_write_failed), E.LEAD: to(M._lead, L),
+    E.QUORUM: to(M._quorum_is), E.FOLLOW: to(M._follow, F, W), E.STEP_DOWN: to(M._step_down, W), E.PROPOSE: to(M._refuse)}
+TABLE = table(Role, LogEvent, {
+    W: _EVERY_ROLE | {
+        E.ENTRIES: to(_borrow), E.SNAPSHOT: to(_borrow_snapshot), E.CATCH_UP: to(_lend), E.ASK: to(_ask)},
+    F: _EVERY_ROLE | {E.ENTRIES: to(M._on_entries), E.SNAPSHOT: to(M._on_snapshot)},
+    L: _EVERY_ROLE | {
+        E.PROPOSE: to(M._propose), E.RESEND: to(M._resend), E.WRITE_FAILED: to(M._on_write_failed, W),
+        E.ACKNOWLEDGED: to(M._on_acknowledged), E.CATCH_UP: to(M._on_catch_up)},
+})

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from bmqtwist.cluster.changes import AssignQueue, Change, Primaries
 from bmqtwist.cluster.log_events import (
@@ -188,26 +188,31 @@ class ClusterMetadata:
         self._take(self.log.step(event, wall), wall)
 
     def _take(self, outputs: list[Output], wall: int) -> None:
+        user = self.user
         for output in outputs:
-            if isinstance(output, WriteFile | ReplaceFile):
-                self._job = output
-                if isinstance(output, ReplaceFile) and output.replaces:
-                    self._report.info("Rolling over from log with logId '%s' to log with logId '%s' of %d bytes",
-                                      output.replaces.hex().upper(), output.log_id.hex().upper(), len(output.data))
-            elif isinstance(output, Decided):
-                self._decided(output, wall)
-            elif isinstance(output, Alarm):
-                self._report.alarm("CLUSTER", "%s", output.text)
-            elif self.user is not None:
-                self._tell(self.user, output)
-
-    def _tell(self, user: LogUser, output: Send | StateChanged | LeadershipLost) -> None:
-        if isinstance(output, Send):
-            user.send(output.node_id, output.message)
-        elif isinstance(output, StateChanged):
-            user.changed(output)
-        else:
-            user.leadership_lost(output.reason)
+            match output:
+                case WriteFile():
+                    self._job = output
+                case ReplaceFile():
+                    self._job = output
+                    if output.replaces:
+                        self._report.info("Rolling over from log with logId '%s' to log with logId '%s' of %d bytes",
+                                          output.replaces.hex().upper(), output.log_id.hex().upper(), len(output.data))
+                case Decided():
+                    self._decided(output, wall)
+                case Alarm():
+                    self._report.alarm("CLUSTER", "%s", output.text)
+                case Send():
+                    if user is not None:
+                        user.send(output.node_id, output.message)
+                case StateChanged():
+                    if user is not None:
+                        user.changed(output)
+                case LeadershipLost():
+                    if user is not None:
+                        user.leadership_lost(output.reason)
+                case _:
+                    assert_never(output)
 
     def _decided(self, decided: Decided, wall: int) -> None:
         try:

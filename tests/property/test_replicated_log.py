@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bmqtwist.cluster import metadata_log
+from bmqtwist.cluster import leader_term, metadata_log
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Primaries, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
     Alarm,
@@ -343,7 +343,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 20)), m
 def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What one example sets does not stay."""
     monkeypatch.setattr(metadata_log, "RETAINED_BYTES", metadata_log.RETAINED_BYTES)
-    monkeypatch.setattr(metadata_log, "MESSAGE_BYTES", metadata_log.MESSAGE_BYTES)
+    monkeypatch.setattr(leader_term, "MESSAGE_BYTES", leader_term.MESSAGE_BYTES)
     yield
 
 
@@ -355,7 +355,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_what_is_committed_stays_and_is_the_same_everywhere(size: int, actions: list[tuple[str, int]], max_bytes: int,
                                                             retained: int, message: int) -> None:
     """In order, on a quorum, in the files, and in every later leader's log."""
-    metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = retained, message
+    metadata_log.RETAINED_BYTES, leader_term.MESSAGE_BYTES = retained, message
     cluster = Cluster(size, max_bytes)
     cluster.elect(cluster.nodes[0])
     cluster.round()

@@ -47,17 +47,17 @@ def _commit_alone(self: MetadataLog) -> None:
         self._committed = max(self._committed, own)
         for lsn in self._apply_committed():
             if lsn[0] == self.term and not self.alone:
-                self._append_commit(lsn)
+                self.leading.append_commit(lsn, self._wall)
 
 
-_on_entries = MetadataLog._on_entries
+_append_entries = MetadataLog._append_entries
 
 
 def _previous_not_checked(self: MetadataLog, event: Entries) -> None:
     holds = RecordLog.holds
     try:
         RecordLog.holds = lambda log, lsn: lsn == event.previous or holds(log, lsn)  # type: ignore[method-assign]
-        _on_entries(self, event)
+        _append_entries(self, event)
     finally:
         RecordLog.holds = holds  # type: ignore[method-assign]
 
@@ -134,7 +134,7 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not saved": (Ballot, "save", _vote_not_saved),
     "log check off": (Elector, "is_eligible", _log_not_compared),
     "commit rule off": (MetadataLog, "_count", _commit_alone),
-    "prev check off": (MetadataLog, "_on_entries", _previous_not_checked),
+    "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
     "conflicts kept": (RecordLog, "cut", _conflict_kept),
     "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
 }

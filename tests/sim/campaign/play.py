@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bmqtwist.cluster import metadata_log
+from bmqtwist.cluster import leader_term, metadata_log
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.storage import image, replica
 from bmqtwist.testing.config import CLUSTER
@@ -46,16 +46,16 @@ class Run:
 
 @contextmanager
 def _log_limits(schedule: Schedule) -> Iterator[None]:
-    usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
+    usual, run_records = (metadata_log.RETAINED_BYTES, leader_term.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
     read_records, recent_bytes = replica.MESSAGE_RECORDS_MAX, replica.RECENT_BYTES
     if schedule.clients:
         replica.RUN_RECORDS_MAX = replica.MESSAGE_RECORDS_MAX = image.MESSAGE_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
         replica.RECENT_BYTES = RECENT_BYTES
-    metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
+    metadata_log.RETAINED_BYTES, leader_term.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
         yield
     finally:
-        metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
+        metadata_log.RETAINED_BYTES, leader_term.MESSAGE_BYTES = usual
         replica.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
         replica.MESSAGE_RECORDS_MAX = image.MESSAGE_RECORDS_MAX = read_records  # type: ignore[misc]
         replica.RECENT_BYTES = recent_bytes

@@ -340,7 +340,7 @@ def test_a_full_file_is_followed_by_a_new_one_that_begins_with_the_whole_state()
     assert disk.calls.count("replace") > 3 and ledger.log.log.log_id != first
     assert read_ledger(disk.data).log_id == ledger.log.log.log_id
     assert kinds(disk)[0][0] == "SNAPSHOT" and kinds(disk)[0][2] == kinds(disk)[1][2]
-    assert ledger.log.sequence == 2 + 30 * 4
+    assert ledger.log.leading.sequence == 2 + 30 * 4
 
 
 def test_a_state_larger_than_the_file_does_not_begin_a_file_with_every_change():
@@ -748,7 +748,7 @@ def test_a_follower_that_lost_its_file_is_not_counted_for_what_it_had():
     leader, _ = leader_of_three()
     leader.step(CatchUp(2, 1, (0, 0)))
     sent = [each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2]
-    assert sent and sent[0].previous == (0, 0) and leader.log._peers[2].match == (0, 0)
+    assert sent and sent[0].previous == (0, 0) and leader.log.leading.followers[2].match == (0, 0)
 
 
 def test_records_of_a_file_that_do_not_follow_each_other_are_left_to_the_other_nodes():

@@ -1,0 +1,193 @@
+"""Term of the leader of a metadata log: the records that it has proposed, and how far each follower has them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from bmqtwist.cluster.changes import Change, ChangeRefused, Judge, Primaries
+from bmqtwist.cluster.log_events import NO_LSN, Done, Entries, Lsn, Message, NotDone, Send, Snapshot
+from bmqtwist.cluster.record_log import RecordLog, snapshot_record
+from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
+from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
+from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderAdvisoryCommit, LeaderMessageSequence
+
+MESSAGE_BYTES = 1 << 20  # of records in one message, unless a single record is larger
+
+
+@dataclass(slots=True)
+class Follower:
+    """How far a follower is. All are LSNs."""
+
+    sent: Lsn  # the newest record sent
+    resume: Lsn  # what to send again begins after this record
+    match: Lsn = NO_LSN  # the newest record known to be durable there
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A record that waits for its commit. `tokens`: of the proposals that it answers, with their results; `uri`: the queue
+    it is about; `leaving`: keys of queues that are gone with it."""
+
+    tokens: list[tuple[int, Any]]
+    uri: str = ""
+    leaving: frozenset[bytes] = frozenset()
+
+
+class LeaderTerm:
+    """One term that this node leads. `head`: the state with all that waits for its commit; `state`: what is committed;
+    `primaries`: what the leader begins with."""
+
+    def __init__(self, node_id: int, term: int, others: Collection[int], log: RecordLog, state: ClusterState,
+                 primaries: Primaries, judge: Judge) -> None:
+        self.node_id, self.term, self.sequence = node_id, term, 0  # the last sequence number given
+        self.followers = {other: Follower(log.last, log.last) for other in others}
+        self.head = ClusterState()
+        self._log, self._state, self._primaries, self._judge = log, state, primaries, judge
+        self.waiting: dict[Lsn, Waiting] = {}
+        self._newest: dict[str, Waiting] = {}  # queue -> the newest record about it that waits
+        self._leaving: set[bytes] = set()
+        self.build_head()
+
+    def build_head(self) -> None:
+        """The state with all that waits for its commit."""
+        self.head = ClusterState()
+        self.head.apply(ClusterMessage("leaderAdvisory", self._state.snapshot()))
+        for each in self._log.records[self._log.covered:]:
+            if each.is_change:
+                try:
+                    self.head.apply(each.record.message)
+                except StateMismatch:  # reported when it is committed
+                    continue
+
+    def continue_from(self, before: LeaderTerm) -> None:
+        """What waited in an earlier term is committed with this one."""
+        self.waiting, self._newest, self._leaving = before.waiting, before._newest, before._leaving
+
+    # -- proposals ----------------------------------------------------------------------------------------------------
+
+    def begin(self, tokens: list[tuple[int, Any]], wall: int) -> None:
+        """The first record of the term: everything that the log has."""
+        snapshot = self.head.snapshot()
+        snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
+        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, tokens, wall)
+        waiting.leaving = frozenset(self._state.keys - self.head.keys)
+        self._leaving |= waiting.leaving
+
+    def propose(self, token: int, change: Change, wall: int) -> Done | NotDone | None:
+        """A change becomes a record; the outcome, if it is known at once."""
+        if self._log.last[0] < self.term:  # the first record could not be written
+            self.begin([], wall)
+        try:
+            plan = self._judge.plan(change, self.head, self._leaving)
+        except ChangeRefused as refused:
+            return NotDone(str(refused), False)
+        if plan.advisory is None:
+            last = self.last_change(plan.uri)
+            if last is None:
+                return Done(plan.result)
+            last.tokens.append((token, plan.result))
+            return None
+        waiting = self._publish(LedgerRecordType.UPDATE, plan.choice, plan.advisory, [(token, plan.result)], wall)
+        if plan.uri:
+            waiting.uri = plan.uri
+            self._newest[plan.uri] = waiting
+        if plan.choice == "queueUnAssignmentAdvisory":
+            waiting.leaving = frozenset((plan.result.key,))
+            self._leaving |= waiting.leaving
+        return None
+
+    def last_change(self, uri: str) -> Waiting | None:
+        """The newest record that waits and changes a queue."""
+        # what another leader left uncommitted is committed with the first record of our term
+        return self._newest.get(uri) or self.waiting.get((self.term, 1))
+
+    def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, tokens: list[tuple[int, Any]],
+                 wall: int) -> Waiting:
+        advisory.sequence_number = self._next()
+        lsn = self.term, self.sequence
+        record = ClusterStateRecord(kind, *lsn, wall, ClusterMessage(choice, advisory))
+        self._log.append(record)
+        self.head.apply(record.message)
+        waiting = self.waiting[lsn] = Waiting(tokens)
+        if not self.followers:
+            self.append_commit(lsn, wall)
+        return waiting
+
+    def _next(self) -> LeaderMessageSequence:
+        self.sequence += 1
+        return LeaderMessageSequence(self.term, self.sequence)
+
+    def append_commit(self, lsn: Lsn, wall: int) -> None:
+        """A COMMIT record, by which followers learn of it."""
+        advisory = LeaderAdvisoryCommit(self._next(), LeaderMessageSequence(*lsn))
+        self._log.append(ClusterStateRecord(LedgerRecordType.COMMIT, self.term, self.sequence, wall,
+                                            ClusterMessage("leaderAdvisoryCommit", advisory)))
+
+    def settle(self, lsn: Lsn) -> list[tuple[int, Any]]:
+        """A record waits no longer; the tokens of the proposals that it answers."""
+        waiting = self.waiting.pop(lsn, None)
+        if waiting is None:
+            return []
+        self._leaving -= waiting.leaving
+        if self._newest.get(waiting.uri) is waiting:
+            del self._newest[waiting.uri]
+        return waiting.tokens
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, sender: int, lsn: Lsn) -> bool:
+        """A follower has the log durable up to `lsn`; whether that is news."""
+        follower = self.followers.get(sender)
+        if follower is None or not follower.match < lsn <= self._log.last:
+            return False
+        follower.match = follower.resume = lsn
+        follower.sent = max(follower.sent, lsn)
+        return True
+
+    def reach(self, quorum: int) -> Lsn:
+        """How far the log is durable at a quorum, this node included."""
+        own = self._log.lsn_at(self._log.durable)
+        durable = sorted([own, *(follower.match for follower in self.followers.values())], reverse=True)
+        return min(own, durable[quorum - 1]) if quorum <= len(durable) else NO_LSN
+
+    def rewind(self, sender: int, last: Lsn) -> None:
+        """A follower lacks what is behind `last`."""
+        follower, log = self.followers.get(sender), self._log
+        if follower is not None and last <= follower.sent:
+            follower.sent = follower.resume = min(last, log.lsn_at(log.after(last)))
+            follower.match = min(follower.match, follower.sent)  # it may have lost its file
+
+    def resend(self) -> None:
+        """What was not acknowledged is sent again."""
+        for follower in self.followers.values():
+            follower.sent = follower.resume
+
+    def send(self, wall: int) -> list[Send]:
+        """What followers were not sent yet."""
+        return [Send(node_id, message) for node_id, follower in self.followers.items()
+                for message in self._messages(follower, wall)]
+
+    def _messages(self, follower: Follower, wall: int) -> list[Message]:
+        log, found = self._log, list[Message]()
+        if follower.sent < log.base:
+            covered = log.lsn_at(log.covered)
+            found.append(Snapshot(self.node_id, self.term, snapshot_record(self._state, covered, wall)))
+            follower.sent = covered
+        start = log.after(follower.sent)
+        while start < len(log.records):
+            stop, size = start, 0
+            while stop < len(log.records) and (stop == start or size + len(log.records[stop].data) <= MESSAGE_BYTES):
+                size += len(log.records[stop].data)
+                stop += 1
+            records = tuple(each.record for each in log.records[start:stop])
+            found.append(Entries(self.node_id, self.term, log.lsn_at(start), records))
+            follower.sent, start = log.lsn_at(stop), stop
+        return found
+
+    @property
+    def spoken(self) -> int:
+        """How many records were written or sent."""
+        log = self._log
+        return max([log.written, *(log.after(follower.sent) for follower in self.followers.values())])
