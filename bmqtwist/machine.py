@@ -33,12 +33,12 @@ class IllegalTransition(Exception):
     """A machine went to a state that its table does not name."""
 
 
-@dataclass(frozen=True, slots=True)
 class Cell(Generic[S_co]):
-    """The decision for one event in one state."""
+    """The decision for one event in one state. `after`: the states that the action may lead to; empty = the machine stays.
+    No dataclass: mypyc cannot compile a generic one with slots."""
 
-    action: Callable[..., Any]
-    after: frozenset[S_co]  # the states that the action may lead to; empty = the machine stays
+    def __init__(self, action: Callable[..., Any], after: frozenset[S_co]) -> None:
+        self.action, self.after = action, after
 
 
 def to(action: Callable[..., Any], *after: S) -> Cell[S]:

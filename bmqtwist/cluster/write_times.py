@@ -26,9 +26,6 @@ class WriteTimes:
         self._times: list[float] = []
         self._due = float("-inf")
 
-    def __len__(self) -> int:
-        return len(self._ends)
-
     def is_due(self, now: float) -> bool:
         """Whether an entry is wanted for what was written just now."""
         return now >= self._due

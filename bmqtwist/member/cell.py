@@ -35,26 +35,21 @@ class Cell:
 
     @property
     def summary(self) -> LogSummary:
-        """As of `LogView`."""
         return self.partition.summary
 
     @property
     def written(self) -> Psn:
-        """As of `LogView`: what lingers is not to be sent yet."""
-        return self.partition.kept
+        return self.partition.kept  # what lingers is not to be sent yet
 
     @property
     def durable(self) -> Psn:
-        """As of `LogView`."""
         return self.partition.durable
 
     def offers(self, after: Psn) -> bool:
-        """As of `LogView`."""
         return self.partition.offers(after)
 
     @property
     def broken(self) -> bool:
-        """As of `LogView`."""
         return self.partition.broken
 
     def hurries(self, message: PartitionTalk) -> bool:

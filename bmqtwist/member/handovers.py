@@ -16,18 +16,17 @@ from typing import Protocol
 
 from bmqtwist.cluster.partition_events import Decline, Serve, Yield
 from bmqtwist.cluster.partition_machine import PartitionMachine
-from bmqtwist.loop.timers import Timers
-from bmqtwist.report import Report
+from bmqtwist.member.cell import Cell
+from bmqtwist.member.host import ReplicationHost
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
 TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
 
 
 class HandoverUser(Protocol):
-    """Who looks after the partitions (`member.replication.Replication`)."""
+    """`member.partition_runner.PartitionRunner`."""
 
-    def machine(self, index: int) -> PartitionMachine:
-        """Of a partition."""
+    cells: list[Cell]
 
     def serve(self, index: int, output: Serve, now: float) -> None:
         """Its queues come to life, or go away."""
@@ -37,13 +36,6 @@ class HandoverUser(Protocol):
 
     def decline(self, index: int, output: Decline, now: float) -> None:
         """The leader is told that this node cannot be primary, or is not to be."""
-
-
-class HandoverHost(Protocol):
-    """The broker, as far as handovers need it."""
-
-    report: Report
-    timers: Timers
 
 
 @dataclass(slots=True)
@@ -59,7 +51,7 @@ class Handover:
 class Handovers:
     """Of one cluster at one node. `patience`: seconds that a successor has."""
 
-    def __init__(self, user: HandoverUser, host: HandoverHost, patience: float) -> None:
+    def __init__(self, user: HandoverUser, host: ReplicationHost, patience: float) -> None:
         self._user, self._host, self._patience = user, host, patience
         self._under_way: dict[int, Handover] = {}
 
@@ -71,7 +63,7 @@ class Handovers:
         """Give a partition away that this node serves; the same again changes nothing."""
         if index in self._under_way:
             return
-        machine = self._user.machine(index)
+        machine = self._user.cells[index].machine
         self._host.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
         if not self._under_way:
             self._host.timers.at(now + LOOK_S, self._look_around)
@@ -89,7 +81,7 @@ class Handovers:
         found = self._under_way.get(index)
         if found is None:
             return
-        machine = self._user.machine(index)
+        machine = self._user.cells[index].machine
         if found.given:
             if now >= found.until:
                 self._give(index, found, machine, now)

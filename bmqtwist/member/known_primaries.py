@@ -19,18 +19,14 @@ class KnownPrimaries:
         self._name, self._links, self._report = name, links, report
         self.partitions = 0
         self._appointed: dict[int, Primary] = {}  # by partition, as was logged
-        self._active = ActivePrimaries()
+        self.active = ActivePrimaries()
         self._lines = LineLimiter()
         self._was_available = self._has_been_available = False
-
-    def find(self, index: int) -> Primary | None:
-        """The active primary of a partition, as the metadata and itself say."""
-        return self._active.find(index)
 
     @property
     def all_active(self) -> bool:
         """Whether every partition has an active primary."""
-        return all(self._active.find(index) is not None for index in range(self.partitions))
+        return all(self.active.find(index) is not None for index in range(self.partitions))
 
     def appoint(self, index: int, primary: Primary) -> None:
         """The metadata name the primary of a partition."""
@@ -38,27 +34,23 @@ class KnownPrimaries:
         if before != primary:
             self._appointed[index] = primary
             self._log_appointment(index, before, primary)
-        if self._active.named(index, primary):
+        if self.active.named(index, primary):
             self._log_active(index, primary)
 
     def set_active(self, index: int, primary: Primary, active: bool, now: float) -> bool:
         """A primary says whether it is active; whether the partition has another active primary now, or none."""
-        before = self._active.find(index)
-        if not self._active.said(index, primary, active):
+        before = self.active.find(index)
+        if not self.active.said(index, primary, active):
             if active and self._lines.admits(now):
                 who = self._links.name(primary.node_id)
                 self._report.warn(f"Cluster ({self._name}) Partition [{index}]: node {who} says that it is primary under "
                                   f"lease {primary.lease}, which nobody has given to it")
             return False
-        if self._active.find(index) == before:
+        if self.active.find(index) == before:
             return False
         if active:
             self._log_active(index, primary)
         return True
-
-    def forget_node(self, node_id: int) -> list[int]:
-        """A node is gone; the partitions whose active primary it was."""
-        return self._active.lost(node_id)
 
     def advise(self, nodes: Iterable[int], primary: Primary, index: int, status: PrimaryStatus) -> None:
         """Tell other nodes whether this node is active as the primary of a partition."""

@@ -73,7 +73,8 @@ class PartitionRunner:
         self.cells: list[Cell] = []
         self.primaries = KnownPrimaries(name, links, host.report)
         self.handovers: Handovers
-        self.promises = Promises(f"Cluster ({name})", promise_file, host, self._on_promise_saved)
+        self.promises = Promises(f"Cluster ({name})", promise_file, host,
+                                 lambda index, lease, now: self.step(self.cells[index], now, Promised(lease)))
         self._logs = PartitionLogs(name, links.node_id, cluster, host, self.step, self._watch)
         self._feeding = Feeding(links.node_id, links, host.timers, host.report, self.step)
         self._check_at = float("-inf")  # when the leases have to be checked
@@ -100,10 +101,6 @@ class PartitionRunner:
         cell.partition.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
-
-    def machine(self, index: int) -> PartitionMachine:
-        """Of a partition."""
-        return self.cells[index].machine
 
     def step(self, cell: Cell, now: float, event: PartitionInput) -> None:
         """Pass an input to a machine, and perform what follows from it."""
@@ -232,9 +229,6 @@ class PartitionRunner:
         """Make a promise durable, and whether the log is doubtful."""
         self.promises.save(cell.index, lease, cell.machine.standing.doubtful)
 
-    def _on_promise_saved(self, index: int, lease: int, now: float) -> None:
-        self.step(self.cells[index], now, Promised(lease))
-
     def _on_role_changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
         self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
@@ -249,7 +243,7 @@ class PartitionRunner:
 
     def serves(self, index: int) -> bool:
         """Whether this node is active primary of a partition."""
-        return (index < len(self.cells) and self.machine(index).role is PartitionRole.PRIMARY_HEALED
+        return (index < len(self.cells) and self.cells[index].machine.role is PartitionRole.PRIMARY_HEALED
                 and not self.handovers.is_leaving(index))
 
     def serve(self, index: int, output: Serve, now: float) -> None:

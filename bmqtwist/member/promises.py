@@ -60,7 +60,3 @@ class Promises:
         self._saving = False
         self._host.report.alarm("CLUSTER", "%s", f"{self._title}: a promise cannot be written: {error}")
         self._host.timers.at(now + SAVE_AGAIN_S, self._write)
-
-    def close(self) -> None:
-        """The end."""
-        self._file.close()

@@ -50,9 +50,9 @@ class Replication:
 
     def __init__(self, definition: ClusterDefinition, cluster: ReplicatedCluster, host: ReplicationHost, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, rules: AppointmentRules) -> None:
-        self.name, self.node_id, self._members = definition.name, links.node_id, [node.id for node in definition.nodes]
+        self.name, self.node_id, self._elector = definition.name, links.node_id, definition.elector
+        self._members = [node.id for node in definition.nodes]
         self._cluster, self._host, self._links, self._statuses = cluster, host, links, statuses
-        self._timing = replication_timing(definition.elector)
         self.runner = PartitionRunner(self.name, cluster, host, links, promise_file, statuses, self._decline)
         self.cells = self.runner.cells
         self.appointments = Appointments(self.name, self.node_id, self._members, statuses, host, rules,
@@ -60,7 +60,7 @@ class Replication:
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
         """Read promises and partitions. OSError."""
-        self.runner.open(files, durability, cache_bytes, self._timing, now, wall)
+        self.runner.open(files, durability, cache_bytes, replication_timing(self._elector), now, wall)
 
     def start(self, now: float) -> None:
         """The node runs: what is committed is known."""
@@ -98,7 +98,7 @@ class Replication:
         for index, primary in self.leadership.metadata.state.partitions.items():
             if primary.node_id != self.node_id or index >= len(self.cells):
                 continue
-            machine = self.runner.machine(index)
+            machine = self.cells[index].machine
             safe = {node_id: target.durable for node_id, target in machine.targets.items()}
             successor = self.appointments.successor_of(safe) if self.serves(index) else None
             if successor is not None:
@@ -114,7 +114,7 @@ class Replication:
 
     def _yield(self, index: int, wanted: Yield, now: float) -> None:
         """The leader wants another node to be primary of a partition."""
-        machine, held = self.runner.machine(index), self._cluster.held_in_memory(index)
+        machine, held = self.cells[index].machine, self._cluster.held_in_memory(index)
         if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
             return
         if held:
@@ -126,7 +126,7 @@ class Replication:
     def _decline(self, index: int, output: Decline, now: float) -> None:
         """Tell the leader that this node cannot be primary, or is not to be."""
         leader = self.leadership.standing.leader
-        self._host.report.warn(f"{self.runner.machine(index).name}: {output.cause}")
+        self._host.report.warn(f"{self.cells[index].machine.name}: {output.cause}")
         if leader == self.node_id:
             self.appointments.declined(self.node_id, index, output, now)
         elif leader is not None:
@@ -145,7 +145,7 @@ class Replication:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: the leader gives its partitions to others."""
-        for index in self.runner.primaries.forget_node(node_id):
+        for index in self.runner.primaries.active.lost(node_id):
             self._cluster.primary_changed(index)
         for cell in self.cells:
             cell.images.pop(node_id, None)
@@ -215,7 +215,7 @@ class Replication:
 
     def active_primary(self, index: int) -> Primary | None:
         """The active primary of a partition."""
-        return self.runner.primaries.find(index)
+        return self.runner.primaries.active.find(index)
 
     def primary_of(self, index: int) -> Primary | None:
         """The active primary of a partition, if it is another node."""

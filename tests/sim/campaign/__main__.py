@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import count
 from pathlib import Path
 
+from bmqtwist import machine
 from sim.campaign.actions import ACTIONS
 from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, planted
 from sim.campaign.play import STEPS, Run, campaign, play
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--canary", choices=[*CANARIES, *PARTITION_CANARIES], help="with this mistake planted into the code")
     parser.add_argument("--replay", type=Path, help="play the schedule of a file instead")
     options = parser.parse_args()
+    machine.STRICT = True
     first = int(time.time()) if options.first is None else options.first
     with planted(options.canary):
         if options.replay is not None:

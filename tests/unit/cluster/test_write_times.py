@@ -30,7 +30,7 @@ def test_what_is_written_within_a_step_of_the_last_entry_has_its_time() -> None:
     times = WriteTimes()
     wrote(times, 1, 10.0)
     wrote(times, 2, 10.0 + STEP_S / 2)
-    assert len(times) == 1
+    assert len(times._ends) == 1
     assert times.behind((1, 1), 12.0) == 2.0
     wrote(times, 3, 10.5)
     assert times.behind((1, 1), 12.0) == 1.5, "the step after it has the record"
@@ -41,7 +41,7 @@ def test_entries_are_bounded_and_times_stay_right_for_their_age(pause_s: float) 
     times, written = WriteTimes(), 40 * ENTRIES_MAX
     for sequence in range(written):
         wrote(times, sequence, sequence * pause_s)
-        assert len(times) <= ENTRIES_MAX
+        assert len(times._ends) <= ENTRIES_MAX
     now = written * pause_s
     for lacking in range(1, written, 97):
         age, found = now - lacking * pause_s, times.behind((1, lacking - 1), now)
