@@ -12,6 +12,9 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     log         bmqtwist/cluster/metadata_log.py
     stream      bmqtwist/cluster/streams.py
     stop        bmqtwist/broker/graceful_stop.py
+    accepted    bmqtwist/link/negotiation.py, then client.py
+    dialled     bmqtwist/link/negotiation.py, then peer.py
+    authentication    bmqtwist/link/authentication.py
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from kit.partition_states import TABLE, State  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
+from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
@@ -131,7 +135,10 @@ def circles() -> str:
 PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
-            "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE)}
+            "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),
+            "authentication": partial(machine_picture, authentication.TABLE),
+            "accepted": partial(machine_picture, {**negotiation.LIFECYCLE.table, **client.LIFECYCLE.table}),
+            "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table})}
 
 
 def with_pictures(text: str) -> str:

@@ -1,7 +1,7 @@
 """Who is at the other end: the authentication of one connection, from its first message to its close.
 
-One table, `TABLE`, holds every (state, event) pair; what a pair does is a method of `Authentication`. The session feeds
-events and performs the effects that come back:
+`TABLE` (`bmqtwist/machine.py`) holds every (state, event) pair; its actions are methods of `Authentication`. The session
+feeds events and performs the effects that come back:
 
     session                          Authentication
     authenticationRequest     ->     request(mechanism, data, now)
@@ -25,12 +25,13 @@ its authenticator says: the client does not know about it and could not renew it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from bmqtwist.errors import Category
+from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.report import shown
 
 MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
@@ -160,23 +161,13 @@ def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
 class Authentication:
     """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed."""
 
-    __slots__ = (
-        "_anonymous",
-        "_asked",
-        "_authenticators",
-        "_data",
-        "_mechanism",
-        "_outcome",
-        "_peer",
-        "_token",
-        "deadline",
-        "principal",
-        "state",
-    )
+    __slots__ = ("deadline", "principal", "state", "transitions", "_anonymous", "_asked", "_authenticators", "_data",
+                 "_mechanism", "_outcome", "_peer", "_token")
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  peer: str = "") -> None:
         self.state = State.START
+        self.transitions = TransitionLog()
         self.principal = ""
         self.deadline: float | None = None  # monotonic seconds; when the credential ends
         self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
@@ -184,11 +175,6 @@ class Authentication:
         self._token = 0
         self._asked, self._data = "", b""  # of the request that runs
         self._outcome: Outcome = Denied("")
-
-    @property
-    def is_implicit(self) -> bool:
-        """The other side has presented nothing: the anonymous credential was good enough."""
-        return self.state is State.SERVING_IMPLICIT
 
     @property
     def holding(self) -> bool:
@@ -226,7 +212,12 @@ class Authentication:
         self._token += 1
 
     def _feed(self, event: Event, now: float) -> list[Effect]:
-        return TABLE[self.state][event](self, now)
+        before = self.state
+        effects: list[Effect] = TABLE[before][event].action(self, now)
+        check(TABLE, before, event, self.state)
+        if self.state is not before:
+            self.transitions.note(now, before.name, self.state.name, event.value, event.name)
+        return effects
 
     # What the cells of the table do -----------------------------------------------------------------------------------
 
@@ -315,30 +306,34 @@ class Authentication:
         return [Close(reason)]
 
 
-_Cell = Callable[[Authentication, float], list[Effect]]
 _A = Authentication
+_IGNORED: Cell[State] = to(_A._ignore)
+_BUSY: Cell[State] = to(_A._busy)
+_CLOSE: Cell[State] = to(_A._out_of_turn, State.CLOSED)
+_EXPIRED: Cell[State] = to(_A._expired, State.CLOSED)
+_NO_OUTCOME = {Event.GRANTED: _IGNORED, Event.DENIED: _IGNORED}
 
-TABLE: Mapping[State, Mapping[Event, _Cell]] = {
+# An authenticator that does not wait answers at once: a request then leads to where its outcome leads.
+TABLE = table(State, Event, {
     State.START: {
-        Event.REQUEST: _A._first, Event.IDENTITY: _A._implicit,
-        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
+        Event.REQUEST: to(_A._first, State.AUTHENTICATING, State.AUTHENTICATED, State.CLOSED),
+        Event.IDENTITY: to(_A._implicit, State.IMPLICIT, State.SERVING_IMPLICIT, State.CLOSED),
+        **_NO_OUTCOME, Event.LIFETIME: _IGNORED},
     State.AUTHENTICATING: {
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn,
-        Event.GRANTED: _A._granted, Event.DENIED: _A._denied, Event.LIFETIME: _A._ignore},
+        Event.REQUEST: _BUSY, Event.IDENTITY: _CLOSE, Event.GRANTED: to(_A._granted, State.AUTHENTICATED),
+        Event.DENIED: to(_A._denied, State.CLOSED), Event.LIFETIME: _IGNORED},
     State.AUTHENTICATED: {
-        Event.REQUEST: _A._out_of_turn, Event.IDENTITY: _A._negotiate,
-        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
+        Event.REQUEST: _CLOSE, Event.IDENTITY: to(_A._negotiate, State.SERVING), **_NO_OUTCOME, Event.LIFETIME: _EXPIRED},
     State.IMPLICIT: {
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn,
-        Event.GRANTED: _A._granted_implicitly, Event.DENIED: _A._denied_implicitly, Event.LIFETIME: _A._ignore},
+        Event.REQUEST: _BUSY, Event.IDENTITY: _CLOSE, Event.GRANTED: to(_A._granted_implicitly, State.SERVING_IMPLICIT),
+        Event.DENIED: to(_A._denied_implicitly, State.CLOSED), Event.LIFETIME: _IGNORED},
     State.SERVING: {  # the session itself drops a second clientIdentity
-        Event.REQUEST: _A._again, Event.IDENTITY: _A._ignore,
-        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
+        Event.REQUEST: to(_A._again, State.REAUTHENTICATING, State.SERVING, State.CLOSED), Event.IDENTITY: _IGNORED,
+        **_NO_OUTCOME, Event.LIFETIME: _EXPIRED},
     State.SERVING_IMPLICIT: {  # as the original: it still waits for the first authentication of its own
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore,
-        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
+        Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, **_NO_OUTCOME, Event.LIFETIME: _IGNORED},
     State.REAUTHENTICATING: {  # the old credential still counts: a slow authenticator does not prolong it
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore,
-        Event.GRANTED: _A._granted_again, Event.DENIED: _A._denied, Event.LIFETIME: _A._expired},
-    State.CLOSED: {event: _A._ignore for event in Event},
-}
+        Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, Event.GRANTED: to(_A._granted_again, State.SERVING, State.CLOSED),
+        Event.DENIED: to(_A._denied, State.CLOSED), Event.LIFETIME: _EXPIRED},
+    State.CLOSED: dict.fromkeys(Event, _IGNORED),
+})

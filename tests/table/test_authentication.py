@@ -115,7 +115,7 @@ def test_every_cell_can_be_called_directly(state: State, event: Event) -> None:
     made, _ = bring(state)
     made._outcome = Granted("me") if event is not E.DENIED else Denied("no")
     made._asked = made._mechanism or "SLOW"
-    effects = TABLE[state][event](made, 2.0)
+    effects = TABLE[state][event].action(made, 2.0)
     if any(isinstance(effect, Proceed) for effect in effects):
         assert (state, event) in ((S.AUTHENTICATED, E.IDENTITY), (S.IMPLICIT, E.GRANTED))
 
