@@ -76,7 +76,7 @@ class Lifecycle:
     __slots__ = ("table", "rows")
 
     def __init__(self, cells: Mapping[State, Row]) -> None:
-        self.table = table([*cells, State.CLOSED], SessionEvent, {State.CLOSED: row(IGNORED), **cells})
+        self.table = table([*cells, State.CLOSED], SessionEvent, {**cells, State.CLOSED: row(IGNORED)})
         self.rows: dict[State, list[Handler]] = {}
         for state, made in self.table.items():
             handlers = [made[SessionEvent.UNNAMED].action] * EVENT_TYPES
