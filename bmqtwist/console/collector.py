@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
@@ -21,9 +21,10 @@ from bmqtwist.console.peers import PeerClient, as_body, with_query
 from bmqtwist.console.queues import Order, first_of
 from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
-from bmqtwist.daemon.assemble import Node
 from bmqtwist.view import cluster_facts, elections, node_facts, proxy_facts, traffic
-from bmqtwist.view.snapshot import ProcessState
+
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
 
 FRESH_S = 0.2  # a document of that age is as good as a new one
 
@@ -36,28 +37,10 @@ class OpenFiles:
     most: int = 0
 
 
-class CollectorHost(Protocol):
-    """The broker, as far as documents need it: `daemon.service.BrokerService`."""
-
-    @property
-    def node(self) -> Node:
-        """What runs."""
-
-    @property
-    def reactor(self) -> Any:
-        """For delays."""
-
-    def moment(self) -> tuple[float, float]:
-        """Seconds now: monotonic, and since the epoch."""
-
-    def process(self) -> ProcessState:
-        """What the operating system says."""
-
-
 class Collector:
     """Makes all documents. `open_files`: of this process."""
 
-    def __init__(self, host: CollectorHost, client: PeerClient, open_files: Callable[[], OpenFiles]) -> None:
+    def __init__(self, host: BrokerService, client: PeerClient, open_files: Callable[[], OpenFiles]) -> None:
         self._host, self._open_files = host, open_files
         broker = host.node.broker
         self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Document = dict[str, Any]
-_NOTHING = object()
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
@@ -35,20 +34,6 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
         if value is not None and name not in new:
             patch[name] = None
     return patch
-
-
-def apply_patch(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """The document that a patch makes of another one: what a browser does."""
-    made = dict(document)
-    for name, value in patch.items():
-        if value is None:
-            made.pop(name, None)
-        elif isinstance(value, dict):
-            before = made.get(name)
-            made[name] = apply_patch(before if isinstance(before, dict) else {}, value)
-        else:
-            made[name] = value
-    return made
 
 
 def keyed(rows: Sequence[Mapping[str, Any]], key: str) -> Document:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Any
 
-from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.defer import inlineCallbacks
 
 from bmqtwist.config.text import plain
 from bmqtwist.console import copies
@@ -24,7 +24,7 @@ from bmqtwist.console.operation import (
     psn,
 )
 from bmqtwist.console.peers import ACTION_SECONDS_MAX, with_query
-from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic, text
+from bmqtwist.console.topics import number, queue_uri, queues_topic, text
 from bmqtwist.storage.partition import Partition
 from bmqtwist.view import messages, node_facts, stopping, storage_files, subscriptions
 from bmqtwist.view.domain_facts import domain_document, domain_rows
@@ -33,21 +33,6 @@ MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
 EVENTS_MAX = 1000
 EXPRESSION_CHARS_MAX = 4096
-
-
-def cluster(operations: Operations, asked: Asked) -> Deferred[Document]:
-    """The whole cluster."""
-    return operations.collector.cluster()
-
-
-def node(operations: Operations, asked: Asked) -> Any:
-    """The part of this node."""
-    return operations.collector.own_part()
-
-
-def queues(operations: Operations, asked: Asked) -> Any:
-    """A page of queues."""
-    return operations.collector.queues(queues_topic(asked.arguments))
 
 
 @inlineCallbacks
@@ -67,26 +52,6 @@ def node_rows(operations: Operations, asked: Asked) -> Any:
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         raise Refusal(400, "uris is an array of strings.", "uris")
     return {"rows": (yield operations.collector.local.rows(uris))}
-
-
-def queue(operations: Operations, asked: Asked) -> Any:
-    """One queue."""
-    return operations.collector.queue(QueueTopic(queue_uri(asked.arguments)))
-
-
-def node_queue(operations: Operations, asked: Asked) -> Any:
-    """What this node knows of one queue."""
-    return operations.collector.own_queue(queue_uri(asked.arguments))
-
-
-def elections(operations: Operations, asked: Asked) -> Document:
-    """Terms and events."""
-    return operations.collector.elections()
-
-
-def clients(operations: Operations, asked: Asked) -> Any:
-    """Connected clients of all nodes and proxies."""
-    return operations.collector.clients()
 
 
 def node_clients(operations: Operations, asked: Asked) -> Document:
@@ -109,11 +74,6 @@ def events(operations: Operations, asked: Asked) -> Any:
         return {"events": own}
     found, _ = yield operations.collector.consoles.ask_all(with_query("/api/v1/events", {"after": repr(after)}))
     return {"events": merge_events({name: {"events": own}, **found})[-EVENTS_MAX:]}
-
-
-def audit(operations: Operations, asked: Asked) -> Document:
-    """The audit log of this node."""
-    return {"entries": list(operations.audit.entries)[::-1]}
 
 
 def log(operations: Operations, asked: Asked) -> Document:

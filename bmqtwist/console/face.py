@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
 from twisted.python.failure import Failure
@@ -18,10 +18,10 @@ from bmqtwist.console.collector import Collector, OpenFiles
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
 from bmqtwist.console.files import StaticFiles, folder
-from bmqtwist.console.http import Console, Source, make_site
+from bmqtwist.console.http import Console, make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
-from bmqtwist.console.operation import ApiHost, Operations
+from bmqtwist.console.operation import Operations
 from bmqtwist.console.pages import PageWriter
 from bmqtwist.console.peers import PeerClient
 from bmqtwist.console.restarts import RollingRestart
@@ -32,21 +32,17 @@ from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
 from bmqtwist.view.cluster_facts import listener_uri, name_of
 
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
+
 PERIOD_S = 0.3  # between two documents of one topic
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
-
-
-class FaceHost(ApiHost, Source, Protocol):
-    """The broker: `daemon.service.BrokerService`."""
-
-    def log_failure(self, failure: Failure) -> None:
-        """A mistake of ours."""
 
 
 class Face:
     """Everything of one console; `site` is what is to be listened with, `start` and `stop` are its life."""
 
-    def __init__(self, host: FaceHost) -> None:
+    def __init__(self, host: BrokerService) -> None:
         self._host = host
         configuration = host.node.broker.configuration
         http = configuration.extension.http

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from klein import Klein
 from twisted.internet.defer import Deferred
@@ -25,8 +25,10 @@ from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
 from bmqtwist.console.prometheus import CONTENT_TYPE, exposition_in_steps
-from bmqtwist.view.prometheus import Family
 from bmqtwist.view.snapshot import BrokerState
+
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
 LIFE_SECONDS_MAX = 120  # a connection, whatever it does
@@ -36,22 +38,6 @@ ACTION_BYTES_MAX = 64 << 10  # of one with the token of a page or of another nod
 TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")
 # The server of twisted.web itself takes 500 lines and 16 KiB of headers, each line at most 16 KiB.
 TEXT = "text/plain; charset=utf-8"
-
-
-class Source(Protocol):
-    """Where the console gets what it shows."""
-
-    def state(self) -> BrokerState:
-        """The broker now."""
-
-    def families(self) -> Generator[None, None, list[Family]]:
-        """Its metrics now, in steps."""
-
-    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
-        """What the work gives, which goes on in turns of the loop."""
-
-    def unready(self) -> str:
-        """Why clients are not served; empty = they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +53,8 @@ class Console:
 
     app = Klein()
 
-    def __init__(self, source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> None:
+    def __init__(self, source: BrokerService, labels: Labels = Labels(),
+                 log: Callable[[Failure], None] | None = None) -> None:
         self._source, self._labels, self._log = source, labels, log
         self._scrapes: list[Deferred[str]] = []  # that wait for the text that is being made
 
@@ -129,7 +116,7 @@ class Console:
         return self.app.resource()
 
 
-def make_site(source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None,
+def make_site(source: BrokerService, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None,
               resource: Resource | None = None) -> Site:
     """The factory of a listener; requests are not logged. `resource`: what is served; None = health and metrics."""
     site = _Site(resource or Console(source, labels, log).resource(), requestFactory=_Request, timeout=IDLE_SECONDS_MAX)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
 from bmqtwist.console.access import Doorkeeper, Refusal, Role, Who
 from bmqtwist.console.audit import AuditLog
-from bmqtwist.console.collector import Collector, CollectorHost
+from bmqtwist.console.collector import Collector
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.peers import ACTION_SECONDS_MAX, PeerClient, as_body
 from bmqtwist.console.restarts import RollingRestart
@@ -19,19 +19,11 @@ from bmqtwist.console.topics import number, queue_uri, text
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.view.cluster_facts import cluster_of, node_names
 
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
+
 NAME_CHARS_MAX = 255
 REASON_CHARS_MAX = 500
-
-
-class ApiHost(CollectorHost, Protocol):
-    """The broker, as far as actions need it: `daemon.service.BrokerService`."""
-
-    @property
-    def report(self) -> Any:
-        """The log."""
-
-    def stop_gracefully(self, reason: str, by: str) -> None:
-        """Begin the stop of the process; LocalError: it stops already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ class Download:
 class Operations:
     """What operations work on."""
 
-    host: ApiHost
+    host: BrokerService
     collector: Collector
     client: PeerClient
     audit: AuditLog

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import treq
 from treq.client import HTTPClient
@@ -170,11 +170,6 @@ def _pass_on(done: Deferred[None], result: None) -> None:
 def with_query(path: str, arguments: Mapping[str, str]) -> str:
     """A path with its query."""
     return f"{path}?{urlencode(arguments)}" if arguments else path
-
-
-def path_below(url: str) -> str:
-    """The path of a URL, without a slash at its end."""
-    return urlsplit(url).path.rstrip("/")
 
 
 def as_body(document: Mapping[str, Any]) -> bytes:

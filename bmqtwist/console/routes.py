@@ -28,6 +28,7 @@ from bmqtwist.console.operation import (
     at_partition_primary,
     at_queue_primary,
 )
+from bmqtwist.console.topics import QueueTopic, queue_uri, queues_topic
 
 Run = Callable[[Operations, Asked], Any]
 
@@ -60,15 +61,16 @@ _ROWS = (("total", "integer"), ("offset", "integer"), ("rows", "array"))
 
 ROUTES: tuple[Route, ...] = (
     _get("description", describe, "openapi.json", "This description."),
-    _get("cluster", reads.cluster, "cluster",
+    _get("cluster", lambda on, asked: on.collector.cluster(), "cluster",
          "The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, "
                                "proxies, the deepest queues, alarms, last events.",
          answer=(("at", "number"), ("servedBy", "string"), ("name", "string"), ("version", "string"), ("verdict", "object"),
                  ("leader", "object"), ("rates", "object"), ("ackLatencyMs", "object"), ("history", "array"),
                  ("nodes", "array"), ("partitions", "array"), ("proxies", "array"), ("queuesTop", "array"),
                  ("alarms", "array"), ("events", "array"))),
-    _get("node", reads.node, "node", "What this node contributes to that."),
-    _get("queues", reads.queues, "queues", "A page of the queues of the cluster.", *_PAGE,
+    _get("node", lambda on, asked: on.collector.own_part(), "node", "What this node contributes to that."),
+    _get("queues", lambda on, asked: on.collector.queues(queues_topic(asked.arguments)), "queues",
+         "A page of the queues of the cluster.", *_PAGE,
          Argument("offset", "rows to leave out", "integer"), Argument("limit", "rows at most, 1 to 500", "integer"),
          answer=_ROWS),
     _get("node_queues", reads.node_queues, "node/queues",
@@ -77,11 +79,14 @@ ROUTES: tuple[Route, ...] = (
          between_nodes=True),
     _post("node_rows", reads.node_rows, "node/rows", Role.VIEWER, "Rows of queues that this node leads.",
           Argument("uris", "their URIs", "array", required=True), answer=(("rows", "array"),), between_nodes=True),
-    _get("queue", reads.queue, "queue", "One queue: its apps, consumers, producers, history and distribution tree.", _URI,
+    _get("queue", lambda on, asked: on.collector.queue(QueueTopic(queue_uri(asked.arguments))), "queue",
+         "One queue: its apps, consumers, producers, history and distribution tree.", _URI,
          answer=(("apps", "array"), ("consumers", "array"), ("producers", "array"), ("history", "array"),
                  ("tree", "object"))),
-    _get("node_queue", reads.node_queue, "node/queue", "What this node knows of one queue.", _URI, between_nodes=True),
-    _get("elections", reads.elections, "elections", "Terms with their leaders, and what happened in elections.",
+    _get("node_queue", lambda on, asked: on.collector.own_queue(queue_uri(asked.arguments)), "node/queue",
+         "What this node knows of one queue.", _URI, between_nodes=True),
+    _get("elections", lambda on, asked: on.collector.elections(), "elections",
+         "Terms with their leaders, and what happened in elections.",
          answer=(("terms", "array"), ("events", "array"))),
     _get("messages", reads.list_messages, "messages", "Stored messages of a queue; nothing is consumed.", _URI, _NODE,
          Argument("after", "GUID of the message behind which to begin"),
@@ -97,7 +102,7 @@ ROUTES: tuple[Route, ...] = (
          place=at_holder),
     _get("payload", reads.payload, "message/payload",
          "The payload of a message, to be kept as a file.", _URI, _GUID, _NODE, download=True),
-    _get("clients", reads.clients, "clients",
+    _get("clients", lambda on, asked: on.collector.clients(), "clients",
          "Applications and administrators that are connected, of all nodes and of the proxies that "
                                "have a console; missing says why others are not told.",
          answer=(("clients", "array"), ("missing", "object"))),
@@ -108,7 +113,7 @@ ROUTES: tuple[Route, ...] = (
          "Alarms of all nodes: open ones first, then the newest.", answer=(("alarms", "array"),)),
     _get("events", reads.events, "events", "Events of all nodes, oldest first.",
          Argument("after", "seconds since the epoch: only those that came later", "number"), answer=(("events", "array"),)),
-    _get("audit", reads.audit, "audit",
+    _get("audit", lambda on, asked: {"entries": list(on.audit.entries)[::-1]}, "audit",
          "Who has done what in the console of this node, newest first.", answer=(("entries", "array"),)),
     _get("log", reads.log, "log", "The last lines of the log of a node, oldest first.", _NODE,
          Argument("level", "FATAL, ERROR, WARN, INFO, DEBUG or TRACE: that severe, or more"),

@@ -36,7 +36,8 @@ class Reading:
 def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
     """The counters now."""
     totals = traffic.totals(broker)
-    return Reading(now, (totals.put, totals.ack, totals.push, totals.confirm, totals.put_bytes, totals.push_bytes),
+    return Reading(now, (totals.put_msgs, totals.ack_msgs, totals.push_msgs, totals.confirm_msgs, totals.put_bytes,
+                         totals.push_bytes),
                    broker.ack_latency.counts(), process.cpu_user + process.cpu_system)
 
 

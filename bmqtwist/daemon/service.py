@@ -230,7 +230,7 @@ class BrokerService(Service):
             return tables, text
         return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), printed))
 
-    # -- console.http.Source ----------------------------------------------------------------------------------------
+    # -- for the console --------------------------------------------------------------------------------------------
 
     def state(self) -> BrokerState:
         """The broker now."""

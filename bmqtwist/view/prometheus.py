@@ -128,7 +128,7 @@ def _clusters(state: BrokerState) -> Iterator[Point]:
             yield "cluster_partition_cfg_data_bytes", "gauge", labels, part.data.total
         for part in cluster.partitions:
             head = f"cluster_partition{part.partition_id}"
-            yield f"{head}_rollover_time", "gauge", labels, part.rollover_seconds * 1e9
+            yield f"{head}_rollover_time", "gauge", labels, 0
             yield f"{head}_sequence_number", "gauge", labels, part.sequence
             for name, file in (("journal", part.journal), ("data", part.data)):
                 yield f"{head}_{name}_offset_bytes", "gauge", labels, file.used

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.view import snapshot as state
-from bmqtwist.view import traffic
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
 from bmqtwist.view.proxy_facts import broker_behind
 
@@ -187,7 +186,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     consumers: list[Document] = []
     producers: list[Document] = []
     proxies: dict[str, Document] = {}
-    flows: dict[str, Flow] = {"": _flow_of([traffic.queue_totals(queue) for queue in [root, *relayed] if queue is not None])}
+    flows: dict[str, Flow] = {"": _flow_of(queue.stats for queue in [root, *relayed] if queue is not None)}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
             other = broker_behind(handle.client, cluster)
@@ -198,7 +197,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
                               "queues": _queues_of(handle)}
             stats = getattr(handle.client, "stats", None)  # test messages come from no session
             if stats is not None:
-                flows[flow_name(user)] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
+                flows[flow_name(user)] = _flow_of([stats])
             for substream in handle.substreams.values():
                 if substream.read_count:
                     consumers.append({**user, **_consumer(substream, now)})
@@ -221,9 +220,10 @@ def flow_name(user: Document) -> str:
     return str(user["ident"] or user["client"])
 
 
-def _flow_of(totals: list[traffic.Totals]) -> Flow:
-    return (sum(each.put for each in totals), sum(each.put_bytes for each in totals), sum(each.push for each in totals),
-            sum(each.push_bytes for each in totals))
+def _flow_of(stats: Iterable[Any]) -> Flow:
+    found = list(stats)
+    return (sum(each.put_msgs for each in found), sum(each.put_bytes for each in found),
+            sum(each.push_msgs for each in found), sum(each.push_bytes for each in found))
 
 
 def _queues_of(handle: Handle) -> int:

@@ -243,10 +243,8 @@ class PartitionSnapshot:
     sequence: int
     status: str = "ACTIVE"
     available: bool = True
-    is_primary: bool = True
     queues: int = 0
     active: int = 0
-    file_sets: int = 1
     data_file: str = ""
     aliased: int = 0
     data: FileState = FileState(0, 0, 0)
@@ -255,7 +253,6 @@ class PartitionSnapshot:
     records: int = 0
     unreceipted: int = 0
     batch: int = 0
-    rollover_seconds: float = 0.0
     storages: tuple[StorageState, ...] = ()
 
 

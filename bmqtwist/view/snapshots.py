@@ -170,7 +170,7 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
     """One partition with its files and the queues stored in it."""
     journal, data, qlist = partition_files(partition)
     return state.PartitionSnapshot(
-        partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available, ours,
+        partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
         data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
         journal=journal, qlist=qlist, records=len(partition.live), storages=stored,

@@ -86,6 +86,9 @@ class _Record:
         return max(peaks.get(name, 0) for peaks in self.peaks)
 
 
+_NOTHING = _Record()
+
+
 class Statistics:
     """All records, the window, and the rule on how often one may look.
 
@@ -129,29 +132,27 @@ class Statistics:
         for key in before - named:
             self._records.pop(key, None)
 
+    def _record(self, key: Hashable) -> _Record:
+        return self._records.get(key, _NOTHING)
+
     def delta(self, key: Hashable, name: str) -> int:
         """What a counter gained in the window; 0 for unknown keys."""
-        record = self._records.get(key)
-        return int(record.delta(name)) if record else 0
+        return int(self._record(key).delta(name))
 
     def total(self, key: Hashable, name: str) -> int:
         """What a counter gained since the beginning; 0 for unknown keys."""
-        record = self._records.get(key)
-        return int(record.totals.get(name, 0)) if record else 0
+        return int(self._record(key).totals.get(name, 0))
 
     def peak(self, key: Hashable, name: str) -> int:
         """The largest value in the window; 0 for unknown keys."""
-        record = self._records.get(key)
-        return int(record.peak(name)) if record else 0
+        return int(self._record(key).peak(name))
 
     def _times(self, key: Hashable, names: Iterable[str]) -> dict[str, int]:
-        record = self._records.get(key)
-        values: dict[str, int] = {}
+        record, values = self._record(key), dict[str, int]()
         for name in names:
-            events = record.delta(TIMED[name]) if record else 0
-            mean = record.delta(f"{name}_sum") / events if record and events else 0.0
-            values[f"queue_{name}_avg"] = round(mean * 1e9)
-            values[f"queue_{name}_max"] = round(record.peak(f"{name}_max") * 1e9) if record else 0
+            events = record.delta(TIMED[name])
+            values[f"queue_{name}_avg"] = round((record.delta(f"{name}_sum") / events if events else 0.0) * 1e9)
+            values[f"queue_{name}_max"] = round(record.peak(f"{name}_max") * 1e9)
         return values
 
     def queue_values(self, queue: QueueState) -> dict[str, int]:

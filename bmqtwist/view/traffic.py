@@ -6,48 +6,24 @@ Cheap: sessions are counted together, no queue is looked at.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.queue.counters import LATENCY_BUCKETS, ClientStats, latency_bounds
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.queue.queue import Queue
 
 _MS = 1000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Messages and bytes since the node, or the queue, began to count. Of a node: those of applications here and behind its
-    proxies."""
-
-    put: int = 0
-    ack: int = 0
-    push: int = 0
-    confirm: int = 0
-    nack: int = 0
-    put_bytes: int = 0
-    push_bytes: int = 0
-
-
-def totals(broker: Broker) -> Totals:
-    """Of the applications and proxies of a node, those that have gone included."""
+def totals(broker: Broker) -> ClientStats:
+    """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
     sums = ClientStats()
     sums.add(broker.past_traffic)
     for session in broker.sessions:
         if session.kind.is_from_outside:
             sums.add(session.stats)
-    return Totals(sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.nack_msgs, sums.put_bytes,
-                  sums.push_bytes)
-
-
-def queue_totals(queue: Queue) -> Totals:
-    """Of one queue at this node."""
-    stats = queue.stats
-    return Totals(stats.put_msgs, stats.ack_msgs, stats.push_msgs, stats.confirm_msgs, stats.nack_msgs, stats.put_bytes,
-                  stats.push_bytes)
+    return sums
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

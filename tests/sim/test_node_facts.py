@@ -102,8 +102,8 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     client.drop()
     nodes.run(1.0)
     here, there = traffic.totals(nodes.node("n1").broker), traffic.totals(nodes.node("n2").broker)
-    assert (here.put, here.ack, here.put_bytes, here.push) == (5, 5, 5, 0)
-    assert (there.put, there.push, there.push_bytes, there.confirm) == (0, 5, 5, 5)
+    assert (here.put_msgs, here.ack_msgs, here.put_bytes, here.push_msgs) == (5, 5, 5, 0)
+    assert (there.put_msgs, there.push_msgs, there.push_bytes, there.confirm_msgs) == (0, 5, 5, 5)
     counts = nodes.node("n1").broker.ack_latency.counts()
     assert sum(counts) - sum(before) == 5
     found = traffic.percentiles(before, counts)

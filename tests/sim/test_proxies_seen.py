@@ -64,12 +64,13 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
     for _ in range(2):
         for name in ("n1", "p1"):
             found = traffic.totals(world.node(name).broker)
-            assert (found.put, found.ack, found.push, found.confirm, found.push_bytes) == (3, 3, 3, 2, 15), name
+            assert (found.put_msgs, found.ack_msgs, found.push_msgs, found.confirm_msgs, found.push_bytes) == (
+                3, 3, 3, 2, 15), name
         world.node("p2").crash(power=False, down=None)
         world.run(1.0)
     world.node("p1").crash(power=False, down=None)
     world.run(1.0)
-    assert traffic.totals(world.node("n1").broker).push == 3
+    assert traffic.totals(world.node("n1").broker).push_msgs == 3
 
 
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.merge_patch import apply_patch
 
 from bmqtwist.console.documents import (
-    apply_patch,
     cluster_on_the_wire,
     compact,
     for_script,

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from kit.merge_patch import apply_patch
 
 from bmqtwist.console import hub as hub_module
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.documents import apply_patch
 from bmqtwist.console.hub import RESUMABLE_MAX, RESUME_S, SUBSCRIPTIONS_MAX, TOPICS_MAX, Hub
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, QueueTopic
 

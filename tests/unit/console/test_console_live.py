@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from kit.console import ConsoleWorld, users
+from kit.merge_patch import apply_patch
 from kit.websocket import CLOSE, Frames, frame, request, say
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
-from bmqtwist.console.documents import apply_patch
 from bmqtwist.console.face import PERIOD_S
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX
 from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, WATCHERS_MAX

@@ -1,0 +1,22 @@
+"""JSON merge patches as a browser applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def apply_patch(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
+    """The document that a patch makes of another one: what a browser does."""
+    made = dict(document)
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, dict):
+            before = made.get(name)
+            made[name] = apply_patch(before if isinstance(before, dict) else {}, value)
+        else:
+            made[name] = value
+    return made
