@@ -61,6 +61,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "cluster/active_primaries", "storage/exchange", "member/cell", "member/feeding", "member/replication",
     "member/partition_runner", "member/partition_logs", "member/promises", "member/known_primaries",
     "peers/links", "member/leadership", "member/dispatch", "relay/upstream_queue", "relay/relays",
+    "relay/uplink", "relay/incoming",
     "member/member_relays", "member/cluster",
     "member/handovers", "wire/budget", "wire/ber", "wire/control")]
 

@@ -526,7 +526,7 @@ class Cluster:
                 handle.client.leave(handle)
         queue.disabled = True
         if self.relays is not None and queue.handles:
-            relay = RelayQueue(queue.uri, queue.name, queue.domain, self._context, self.relays)
+            relay = RelayQueue(queue.uri, queue.name, queue.domain, self._context, self.relays.uplink)
             asked = {substream: [spec_of(each) for each in substream.subscriptions]
                      for handle in queue.handles for substream in handle.substreams.values()}
             handover.to_relay(queue, relay, queue.handles, waiting)

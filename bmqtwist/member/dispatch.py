@@ -92,7 +92,7 @@ def _on_partition(to: MemberDispatch, peer: PeerSession, kind: EventType, specif
 
 
 def _on_push(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    to.relays.relays.pushes(peer, body, peer.session.now)
+    to.relays.relays.incoming.pushes(peer, body, peer.session.now)
 
 
 def _on_ack(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:

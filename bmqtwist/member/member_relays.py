@@ -23,8 +23,9 @@ from bmqtwist.link.requests import is_of_a_client
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
-from bmqtwist.relay.relays import RelayHost, Relays
+from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
+from bmqtwist.relay.user import RelayHost
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.psn import Psn
@@ -138,7 +139,7 @@ class MemberRelays:
 
     def records_came(self, now: float) -> None:
         """A partition has written more: perhaps what messages wait for."""
-        self.relays.look_again(now)
+        self.relays.incoming.look_again(now)
         for index in list(self._held_acks):
             self._release_acks(index, now)
 
@@ -165,7 +166,7 @@ class MemberRelays:
     def _release_acks(self, index: int, now: float) -> None:
         held, upstream = self._held_acks[index], self._upstreams[index]
         while held and self._replication.knows_committed(index, held[0][0]):
-            self.relays.acked(upstream.peer, held.popleft()[1], now)
+            self.relays.incoming.acked(upstream.peer, held.popleft()[1], now)
         if not held:
             del self._held_acks[index]
 
@@ -237,7 +238,7 @@ class MemberRelays:
         if specific == AHEAD:
             self._acked_ahead(peer, body, now)
         else:
-            self.relays.acks(peer, body, now)
+            self.relays.incoming.acks(peer, body, now)
 
     def control(self, peer: PeerSession, message: ControlMessage) -> None:
         """Another member asks for something about queues, or answers; an answer that is too late means nothing."""

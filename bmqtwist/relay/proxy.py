@@ -31,9 +31,10 @@ from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.relay import RelayQueue
-from bmqtwist.relay.relays import RelayHost, Relays
+from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.upstream_queue import Upstream
+from bmqtwist.relay.user import RelayHost
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire.control import ControlMessage, decode_control, encoding_of
@@ -155,9 +156,9 @@ class ProxyCluster:
             elif not active:
                 return  # left over from when it was in use
             elif kind is EventType.PUSH:
-                self.relays.pushes(peer, body, now)
+                self.relays.incoming.pushes(peer, body, now)
             elif kind is EventType.ACK:
-                self.relays.acks(peer, body, now)
+                self.relays.incoming.acks(peer, body, now)
             else:
                 raise PeerError(f"{kind.name} event dropped")
         except PeerError as error:

@@ -6,7 +6,8 @@ joined with the connection of the node above that each queue has: its `Upstream`
 
     open, configure, close    what clients ask for, counted together and asked of the upstream
     use, lose                 a queue has an upstream, or has none any more
-    answered, acks, pushes    what nodes above say
+    answered, receipt         what nodes above say; `incoming`: their messages and acknowledgements
+    uplink                    PUTs and CONFIRMs of clients here
     settle                    after clients came or went: what nobody here has open any more is given back
 
 `RelayUser` knows what is different: whose a queue is, its domain, and what a PUSH without payload speaks of.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from bmqtwist.cluster.streams import (
     Answered,
@@ -39,74 +40,28 @@ from bmqtwist.cluster.streams import (
     StreamState,
     Up,
 )
-from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import QueueOperations
-from bmqtwist.errors import Category, PeerError, Refused
+from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
-from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
-from bmqtwist.link.extensions import RELAY_EXTENSION, RETURNED_MESSAGES
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
-from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
-from bmqtwist.queue.queue import ConsumerSpec, Handle, Put, Queue, QueueContext, Substream
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, Substream
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.relay.incoming import RelayIncoming
 from bmqtwist.relay.requester import Asker
-from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue, WaitingPush
+from bmqtwist.relay.uplink import RelayUplink
+from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
 from bmqtwist.relay.upstream_requests import UpstreamRequests
-from bmqtwist.storage.message import Message
-from bmqtwist.wire import options
+from bmqtwist.relay.user import RelayHost, RelayUser
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
-from bmqtwist.wire.events import AckMessage, decode_ack
-from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
-from bmqtwist.wire.walk import MessageError, walk_pushes
 
 LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
-RECORD_WAIT_S = 10.0  # that a PUSH may come before the record it speaks of; then the message goes back above
-LINGERING_MAX = 32  # CONFIRMs that wait for something else that goes up; who may hold not many more waits for each of them
-_WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
-
-
-class RelayHost(QueueContext, Protocol):
-    """The broker, as far as relayed queues need it."""
-
-    configuration: Configuration
-    performer: Performer
-    timers: Timers
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
-
-
-class RelayUser(Protocol):
-    """Who knows the nodes above. `title`: how the cluster is shown to people."""
-
-    name: str
-    title: str
-    operations: QueueOperations
-
-    def upstream_of(self, uri: str) -> Upstream | None:
-        """Where a queue is to be opened."""
-
-    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
-        """The domain of a queue that was opened above."""
-
-    def stored(self, uri: str, guid: bytes) -> Message | None:
-        """The message that a PUSH without payload speaks of, with its payload; None: it is not here yet. PeerError: none can
-        be."""
-
-    def payload(self, uri: str, guid: bytes) -> bytes:
-        """The application data of a message that came to its consumer while this node was primary. PartitionUnavailable."""
 
 
 class Relays:
-    """`queue.relay.Uplink` of one cluster."""
+    """Of one cluster. `uplink`: what goes to upstream nodes; `incoming`: the messages that come from them."""
 
     def __init__(self, user: RelayUser, host: RelayHost) -> None:
         self._user, self._host = user, host
@@ -116,11 +71,8 @@ class Relays:
         self._requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
-        self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
-        self._bytes_max = host.configuration.extension.relay_bytes_max  # of PUTs that wait for an answer
-        self._bytes = 0
-        self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
-        self._resuming = False  # they are about to be
+        self.uplink = RelayUplink(self.opened, user, host)
+        self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
 
     # -- what clients ask for -------------------------------------------------------------------------------------------
 
@@ -162,7 +114,7 @@ class Relays:
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
         """The upstream has said what kind of queue it is."""
         domain = self._user.domain_of(opened.uri, response)
-        queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._host, self)
+        queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._host, self.uplink)
         self._stream(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:
@@ -433,167 +385,6 @@ class Relays:
         """A node above has answered; False = to nothing that it was asked."""
         return self._requests.answered(peer, message)
 
-    def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
-        """ACKs of a node above. PeerError, with those before it taken."""
-        found, error = decode_ack(body, 0, len(body))
-        self.acked(peer, found, now)
-        if error is not None:
-            raise error
-
-    def acked(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
-        """A node above has answered PUTs."""
-        for ack in acks:
-            opened = self._by_id.get(ack.queue_id)
-            if opened is not None and opened.relay is not None and opened.is_above(peer):
-                opened.relay.acked(ack.guid, ack.status, now)
-
-    def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
-        """Messages of a node above. PeerError, with those before it taken."""
-        wall = self._host.wall(now)
-        try:
-            for q_id, guid, payload, flags, compression, schema_id, area, _, _ in walk_pushes(body, 0, len(body)):
-                opened = self._by_id.get(q_id)
-                if opened is None or opened.relay is None or not opened.is_above(peer):
-                    continue  # closed meanwhile: what was on its way goes back above
-                (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
-                if not flags & IMPLICIT_PAYLOAD:
-                    message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
-                                      wall)
-                    message.lease, message.sequence = lease, sequence
-                    opened.relay.pushed(message, targets, late)
-                    continue
-                stored = self._user.stored(opened.name, guid) if not opened.waiting else None
-                if stored is not None:
-                    opened.relay.pushed(stored, targets, late)
-                else:
-                    self._wait(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
-        except MessageError as error:
-            raise PeerError(str(error)) from None
-
-    # -- messages whose records are not here yet --------------------------------------------------------------------------
-
-    def _wait(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
-        self._behind[opened] = None
-        opened.waiting.append(push)
-        if len(opened.waiting) > RELAY_WAITING_PUSHES_MAX:
-            opened.waiting.clear()
-            peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
-                               "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
-
-    def look_again(self, now: float) -> None:
-        """More records are here."""
-        for opened in list(self._behind):
-            if self.opened.get(opened.name) is opened:
-                self._look_again(opened, now)
-            if not opened.waiting or self.opened.get(opened.name) is not opened:
-                self._behind.pop(opened, None)
-
-    def _look_again(self, opened: UpstreamQueue, now: float) -> None:
-        relay = opened.relay
-        while relay is not None and opened.waiting:
-            push = opened.waiting[0]
-            message = self._user.stored(opened.name, push.guid)
-            if message is not None:
-                relay.pushed(message, push.targets, push.late)
-            elif now < push.deadline:
-                return
-            else:
-                for app_id, _ in push.targets:
-                    self.give_back(relay, app_id, [push.guid])
-            opened.waiting.popleft()
-
-    # -- queue.relay.Uplink ---------------------------------------------------------------------------------------------
-
-    def put(self, queue: RelayQueue, put: Put) -> None:
-        """A PUT goes up."""
-        upstream = self.opened[queue.uri].upstream
-        if upstream is not None:
-            upstream.upbound.put(self.opened[queue.uri].q_id, put.message, not queue.broadcast)
-            upstream.peer.session.flush()
-
-    def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A CONFIRM goes up."""
-        found = self._found(queue, app_id)
-        if found is not None:
-            upstream, q_id, stream = found
-            upbound = upstream.upbound
-            upbound.confirm(q_id, guid, stream.sub_id)
-            if upstream.tells_receipts:
-                upbound.keep(queue, app_id, guid)
-            if upbound.confirms > LINGERING_MAX or _hurries(stream):
-                upstream.peer.session.flush()
-            else:
-                upstream.peer.session.flush_soon()
-
-    def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A REJECT goes up."""
-        found = self._found(queue, app_id)
-        if found is not None:
-            upstream, q_id, stream = found
-            upstream.upbound.reject(q_id, guid, stream.sub_id)
-            upstream.peer.session.flush()
-
-    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
-        """Messages go back up, if the node there takes them, and knows by now what is wanted here."""
-        found = self._found(queue, app_id)
-        if found is None or not _takes_back(found[0].peer):
-            return False
-        upstream, q_id, stream = found
-        if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
-            return False
-        for guid in guids:
-            upstream.upbound.give_back(q_id, guid, stream.sub_id)
-        upstream.peer.session.flush()
-        return True
-
-    def _found(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
-        """Where an app of a queue is open: the node, the id of the queue there, the stream."""
-        opened = self.opened.get(queue.uri)
-        stream = opened.stream(app_id) if opened is not None else None
-        if opened is None or opened.upstream is None or stream is None:
-            return None
-        return opened.upstream, opened.q_id, stream
-
-    def payload(self, queue: RelayQueue, message: Message) -> bytes:
-        """Of a message that came without."""
-        return self._user.payload(queue.uri, message.guid)
-
-    def keep(self, put: Put) -> None:
-        """Beyond the limit whoever posts is not read from."""
-        self._bytes += put.message.size + len(put.message.options)
-        if self._bytes > self._bytes_max and put.handle is not None:
-            session: Session | None = getattr(put.handle.client, "session", None)
-            if session is not None:
-                self._paused[session] = None
-                self._host.performer.read(session, False)
-
-    def let_go(self, put: Put) -> None:
-        """Below half of the limit everybody is read from again."""
-        self._bytes -= put.message.size + len(put.message.options)
-        if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
-            self._resuming = True
-            self._host.timers.at(self._host.now, self._resume)  # not in the middle of what is done now
-
-    def _resume(self, now: float) -> None:
-        self._resuming = False
-        if self._bytes > self._bytes_max // 2:
-            return
-        paused, self._paused = self._paused, {}
-        for session in paused:
-            if session.state is not State.CLOSED:
-                self._host.performer.read(session, True)
-
-    def post_again_at(self, queue: RelayQueue, when: float) -> None:
-        """After a while."""
-        self._host.timers.at(when, partial(self._post_again, queue))
-
-    def _post_again(self, queue: RelayQueue, now: float) -> None:
-        opened = self.opened.get(queue.uri)
-        if opened is not None and opened.relay is queue:
-            upstream, stream = opened.upstream, self._stream(opened, DEFAULT_APP_ID)
-            ready = stream.state is StreamState.OPEN and upstream is not None and not upstream.stopping
-            queue.post_again(upstream.generation if ready and upstream is not None else 0)
-
     @property
     def unanswered(self) -> int:
         """How many PUTs wait for an answer."""
@@ -607,43 +398,13 @@ class Relays:
             if opened.relay is not None:
                 opened.relay.expire(now)
             if opened.waiting:
-                self._look_again(opened, now)
+                self.incoming.take_waiting(opened, now)
             for stream in opened.streams.values():
                 stream.forget_gone()
             self._forget_if_idle(opened)
         for asked in self._requests.overdue(now):
             session = asked.upstream.peer.session
             session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, asked.expected)
-
-
-def _hurries(stream: AppStream) -> bool:
-    """Whether its consumers may wait for each CONFIRM."""
-    for spec in stream.told:
-        if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
-            return True
-    return False
-
-
-def _takes_back(peer: PeerSession) -> bool:
-    return RETURNED_MESSAGES in peer.session.features.get(RELAY_EXTENSION, ())
-
-
-def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:
-    """The apps that a PUSH is for, each with the delivery attempts that are left; lease and sequence number of where the
-    message is stored, 0 where that is not told."""
-    found: list[tuple[str, int | None]] = []
-    apps, lease, sequence = opened.ids.apps, 0, 0
-    only = options.only_info(area)
-    if only is not None:
-        number, attempts = only
-        return [(apps.get(number, "" if number else DEFAULT_APP_ID), attempts)], 0, 0
-    for option in options.decode(area):
-        if isinstance(option, options.SubQueueInfos):
-            found += [(apps.get(item.id, DEFAULT_APP_ID if not item.id else ""), item.attempts) for item in option.items]
-            lease, sequence = option.items[0].lease, option.items[0].sequence
-        elif isinstance(option, options.SubQueueIds):
-            found += [(apps.get(each, DEFAULT_APP_ID if not each else ""), None) for each in option.ids]
-    return found or [(DEFAULT_APP_ID, None)], lease, sequence
 
 
 def _nobody_waits() -> None:

@@ -194,7 +194,7 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
     partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
-    assert not partition.waiters and relays is not None and not relays._behind
+    assert not partition.waiters and relays is not None and not relays.incoming._behind
     slow(nodes, primary)
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
@@ -203,4 +203,4 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     assert queue.next_ack(guid).status == 0 and not partition.waiters
     reader.take(1)
     nodes.run(1.0)
-    assert not partition.waiters and not relays._behind
+    assert not partition.waiters and not relays.incoming._behind

@@ -458,12 +458,12 @@ def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) 
     relays = nodes.cluster(node.name).relays
     assert relays is not None
     bodies: list[bytes] = []
-    take = relays.pushes
+    take = relays.incoming.pushes
 
     def spied(peer: Any, body: bytes, now: float) -> None:
         bodies.append(body)
         take(peer, body, now)
-    monkeypatch.setattr(relays, "pushes", spied)
+    monkeypatch.setattr(relays.incoming, "pushes", spied)
     for uri, carried in ((STRONG, False), (EVENTUAL, False), (IN_MEMORY, True), (BROADCAST, True)):
         bodies.clear()
         consumer = nodes.client(node.name).consume(uri)

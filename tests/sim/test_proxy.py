@@ -52,7 +52,7 @@ def settled(world: SimulatedCluster) -> None:
                     assert stream.under_way is None and not stream.line
             kept = [put.message for queue in proxy.queues.values() for put in queue.pending.values()]
             assert not proxy.relays._requests._asked
-            assert proxy.relays._bytes == sum(message.size + len(message.options) for message in kept)
+            assert proxy.relays.uplink._bytes == sum(message.size + len(message.options) for message in kept)
 
 
 def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int]]:
@@ -438,7 +438,7 @@ def test_a_put_that_nobody_answers_is_given_up_after_the_deduplication_time() ->
     assert not [event for event in queue.client.inbox if event.kind == "ack"]
     ack = queue.next_ack()
     assert (ack.guid, ack.status) == (guid, 5)
-    settled_bytes = world.node("p1").broker.proxies["c3"].relays._bytes
+    settled_bytes = world.node("p1").broker.proxies["c3"].relays.uplink._bytes
     assert settled_bytes == 0
 
 
@@ -453,7 +453,7 @@ def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back()
     for number in range(100):
         sent.append(queue.put(b"%d" % number * 500))
         world.run(0.01)
-    kept = proxy.broker.proxies["c3"].relays._bytes
+    kept = proxy.broker.proxies["c3"].relays.uplink._bytes
     assert proxy.slowed and kept < 60000
     world.node("n1").boot()
     assert {queue.next_ack().guid for _ in sent} == set(sent)

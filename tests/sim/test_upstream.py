@@ -145,7 +145,7 @@ def test_when_the_node_dies_all_is_opened_at_another_one_and_put_again_in_order(
     assert len(second.puts) == 8
     second.send(events.encode_ack([events.AckMessage(0, 0, guid, 0) for guid in sent]))
     assert [writer.next_ack().guid for _ in sent] == sent
-    assert not above.proxy.broker.proxies["c3"].relays._bytes and not reader.client.link.closed
+    assert not above.proxy.broker.proxies["c3"].relays.uplink._bytes and not reader.client.link.closed
 
 
 @pytest.mark.spec("cluster", 96)
@@ -243,7 +243,7 @@ def test_an_upstream_that_comes_and_goes_leaves_nothing_behind() -> None:
         each.client.kill()
     above.world.run(1.0)
     assert not proxy.relays.opened and not proxy.relays._by_id and not proxy.relays._requests._asked
-    assert not proxy.relays._bytes
+    assert not proxy.relays.uplink._bytes
 
 
 @pytest.mark.spec("cluster", 101)

@@ -164,7 +164,7 @@ class CampaignWorld(ElectedCluster):
         partition.take_batches = take_batches  # type: ignore[method-assign]
 
     def _relays_watched(self, node: SimulatedNode, relays: Relays) -> None:
-        relays.put = partial(self._relayed, node, relays, relays.put)  # type: ignore[method-assign]
+        relays.uplink.put = partial(self._relayed, node, relays, relays.uplink.put)  # type: ignore[method-assign]
 
     def _relayed(self, node: SimulatedNode, relays: Relays, send: Callable[[RelayQueue, Put], None], queue: RelayQueue,
                  put: Put) -> None:
