@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from bmqtwist.cluster.balance import Move, next_move, successor_of
 from bmqtwist.cluster.changes import AssignPartitions, Primaries
@@ -19,28 +18,14 @@ from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
 from bmqtwist.cluster.partition_events import Decline, Yield
 from bmqtwist.cluster.state import Primary
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
+from bmqtwist.member.host import MemberHost
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
-from bmqtwist.report import Report
 from bmqtwist.storage.psn import Psn
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 WATCH_PERIOD_S = 1.0  # how often primaries that are not active are looked at, and moves that are under way
 MOVE_SECONDS_MAX = 60.0  # a move that takes longer is forgotten
-
-
-class AppointmentHost(Protocol):
-    """The broker, as far as appointments need it."""
-
-    report: Report
-    performer: Performer
-    timers: Timers
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +42,7 @@ class Appointments:
     """See above. `is_active(partition, primary)`: whether a primary has said that it is; `ask(node, partition, wanted)`: a
     primary is to give its partition away."""
 
-    def __init__(self, name: str, node_id: int, members: Iterable[int], statuses: NodeStatuses, host: AppointmentHost,
+    def __init__(self, name: str, node_id: int, members: Iterable[int], statuses: NodeStatuses, host: MemberHost,
                  rules: AppointmentRules, is_active: Callable[[int, Primary], bool],
                  ask: Callable[[int, int, Yield], None]) -> None:
         self.name, self.node_id, self._members = name, node_id, list(members)

@@ -10,13 +10,12 @@ of a PUT through three nodes is in docs/architecture.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from bmqtwist.cluster.log_wire import log_message_of
 from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.loop.performer import Performer
+from bmqtwist.member.host import MemberHost
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata
@@ -24,27 +23,17 @@ from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.report import LineLimiter, Report
+from bmqtwist.report import LineLimiter
 from bmqtwist.wire.cluster_schema import ClusterMessage
 from bmqtwist.wire.control import ControlMessage, decode_control, decode_elector, encoding_of
 from bmqtwist.wire.fast import EventType
-
-
-class DispatchHost(Protocol):
-    """The broker, as far as the dispatch needs it."""
-
-    report: Report
-    performer: Performer
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
 
 class MemberDispatch:
     """`peers.links.LinkUser` of one cluster."""
 
     def __init__(self, leadership: Leadership, replication: Replication, proposals: Proposals, relays: MemberRelays,
-                 links: ClusterLinks, host: DispatchHost) -> None:
+                 links: ClusterLinks, host: MemberHost) -> None:
         self.leadership, self.replication, self.proposals, self.relays = leadership, replication, proposals, relays
         self.metadata: ClusterMetadata = leadership.metadata
         self.statuses: NodeStatuses = relays.statuses

@@ -11,31 +11,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from bmqtwist.cluster.partition_events import Decline, Serve, Yield
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.member.cell import Cell
-from bmqtwist.member.host import ReplicationHost
+from bmqtwist.member.host import MemberHost
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
 TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
-
-
-class HandoverUser(Protocol):
-    """`member.partition_runner.PartitionRunner`."""
-
-    cells: list[Cell]
-
-    def serve(self, index: int, output: Serve, now: float) -> None:
-        """Its queues come to life, or go away."""
-
-    def mark_end(self, index: int, now: float) -> None:
-        """Nothing more is written to it under this lease: a sync point ends it."""
-
-    def decline(self, index: int, output: Decline, now: float) -> None:
-        """The leader is told that this node cannot be primary, or is not to be."""
 
 
 @dataclass(slots=True)
@@ -49,10 +34,14 @@ class Handover:
 
 
 class Handovers:
-    """Of one cluster at one node. `patience`: seconds that a successor has."""
+    """Of one cluster at one node. `patience`: seconds that a successor has; `serve(partition, output, now)`: its queues are
+    activated, or go away; `end_lease(partition, now)`: a sync point ends it; `decline(partition, output, now)`: the leader
+    is told that this node is not to be primary."""
 
-    def __init__(self, user: HandoverUser, host: ReplicationHost, patience: float) -> None:
-        self._user, self._host, self._patience = user, host, patience
+    def __init__(self, cells: list[Cell], host: MemberHost, patience: float, serve: Callable[[int, Serve, float], None],
+                 end_lease: Callable[[int, float], None], decline: Callable[[int, Decline, float], None]) -> None:
+        self._cells, self._host, self._patience = cells, host, patience
+        self._serve, self._end_lease, self._decline = serve, end_lease, decline
         self._under_way: dict[int, Handover] = {}
 
     def is_leaving(self, index: int) -> bool:
@@ -63,13 +52,13 @@ class Handovers:
         """Give a partition away that this node serves; the same again changes nothing."""
         if index in self._under_way:
             return
-        machine = self._user.cells[index].machine
+        machine = self._cells[index].machine
         self._host.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
         if not self._under_way:
             self._host.timers.at(now + LOOK_S, self._look_around)
         self._under_way[index] = Handover(wanted, for_good, now + self._patience)
-        self._user.serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
-        self._user.mark_end(index, now)
+        self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
+        self._end_lease(index, now)
         self.look(index, now)
 
     def over(self, index: int) -> None:
@@ -81,7 +70,7 @@ class Handovers:
         found = self._under_way.get(index)
         if found is None:
             return
-        machine = self._user.cells[index].machine
+        machine = self._cells[index].machine
         if found.given:
             if now >= found.until:
                 self._give(index, found, machine, now)
@@ -93,7 +82,7 @@ class Handovers:
             del self._under_way[index]
             self._host.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
                                    f"{self._patience:g} s: this node stays its primary")
-            self._user.serve(index, Serve(machine.lease, True, "the handover was given up"), now)
+            self._serve(index, Serve(machine.lease, True, "the handover was given up"), now)
 
     def _is_drained(self, machine: PartitionMachine, successor: int) -> bool:
         target, last = machine.targets.get(successor), machine.log.summary.last
@@ -102,7 +91,7 @@ class Handovers:
     def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
         found.given, found.until = True, now + TELL_AGAIN_S
         successor = found.wanted.successor
-        self._user.decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
+        self._decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _look_around(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What replication needs of the broker and of the cluster whose partitions it replicates."""
+"""What the parts of a cluster's member need of the broker, and replication of its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmqtwist.report import Report
 from bmqtwist.storage.partition import Partition
 
 
-class ReplicationHost(Protocol):
+class MemberHost(Protocol):
     """The broker."""
 
     report: Report
@@ -22,6 +22,10 @@ class ReplicationHost(Protocol):
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
+
+
+class ReplicationHost(MemberHost, Protocol):
+    """The broker, as a member that replicates partitions needs it."""
 
     def replace_partition(self, old: Partition, new: Partition) -> None:
         """Another object stands for a partition now."""

@@ -45,27 +45,13 @@ from bmqtwist.cluster.log_events import Alarm, Message, NotDone, Outcome, StateC
 from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
 from bmqtwist.member.election_report import report_active, report_change
+from bmqtwist.member.host import MemberHost
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.report import Report
 from bmqtwist.storage.vote_file import VoteFile
 from bmqtwist.wire import control
 from bmqtwist.wire.control import ElectorMessage
-
-
-class LeadershipHost(Protocol):
-    """The broker, as far as a leadership needs it."""
-
-    report: Report
-    performer: Performer
-    timers: Timers
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
 
 class LeaderUser(Protocol):
@@ -87,7 +73,7 @@ class LeaderUser(Protocol):
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: LeadershipHost,
+    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: MemberHost,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
         self.definition, self.metadata, self._host = definition, metadata, host
         self.title = f"Cluster ({definition.name})"

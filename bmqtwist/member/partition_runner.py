@@ -69,7 +69,7 @@ class PartitionRunner:
     def __init__(self, name: str, cluster: ReplicatedCluster, host: ReplicationHost, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
         self._name, self._cluster, self._host, self._links, self._statuses = name, cluster, host, links, statuses
-        self.decline = decline
+        self._decline = decline
         self.cells: list[Cell] = []
         self.primaries = KnownPrimaries(name, links, host.report)
         self.handovers: Handovers
@@ -84,7 +84,7 @@ class PartitionRunner:
              wall: int) -> None:
         """Read promises and partitions. OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
-        self.handovers = Handovers(self, self._host, timing.retry)
+        self.handovers = Handovers(self.cells, self._host, timing.retry, self.serve, self._end_lease, self._decline)
         self.promises.read(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             cell = Cell(partition)
@@ -146,7 +146,7 @@ class PartitionRunner:
         if cell.written < cell.partition.written:
             self.on_written(cell.partition, at_once=True)
 
-    def mark_end(self, index: int, now: float) -> None:
+    def _end_lease(self, index: int, now: float) -> None:
         """End a lease with a sync point: no more records are written under it."""
         partition = self.cells[index].partition
         partition.sync_point(self._host.wall(now))
@@ -193,7 +193,7 @@ class PartitionRunner:
                 self.handovers.over(cell.index)
                 self.serve(cell.index, output, now)
             case Decline():
-                self.decline(cell.index, output, now)
+                self._decline(cell.index, output, now)
             case RoleChanged():
                 self._on_role_changed(cell, output, now)
             case Alarm():

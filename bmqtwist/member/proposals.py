@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NOT_LEADER, Done, Lsn, NotDone, Outcome
 from bmqtwist.cluster.state import app_infos
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
+from bmqtwist.member.host import MemberHost
 from bmqtwist.member.metadata import ClusterMetadata, Told
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataAnswer, MetadataLogMessage, MetadataRequest
@@ -25,17 +23,6 @@ from bmqtwist.wire.control import ControlMessage, encode_event
 
 PATIENCE_S = 15.0
 REQUESTS_MAX = 10_000  # that wait for an answer
-
-
-class ProposalHost(Protocol):
-    """The broker, as far as proposals need it."""
-
-    performer: Performer
-    timers: Timers
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -51,7 +38,7 @@ class Proposals:
     """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody; `retry`: seconds until one that
     does not answer is asked again."""
 
-    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: ProposalHost,
+    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: MemberHost,
                  leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
         self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
         self._leader, self._timer_ns, self._retry = leader, timer_ns, retry

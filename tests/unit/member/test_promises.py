@@ -1,0 +1,76 @@
+"""Promises of all partitions in one file: one that is asked for during a write is in the next; failed writes are retried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from bmqtwist.loop.timers import Timers
+from bmqtwist.member.promises import SAVE_AGAIN_S, Promises
+from bmqtwist.storage.promise_file import StoredPromise
+
+
+class Bench:
+    """A file whose writes are done when the test says so."""
+
+    def __init__(self, stored: list[StoredPromise], lost: bool = False) -> None:
+        self.written: list[list[StoredPromise]] = []
+        self.jobs: list[tuple[Callable[[], None], Callable[[float], None], Callable[[OSError, float], None]]] = []
+        self.saved: list[tuple[int, int, float]] = []
+        self.alarms: list[str] = []
+        self.timers = Timers()
+        file: Any = SimpleNamespace(read=lambda: (stored, lost), write=self.written.append)
+        host: Any = SimpleNamespace(
+            now=1.0, timers=self.timers, performer=SimpleNamespace(in_thread=lambda *job: self.jobs.append(job)),
+            report=SimpleNamespace(alarm=lambda category, form, text: self.alarms.append(text)))
+        self.promises = Promises("Cluster (c)", file, host, lambda *saved: self.saved.append(saved))
+        self.promises.read(2)
+
+    def work(self) -> None:
+        """The thread is done."""
+        write, done, _ = self.jobs.pop(0)
+        write()
+        done(2.0)
+
+
+def test_a_promise_counts_once_it_is_written_and_the_next_write_has_what_was_asked_for_meanwhile() -> None:
+    bench = Bench([StoredPromise(3)])
+    bench.promises.save(0, 4, False)
+    bench.promises.save(1, 7, False)
+    assert len(bench.jobs) == 1 and not bench.saved
+    bench.work()
+    assert bench.saved == [(0, 4, 2.0)] and bench.written == [[StoredPromise(4), StoredPromise()]]
+    bench.work()
+    assert bench.saved[1:] == [(1, 7, 2.0)] and bench.written[1] == [StoredPromise(4), StoredPromise(7)]
+    assert not bench.jobs
+
+
+def test_an_older_lease_takes_nothing_back_and_the_end_of_a_doubt_promises_nothing() -> None:
+    bench = Bench([StoredPromise(3, True), StoredPromise(3)])
+    bench.promises.save(0, 0, False)
+    bench.work()
+    assert bench.written == [[StoredPromise(3), StoredPromise(3)]] and not bench.saved
+    bench.promises.save(1, 2, False)
+    assert not bench.jobs, "it is so already"
+
+
+def test_a_write_that_fails_is_retried_after_a_while() -> None:
+    bench = Bench([])
+    bench.promises.save(0, 1, False)
+    bench.jobs.pop(0)[2](OSError("disk"), 2.0)
+    assert bench.alarms == ["Cluster (c): a promise cannot be written: disk"] and not bench.jobs and not bench.saved
+    bench.timers.run(2.0 + SAVE_AGAIN_S)
+    bench.work()
+    assert bench.saved == [(0, 1, 2.0)]
+
+
+def test_a_doubt_is_durable_at_once() -> None:
+    bench = Bench([StoredPromise(5), StoredPromise(6)])
+    bench.promises.doubt(1)
+    assert bench.written == [[StoredPromise(5), StoredPromise(6, True)]] and not bench.jobs
+
+
+def test_promises_that_are_lost_are_told_of() -> None:
+    bench = Bench([], lost=True)
+    assert bench.promises.lost and "it is not known what this node has promised" in bench.alarms[0]
