@@ -67,7 +67,7 @@ class PartitionMachine:
         self.targets = self.replicas.by_node
         self.reception = Reception(standing, self.replicas)
         self.take_over = TakeOver(standing, self.replicas, self.reception)
-        self._row = _ROWS[UNKNOWN]
+        self._row, self._row_role = _ROWS[UNKNOWN], UNKNOWN
         self._wakes_at: float | None = None
 
     def step(self, now: float, event: PartitionInput) -> list[PartitionOutput]:
@@ -80,9 +80,10 @@ class PartitionMachine:
             name = "AssignedSelf" if event.primary == standing.node_id else "AssignedOther"
         if getattr(event, "sender", standing.node_id) in standing.members:
             before, standing.event = standing.role, name
+            if before is not self._row_role:
+                self._row, self._row_role = _ROWS[before], before
             self._row[name](self, event)
             if standing.role is not before:
-                self._row = _ROWS[standing.role]
                 check(TABLE, before, PartitionEvent(name), standing.role)
         if standing.wake_at != self._wakes_at:
             self._wakes_at = standing.wake_at
