@@ -343,7 +343,6 @@ class Broker:
             metadata.written(job, self.wall(now))
         except Exception as error:
             self.contain.told("metadata: after a write", error)
-        self.turn(now)
 
     def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
         """A write of a cluster's metadata has failed: what waited for it is refused."""
@@ -352,7 +351,6 @@ class Broker:
             metadata.failed(job, error, self.wall(now))
         except Exception as mistake:
             self.contain.told("metadata: after a failed write", mistake)
-        self.turn(now)
 
     # -- from the connections; a turn follows -----------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from kit.process import STARTED, ProcessWorld
-from kit.secure_broker import secure  # noqa: F401 - a fixture
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.secure_broker import secure  # noqa: F401 - a fixture
 from kit.shell import run
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,6 @@ from kit.client import Client, payloads, refusal
 
 from bmqtwist.cluster.changes import UnassignQueue
 from bmqtwist.limits import RESTORED_AT_ONCE
-from bmqtwist.loop import scheduler as chores
 from bmqtwist.loop.scheduler import Chores, Failed
 from bmqtwist.member import activation as waking
 from bmqtwist.member.cluster import Cluster
@@ -332,7 +331,7 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
     root = nodes.cluster(former.name).queues[EVENTUAL]
     kept = [app.fresh for app in root.apps.values()]
     assert sum(map(len, kept)) == 100
-    monkeypatch.setattr(chores, "LET_GO_AT_ONCE", 10)
+    monkeypatch.setattr("bmqtwist.steps.LET_GO_AT_ONCE", 10)
     sizes, step = list[int](), Chores._step
 
     def measured(self: Chores, work: Work, failed: Failed) -> bool:
