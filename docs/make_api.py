@@ -232,8 +232,7 @@ def values(here: Module, node: ast.ClassDef) -> str:
         return table(("member", "value", "meaning"), rows) if rows else ""
     for each in node.body:
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id[:1] != "_":
-            dataclass_field = "dataclass" in decorators(node)
-            if not dataclass_field and each.target.id in MACHINERY:
+            if each.target.id in MACHINERY:
                 continue
             default = _default(here, each.value) if each.value is not None else ""
             rows.append((f"`{each.target.id}`", f"`{ast.unparse(each.annotation)}`", default,

@@ -12,6 +12,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     log         bmqtwist/cluster/metadata_log.py
     stream      bmqtwist/cluster/streams.py
     stop        bmqtwist/broker/graceful_stop.py
+    session     bmqtwist/sdk/_core/session.py
     accepted    bmqtwist/link/negotiation.py, then client.py
     dialled     bmqtwist/link/negotiation.py, then peer.py
     authentication    bmqtwist/link/authentication.py
@@ -39,6 +40,7 @@ from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
 from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
+from bmqtwist.sdk._core.session import SESSION  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
 PAGE = ROOT / "docs" / "architecture.md"
@@ -138,7 +140,8 @@ PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": par
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),
             "authentication": partial(machine_picture, authentication.TABLE),
             "accepted": partial(machine_picture, {**negotiation.LIFECYCLE.table, **client.LIFECYCLE.table}),
-            "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table})}
+            "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table}),
+            "session": partial(machine_picture, SESSION)}
 
 
 def with_pictures(text: str) -> str:

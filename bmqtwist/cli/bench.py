@@ -20,7 +20,7 @@ import click
 
 from bmqtwist.cli.connection import Connection, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
-from bmqtwist.cli.histogram import Histogram
+from bmqtwist.cli.latencies import Latencies
 from bmqtwist.cli.output import Watch, progress
 from bmqtwist.cli.running import Life, checked_uri, open_queue, run
 from bmqtwist.ids import parse_uri
@@ -112,7 +112,7 @@ class Bench:
         self._readers, self._writers = readers, writers
         self._run_id = os.urandom(8)
         self._filler = b"x" * (plan.size - STAMP.size)
-        self._acks, self._deliveries = Histogram(), Histogram()
+        self._acks, self._deliveries = Latencies("ack"), Latencies("end2end")
         self._posted = self._answered = self._foreign = 0
         self._refusals: Counter[str] = Counter()
         self._last_ack = self._last_delivery = 0
@@ -222,7 +222,7 @@ class Bench:
             "ofOthers": self._foreign, "seconds": round(wall, 3),
             "postedPerSecond": round(self._acks.count / posting) if posting > 0 else 0,
             "consumedPerSecond": round(consumed / reading) if reading > 0 else 0,
-            "ackMs": self._acks.tree(), "deliveryMs": self._deliveries.tree(),
+            "ackMs": self._acks.figures_ms(), "deliveryMs": self._deliveries.figures_ms(),
             "clientCpuPercent": round(100 * cpu / wall) if wall else 0}
 
 

@@ -9,11 +9,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from bmqtwist.cli.exits import Unreachable
+from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.errors import LocalError
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from bmqtwist.cli.adminclient import AdminClient
     from bmqtwist.sdk.options import Address, SessionOptions
 
-Command = Callable[..., Any]
 _TIMEOUT_S = 30.0
 _AGAIN_S = 0.2  # between two attempts of --wait
 
@@ -42,7 +40,6 @@ class Connection:
     brokers: tuple[Address, ...]
     user: str | None
     password: str
-    tls: bool
     authority: str | None
     insecure: bool
     timeout: float
@@ -104,22 +101,14 @@ class Connection:
         raise last
 
 
-def connection_options(command: Command) -> Command:
-    """The options; the command gets `connection`."""
-    @functools.wraps(command)
-    def wrapped(*args: Any, broker: tuple[str, ...], host: str | None, port: int | None, user: str | None,
-                password_file: str | None, tls: bool, ca: str | None, insecure: bool, timeout: float, wait: bool,
-                **more: Any) -> Any:
-        connection = Connection(_addresses(broker, host, port, tls or ca is not None or insecure), user,
-                                _password(user, password_file), tls, ca, insecure, timeout, wait)
-        return command(*args, connection=connection, **more)
-
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+def _connection(broker: tuple[str, ...], host: str | None, port: int | None, user: str | None, password_file: str | None,
+                **more: Any) -> Connection:
+    tls = more.pop("tls") or more["authority"] is not None or more["insecure"]
+    return Connection(_addresses(broker, host, port, tls), user, _password(user, password_file), **more)
 
 
-_OPTIONS = (
+connection_options = gathered(
+    "connection", _connection,
     click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
                  help="tcp://host:port or tls://host:port, several with commas or by repetition; the first that "
                       "answers is used.  [env: BMQ_BROKER_URI; default: tcp://localhost:30114]"),
@@ -129,7 +118,7 @@ _OPTIONS = (
     click.option("--password-file", type=click.Path(exists=True, dir_okay=False),
                  help="File with the password; else BMQ_PASSWORD, else it is asked for."),
     click.option("--tls", is_flag=True, help="Connect with TLS, as tls:// does."),
-    click.option("--ca", type=click.Path(exists=True, dir_okay=False),
+    click.option("--ca", "authority", type=click.Path(exists=True, dir_okay=False),
                  help="Certificates to check the broker's against; implies --tls."),
     click.option("--insecure", is_flag=True, help="TLS without checking the broker's certificate."),
     click.option("--timeout", default=_TIMEOUT_S, show_default=True, type=click.FloatRange(0, min_open=True),

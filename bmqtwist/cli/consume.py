@@ -11,12 +11,12 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from bmqtwist.cli.connection import Connection, connection_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL
+from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output, Watch, progress
 from bmqtwist.cli.running import Life, checked_uri, open_queue, run
 from bmqtwist.cli.textforms import (
@@ -48,51 +48,87 @@ class Limits:
     idle: float | None = None
 
 
-def form_options(command: Any) -> Any:
-    """The options that say how a message is printed: `form_of` makes a form of them."""
-    for option in reversed((
-            click.option("--json", "as_json", is_flag=True, help="One JSON object a line: guid, properties with their "
-                         "types, payload as text or base64."),
-            click.option("--hex", "as_hex", is_flag=True, help="Payloads as hexadecimal digits, one a line."),
-            click.option("-F", "--format", "template", metavar="TEMPLATE", help="For instance '{guid} {p.kind} "
-                         f"{{payload}}\\n'. Fields: {', '.join(FIELD_NAMES)}, and p.NAME for a property."),
-            click.option("-d", "--delimiter", default="\\n", show_default=True, help="What follows each payload; \\n, "
-                         "\\t, \\0 and \\xHH are understood."))):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How a message is printed."""
+
+    as_json: bool
+    as_hex: bool
+    template: str | None
+    delimiter: str
+
+    @property
+    def shows_content(self) -> bool:
+        """Does it take more than is known without reading a message?"""
+        return self.as_hex or self.template is not None
+
+    def form(self) -> SafeForm:
+        """As a function of a message; UsageError if it means nothing."""
+        if self.as_json + self.as_hex + (self.template is not None) > 1:
+            raise click.UsageError("Choose one of --json, --hex and --format.")
+        form = json_form() if self.as_json else hex_form() if self.as_hex else template_form(self.template) \
+            if self.template is not None else raw_form(delimiter_of(self.delimiter) if self.delimiter else b"")
+        return safe(form, lambda text: click.echo(f"bmq: {text}", err=True))
 
 
-def form_of(as_json: bool, as_hex: bool, template: str | None, delimiter: str) -> SafeForm:
-    """What those options mean."""
-    if as_json + as_hex + (template is not None) > 1:
-        raise click.UsageError("Choose one of --json, --hex and --format.")
-    form = json_form() if as_json else hex_form() if as_hex else template_form(template) if template is not None \
-        else raw_form(delimiter_of(delimiter) if delimiter else b"")
-    return safe(form, lambda text: click.echo(f"bmq: {text}", err=True))
+printing_options = gathered(
+    "printing", Printing,
+    click.option("--json", "as_json", is_flag=True, help="One JSON object a line: guid, properties with their "
+                 "types, payload as text or base64."),
+    click.option("--hex", "as_hex", is_flag=True, help="Payloads as hexadecimal digits, one a line."),
+    click.option("-F", "--format", "template", metavar="TEMPLATE", help="For instance '{guid} {p.kind} "
+                 f"{{payload}}\\n'. Fields: {', '.join(FIELD_NAMES)}, and p.NAME for a property."),
+    click.option("-d", "--delimiter", default="\\n", show_default=True, help="What follows each payload; \\n, "
+                 "\\t, \\0 and \\xHH are understood."))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a queue is read."""
+
+    expressions: tuple[str, ...]
+    priority: int = 0
+    max_unconfirmed: int = MAX_UNCONFIRMED_MESSAGES
+    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
+
+    def options(self, count: int | None = None) -> QueueOptions:
+        """For at most so many messages; UsageError with the place marked if an expression is wrong."""
+        for text in self.expressions:
+            try:
+                compile_expression(text)
+            except ExpressionError as error:
+                raise click.UsageError(marked(text, error)) from None
+        window = min(self.max_unconfirmed, count or self.max_unconfirmed)
+        try:
+            return QueueOptions(window, self.max_unconfirmed_bytes, self.priority, subscriptions=tuple(
+                Subscription(text, window, self.max_unconfirmed_bytes, self.priority) for text in self.expressions))
+        except LocalError as error:
+            raise click.UsageError(str(error)) from None
 
 
 @click.command()
 @connection_options
 @click.argument("uri")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
-@click.option("--idle", type=click.FloatRange(0, min_open=True),
-              help="Stop when no message came for so many seconds.")
+@gathered("limits", Limits,
+          click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many messages."),
+          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds."),
+          click.option("--idle", type=click.FloatRange(0, min_open=True),
+                       help="Stop when no message came for so many seconds."))
 @click.option("--no-confirm", "--peek", "peek", is_flag=True,
               help="Look without consuming: nothing is confirmed, everything goes back. Shows --max-unconfirmed "
                    "messages at most.")
-@click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
-              help="Only messages whose properties fulfil it. Repeatable: one of them must.")
-@click.option("--priority", default=0, show_default=True, help="Priority as a consumer.")
-@click.option("--max-unconfirmed", default=MAX_UNCONFIRMED_MESSAGES, show_default=True, type=click.IntRange(1),
-              help="Messages delivered and not confirmed at a time.")
-@click.option("--max-unconfirmed-bytes", default=MAX_UNCONFIRMED_BYTES, show_default=True, type=click.IntRange(1),
-              help="The same in bytes.")
-@form_options
+@gathered("reading", Reading,
+          click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
+                       help="Only messages whose properties fulfil it. Repeatable: one of them must."),
+          click.option("--priority", default=0, show_default=True, help="Priority as a consumer."),
+          click.option("--max-unconfirmed", default=MAX_UNCONFIRMED_MESSAGES, show_default=True, type=click.IntRange(1),
+                       help="Messages delivered and not confirmed at a time."),
+          click.option("--max-unconfirmed-bytes", default=MAX_UNCONFIRMED_BYTES, show_default=True,
+                       type=click.IntRange(1), help="The same in bytes."))
+@printing_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
-def consume(connection: Connection, uri: str, count: int | None, duration: float | None, idle: float | None, peek: bool,
-            expressions: tuple[str, ...], priority: int, max_unconfirmed: int, max_unconfirmed_bytes: int,
-            as_json: bool, as_hex: bool, template: str | None, delimiter: str, quiet: bool) -> None:
+def consume(connection: Connection, uri: str, limits: Limits, peek: bool, reading: Reading, printing: Printing,
+            quiet: bool) -> None:
     """Print the messages of the queue URI, and confirm what was printed.
 
     \b
@@ -103,37 +139,20 @@ def consume(connection: Connection, uri: str, count: int | None, duration: float
 
     Exit code 1 if fewer than --count came before --duration or --idle ended it.
     """
-    form = form_of(as_json, as_hex, template, delimiter)
-    window = min(max_unconfirmed, count or max_unconfirmed)
-    options = read_options(expressions, priority, window, max_unconfirmed_bytes)
-    uri = checked_uri(uri)
-    limits = Limits(count, duration, idle)
+    form, options, uri = printing.form(), reading.options(limits.count), checked_uri(uri)
+    window = options.max_unconfirmed_messages
 
     async def work(life: Life) -> int:
         with Output() as output:
             async with life.session(connection) as session:
                 queue = await open_queue(life, session, uri, read=True, options=options)
-                with progress("consuming", count, not quiet and not sys.stdout.isatty()) as watch:
+                with progress("consuming", limits.count, not quiet and not sys.stdout.isatty()) as watch:
                     printer = Printer(life, queue, output, form, limits, 0 if peek else window, watch)
                     try:
                         return await printer.run()
                     finally:
                         printer.confirm(everything=True)
     raise SystemExit(run(work))
-
-
-def read_options(expressions: tuple[str, ...], priority: int, window: int, window_bytes: int) -> QueueOptions:
-    """How the queue is read; UsageError with the place marked if an expression is wrong."""
-    for text in expressions:
-        try:
-            compile_expression(text)
-        except ExpressionError as error:
-            raise click.UsageError(marked(text, error)) from None
-    try:
-        return QueueOptions(window, window_bytes, priority, subscriptions=tuple(
-            Subscription(text, window, window_bytes, priority) for text in expressions))
-    except LocalError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def marked(text: str, error: ExpressionError) -> str:

@@ -5,17 +5,16 @@ Under spark-submit the same commands run on a cluster: `spark-submit ... $(comma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL
+from bmqtwist.cli.optiongroups import gathered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Command = Callable[..., Any]
 
 
 def _settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -28,36 +27,43 @@ def _settings(context: click.Context, parameter: click.Parameter, values: tuple[
     return found
 
 
-def _session_options(command: Command) -> Command:
-    for option in reversed((
-            click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[*], local[2], "
-                         "spark://host:7077. Under spark-submit the one given there."),
-            click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A setting of Spark. "
-                         "Repeatable."))):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """Where Spark runs, with which settings."""
+
+    master: str
+    conf: dict[str, str]
+
+    def session(self) -> SparkSession:
+        """Start it, once everything is there that it needs."""
+        from bmqtwist.spark.local import check_java, check_pyspark
+
+        check_pyspark()
+        check_java()
+        from bmqtwist.spark.local import session
+
+        made = session(self.master, "bmq-pipeline", **{"spark.ui.showConsoleProgress": "false", **self.conf})
+        made.sparkContext.setLogLevel("ERROR")
+        return made
 
 
-def _broker_options(command: Command) -> Command:
-    for option in reversed((
-            click.option("-b", "--broker", default="tcp://localhost:30114", show_default=True, envvar="BMQ_BROKER_URI",
-                         help="tcp://host:port or tls://host:port, several with commas."),
-            click.option("--option", "options", multiple=True, callback=_settings, metavar="NAME=VALUE",
-                         help="An option of the source or sink, as docs/spark.md lists them (bmq.user=..). Repeatable."))):
-        command = option(command)
-    return command
+_spark_options = gathered(
+    "spark", Spark,
+    click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[*], local[2], "
+                 "spark://host:7077. Under spark-submit the one given there."),
+    click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A setting of Spark. Repeatable."))
 
 
-def _session(master: str, conf: dict[str, str]) -> SparkSession:
-    from bmqtwist.spark.local import check_java, check_pyspark
+def _bmq(broker: str, options: dict[str, str]) -> dict[str, str]:
+    return {"bmq.bootstrap.servers": broker, **options}
 
-    check_pyspark()
-    check_java()
-    from bmqtwist.spark.local import session
 
-    made = session(master, "bmq-pipeline", **{"spark.ui.showConsoleProgress": "false", **conf})
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+_broker_options = gathered(
+    "bmq", _bmq,
+    click.option("-b", "--broker", default="tcp://localhost:30114", show_default=True, envvar="BMQ_BROKER_URI",
+                 help="tcp://host:port or tls://host:port, several with commas."),
+    click.option("--option", "options", multiple=True, callback=_settings, metavar="NAME=VALUE",
+                 help="An option of the source or sink, as docs/spark.md lists them (bmq.user=..). Repeatable."))
 
 
 @click.group()
@@ -71,17 +77,16 @@ def pipeline() -> None:
 @click.option("--cluster", default="local", show_default=True, help="The name of the cluster, a column of the archive.")
 @click.option("--no-payload", is_flag=True, help="Records only, without what messages hold.")
 @click.option("--live", is_flag=True, help="What is still written, too: as far as it is now.")
-@_session_options
-def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, master: str,
-            conf: dict[str, str]) -> None:
+@_spark_options
+def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, spark: Spark) -> None:
     """Copy the records of finished file sets into Parquet, each once; what was copied before is left out.
 
     SOURCES: storage directories or journals, several with commas. TARGET: a directory.
     """
-    spark = _session(master, conf)
+    session = spark.session()
     from bmqtwist.spark.pipelines.archive import archive as run
 
-    click.echo(f"{run(spark, sources, target, cluster, not no_payload, live)} records archived in {target}")
+    click.echo(f"{run(session, sources, target, cluster, not no_payload, live)} records archived in {target}")
 
 
 @pipeline.command()
@@ -91,16 +96,16 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
 @click.option("--statistics", default="", help="Statistics logs of brokers as JSON, several with commas: latencies below a "
               "second are in them only.")
 @click.option("--title", default="What the broker did", show_default=True)
-@_session_options
-def report(source: str, target: str, replica: str, statistics: str, title: str, master: str, conf: dict[str, str]) -> None:
+@_spark_options
+def report(source: str, target: str, replica: str, statistics: str, title: str, spark: Spark) -> None:
     """Write tables and an HTML page about what a broker did.
 
     SOURCE: storage directories or journals, several with commas, or the records of an archive. TARGET: a directory.
     """
-    spark = _session(master, conf)
+    session = spark.session()
     from bmqtwist.spark.pipelines.report import report as run
 
-    click.echo(f"{run(spark, source, target, replica, title, statistics)}")
+    click.echo(f"{run(session, source, target, replica, title, statistics)}")
 
 
 @pipeline.command()
@@ -118,36 +123,36 @@ def package(target: str) -> None:
 @pipeline.command()
 @click.argument("source")
 @click.option("--to", "target", default="", help="The queue to post to; without it each message goes to where it was.")
-@click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable.")
-@click.option("--since", default="", help="Only messages from this ISO time on (UTC).")
-@click.option("--until", default="", help="Only messages before this ISO time (UTC).")
-@click.option("--where", default="", help="Only messages for which this SQL condition holds; p['name'] is a property.")
+@gathered("wanted", dict,
+          click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable."),
+          click.option("--since", default="", help="Only messages from this ISO time on (UTC)."),
+          click.option("--until", default="", help="Only messages before this ISO time (UTC)."),
+          click.option("--where", "expression", default="",
+                       help="Only messages for which this SQL condition holds; p['name'] is a property."))
 @click.option("--name", default="replay", show_default=True, help="The name of this replay: with another one the same "
               "messages are other messages.")
 @click.option("--rate", default=0.0, type=click.FloatRange(0), help="Messages a second; 0 = as fast as it goes.")
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @_broker_options
-@_session_options
-def replay(source: str, target: str, queues: tuple[str, ...], since: str, until: str, where: str, name: str, rate: float,
-           dry_run: bool, broker: str, options: dict[str, str], master: str, conf: dict[str, str]) -> None:
+@_spark_options
+def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spark, **how: Any) -> None:
     """Post archived messages again, under new GUIDs and with properties that say where they come from.
 
     SOURCE: the records of an archive, storage directories or journals.
     """
-    spark = _session(master, conf)
-    from bmqtwist.spark.pipelines.replay import Selection
+    session = spark.session()
+    from bmqtwist.spark.pipelines.replay import Posting, Selection
     from bmqtwist.spark.pipelines.replay import replay as run
 
-    wanted = Selection(queues, since, until, where)
-    sink = {"bmq.bootstrap.servers": broker, **options}
-    if dry_run:
-        click.echo(f"{run(spark, source, sink, wanted, target, name, dry_run=True)} messages would be posted")
+    selection, posting = Selection(**wanted), Posting(**how)
+    if posting.dry_run:
+        click.echo(f"{run(session, source, bmq, selection, posting)} messages would be posted")
         return
     with click.progressbar(length=1, label="posting", show_pos=True) as bar:
         def told(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
-        count = run(spark, source, sink, wanted, target, name, rate, progress=told)
+        count = run(session, source, bmq, selection, posting, told)
     click.echo(f"{count} messages posted")
 
 
@@ -158,23 +163,23 @@ def replay(source: str, target: str, queues: tuple[str, ...], since: str, until:
 @click.option("--trigger", default="10 seconds", show_default=True, help="How often what has come is looked at.")
 @click.option("--available-now", is_flag=True, help="Take what is there, then end.")
 @_broker_options
-@_session_options
-def live(queues: str, target: str, window: str, trigger: str, available_now: bool, broker: str, options: dict[str, str],
-         master: str, conf: dict[str, str]) -> None:
+@_spark_options
+def live(queues: str, target: str, window: str, trigger: str, available_now: bool, bmq: dict[str, str],
+         spark: Spark) -> None:
     """Keep statistics of queues while messages pass, as Parquet, until it is interrupted.
 
     QUEUES: URIs with commas, ?id=APP for an application of a fanout queue: its messages are consumed.
     """
-    spark = _session(master, conf)
+    session = spark.session()
     from bmqtwist.spark.pipelines.live import live as run
 
-    query = run(spark, {"bmq.bootstrap.servers": broker, "subscribe": queues, **options}, target, window,
+    query = run(session, {"subscribe": queues, **bmq}, target, window,
                 available_now=available_now, trigger=trigger)
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
         query.stop()
     finally:
-        spark.stop()
+        session.stop()
     if query.exception() is not None:
         raise SystemExit(EXIT_NOT_ALL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL, EXIT_USAGE
 from bmqtwist.cli.jsonoption import STYLES, JsonCommand
+from bmqtwist.cli.optiongroups import option_group
 from bmqtwist.cli.storageverify import Target, directory_target, print_findings
 from bmqtwist.cli.storageverify import compare as compare_directories
 from bmqtwist.cli.storageverify import verify as verify_target
@@ -56,8 +57,6 @@ from bmqtwist.storagetool.summary import Summary, SummaryPrinter
 
 _PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
 
-Command = Callable[..., Any]
-
 
 class PsnType(click.ParamType):  # type: ignore[type-arg]
     """`lease-sequence` or `term-sequence`."""
@@ -96,22 +95,13 @@ class HexType(click.ParamType):  # type: ignore[type-arg]
 PSN, GUID, KEY = PsnType(), HexType("guid", 16), HexType("key", 5)
 
 
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def apply(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
-
-
-_json = _options(
+_json = option_group(
     click.option("--json", "json_mode", type=click.Choice(STYLES),
                  help="JSON instead of text; --json alone is --json line."),
     click.option("--print-mode", type=click.Choice(["human", "json-pretty", "json-line"]),
                  help="The same by the name of the original's option."),
 )
-_filters = _options(
+_filters = option_group(
     click.option("--seqnum", multiple=True, type=PSN, help="Exactly this record (lease-sequence; in a ledger "
                  "term-sequence). Repeatable; excludes other filters."),
     click.option("--offset", multiple=True, type=click.IntRange(0), help="Exactly the record there; likewise."),
@@ -124,7 +114,7 @@ _filters = _options(
     click.option("--offset-gt", type=click.IntRange(0), help="Behind this offset."),
     click.option("--offset-lt", type=click.IntRange(0), help="Before this offset."),
 )
-_ledger_options = _options(
+_ledger_options = option_group(
     click.option("--csl-record-type", multiple=True, type=click.Choice([*TYPES, "all"]),
                  help="Only these records of a ledger. Repeatable."),
     click.option("--csl-from-begin", is_flag=True, help="A ledger from its start, not from its last snapshot."),

@@ -21,53 +21,65 @@ import click
 
 from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.connection import Connection, connection_options
-from bmqtwist.cli.consume import Limits, Printer, form_of, form_options, read_options
+from bmqtwist.cli.consume import Limits, Printer, Printing, Reading, printing_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAllowed
+from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output
 from bmqtwist.cli.running import Life, checked_uri, in_thread, open_queue, run
 from bmqtwist.cli.storagefollow import LOOK_MESSAGES_MAX, StorageFollower
 from bmqtwist.cli.textforms import SafeForm
 from bmqtwist.ids import QueueUri, parse_uri
-from bmqtwist.sdk.options import MAX_UNCONFIRMED_BYTES, MAX_UNCONFIRMED_MESSAGES
 
-_LOOK_MAX = LOOK_MESSAGES_MAX  # messages looked at each time
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`lines`: of what is there at first; `follow`: go on; `interval`: seconds between two looks; the rest as in Limits."""
+
+    lines: int
+    follow: bool
+    count: int | None
+    duration: float | None
+    idle: float | None
+    interval: float
+
+    @property
+    def limits(self) -> Limits:
+        """When to stop."""
+        return Limits(self.count, self.duration, self.idle)
 
 
 @click.command()
 @connection_options
 @click.argument("uri")
-@click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, _LOOK_MAX),
-              help="Begin with that many stored messages.")
-@click.option("--follow/--no-follow", default=True, help="Go on, or end after those.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
-@click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when none came for so many seconds.")
-@click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
-              help="Seconds between two looks.")
+@gathered("plan", Plan,
+          click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, LOOK_MESSAGES_MAX),
+                       help="Begin with that many stored messages."),
+          click.option("--follow/--no-follow", default=True, help="Go on, or end after those."),
+          click.option("--count", type=click.IntRange(1), help="Stop after so many messages."),
+          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds."),
+          click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when none came for so many seconds."),
+          click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
+                       help="Seconds between two looks."))
 @click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
               help="Broadcast: only messages whose properties fulfil it. Repeatable.")
 @click.option("--storage", "directory", type=click.Path(exists=True, file_okay=False), metavar="DIR",
               help="Read the storage files of the broker in DIR instead of asking the broker.")
-@form_options
-def tail(connection: Connection, uri: str, lines: int, follow: bool, count: int | None, duration: float | None,
-         idle: float | None, interval: float, expressions: tuple[str, ...], directory: str | None, as_json: bool,
-         as_hex: bool, template: str | None, delimiter: str) -> None:
+@printing_options
+def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, ...], directory: str | None,
+         printing: Printing) -> None:
     """Follow the queue URI without consuming anything.
 
     Broadcast: messages as `bmq consume` prints them, from now on. Priority and fanout: time of arrival, GUID and size
     of each message that gets stored (of those that `?id=app` has not confirmed). What is in them cannot be had from the
     broker without consuming; on its own machine `--storage DIR` reads it from the files.
     """
-    form = form_of(as_json, as_hex, template, delimiter)
-    options = read_options(expressions, 0, MAX_UNCONFIRMED_MESSAGES, MAX_UNCONFIRMED_BYTES)
-    target = parse_uri(checked_uri(uri))
-    plan = Plan(lines, follow, Limits(count, duration, idle), interval)
+    form, options, target = printing.form(), Reading(expressions).options(), parse_uri(checked_uri(uri))
     if directory is not None and (expressions or target.app_id):
         raise click.UsageError("The files hold what arrives for all apps: leave out --subscription and ?id=.")
 
     async def from_storage(life: Life) -> int:
         with Output() as output:
-            files = Files(life, StorageFollower(directory or "", target.canonical, lines), form)
+            files = Files(life, StorageFollower(directory or "", target.canonical, plan.lines), form)
             return await Follower(life, output, files.look).run(plan)
 
     async def from_broker(life: Life) -> int:
@@ -77,13 +89,13 @@ def tail(connection: Connection, uri: str, lines: int, follow: bool, count: int 
                 return EXIT_GOOD
             with client:
                 if not await life.wait_for(_is_broadcast(client, target)):
-                    if as_hex or template is not None or expressions:
+                    if printing.shows_content or expressions:
                         raise click.UsageError(
                             f"{uri} keeps its messages, and what is in them cannot be read without consuming: leave out "
                             "--hex, --format and --subscription, use --storage on the broker's machine, or `bmq consume "
                             "--peek`.")
-                    return await Follower(life, output, Listing(life, client, target, as_json).look).run(plan)
-            if not follow:
+                    return await Follower(life, output, Listing(life, client, target, printing.as_json).look).run(plan)
+            if not plan.follow:
                 raise click.UsageError(f"{uri} is a broadcast queue: it keeps nothing that could be shown without "
                                        "following it.")
             async with life.session(connection) as session:
@@ -128,16 +140,6 @@ def _error_of(tree: dict[str, Any]) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`lines`: of what is there at first; `follow`: go on; `interval`: seconds between two looks."""
-
-    lines: int
-    follow: bool
-    limits: Limits
-    interval: float
-
-
 class Follower:
     """Looks at something again and again. `look` gives the new messages, ready to be printed."""
 
@@ -163,7 +165,7 @@ class Follower:
                 return EXIT_GOOD
             if limits.duration and now - begun >= limits.duration or limits.idle and now - last >= limits.idle:
                 return EXIT_GOOD if limits.count is None else EXIT_NOT_ALL
-            if len(fresh) < _LOOK_MAX:  # else there may be more already
+            if len(fresh) < LOOK_MESSAGES_MAX:  # else there may be more already
                 await self._life.sleep(plan.interval)
             fresh = await self._look()
 
@@ -176,7 +178,7 @@ class Listing:
         self._uri = target.canonical
         app = f"{target.app_id} " if target.app_id else ""
         self._command = (f"DOMAINS DOMAIN {target.qualified_domain} QUEUE {target.queue} LIST {app}"
-                         f"-{_LOOK_MAX} {_LOOK_MAX}")
+                         f"-{LOOK_MESSAGES_MAX} {LOOK_MESSAGES_MAX}")
         self._seen: set[str] = set()
         self._waiting = False
 
@@ -194,8 +196,8 @@ class Listing:
         found = {each["guid"]: self._line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
                  for each in contents["messages"]}
         fresh = [line for guid, line in found.items() if guid not in self._seen]
-        if self._seen and len(fresh) == _LOOK_MAX:
-            _note(f"more than {_LOOK_MAX} messages arrived since the last look: some are not shown")
+        if self._seen and len(fresh) == LOOK_MESSAGES_MAX:
+            _note(f"more than {LOOK_MESSAGES_MAX} messages arrived since the last look: some are not shown")
         self._seen = set(found)
         return fresh
 

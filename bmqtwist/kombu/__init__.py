@@ -11,7 +11,7 @@
 | reject with requeue | the message is posted again, then confirmed |
 | prefetch count | the most unconfirmed messages of each queue that is consumed |
 
-docs/celery.md says how it is used and what differs from other transports. Where to start reading: `shared.py`.
+docs/celery.md says how it is used and what differs from other transports. Where to start reading: `transport.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ try:
 except ImportError as _error:
     raise ImportError("bmqtwist.kombu needs kombu: pip install 'bmqtwist[kombu]'") from _error
 
-from bmqtwist.kombu.channel import Channel
 from bmqtwist.kombu.errors import LinkLost, Refused
-from bmqtwist.kombu.transport import SecureTransport, Transport
+from bmqtwist.kombu.transport import Channel, SecureTransport, Transport
 
 TRANSPORT_ALIASES.setdefault("bmq", "bmqtwist.kombu:Transport")
 TRANSPORT_ALIASES.setdefault("bmqs", "bmqtwist.kombu:SecureTransport")

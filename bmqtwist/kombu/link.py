@@ -18,28 +18,18 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from bmqtwist.kombu.errors import LinkLost, refusal, translated
 from bmqtwist.kombu.settings import Settings
-from bmqtwist.sdk._adapters.sockets import SocketTransport
-from bmqtwist.sdk._adapters.transport import Transport
-from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._adapters.threaded import ThreadedCore, Waiter
+from bmqtwist.sdk._core.effects import Completed
 from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
-
-
-class _Waiter:
-    """Where the outcome of one request or post is put."""
-
-    __slots__ = ("outcome",)
-
-    def __init__(self) -> None:
-        self.outcome: Any = None
 
 
 class Reader:
@@ -71,24 +61,21 @@ class Link:
         self._near.setblocking(False)
         self._far.setblocking(False)
         self._signalled = False
-        itself = weakref.WeakMethod(self._dispatch)
+        itself = weakref.WeakMethod(self._on_effect)
 
-        def dispatch(effect: object) -> None:
+        def on_effect(effect: object) -> None:
             target = itself()
             if target is not None:
                 target(effect)
 
-        self._transport = transport = SocketTransport(settings.session, dispatch, settings.tls)
-        self._changed = threading.Condition(transport.lock)
-        stopping = threading.Event()
-        self._stopping = stopping
-        self._thread = threading.Thread(target=_move, args=(transport, stopping), name="bmqtwist-kombu", daemon=True)
-        weakref.finalize(self, _end, transport, stopping).atexit = False
+        self._threaded = ThreadedCore(settings.session, on_effect, settings.tls, name="bmqtwist-kombu")
+        self._core, self._changed = self._threaded.core, self._threaded.changed
+        weakref.finalize(self, self._threaded.end).atexit = False
         _links.add(self)
-        self._thread.start()
+        self._threaded.start()
         address = settings.session.brokers[0]
         try:
-            self._request(f"no connection to {address}", transport.core.start, settings.session.connect_timeout_s + 1.0)
+            self._request(f"no connection to {address}", self._core.start, settings.session.connect_timeout_s + 1.0)
         except BaseException:
             self.abandon()
             raise
@@ -104,11 +91,9 @@ class Link:
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
         """Wait until something is so, under the lock; whether it is. LinkLost if the connection ends before."""
         self._here()
-        with self._changed:
-            self._changed.wait_for(lambda: done() or self.lost, timeout_s)
-            if done():
-                return True
-            self.check()
+        if self._threaded.wait(lambda: done() or self.lost, timeout_s) and done():
+            return True
+        self.check()
         return False
 
     def wait_news(self, seen: int, timeout_s: float | None) -> bool:
@@ -123,19 +108,14 @@ class Link:
     def _request(self, what: str, make: Callable[[object, float], object], timeout_s: float) -> None:
         """Make a request of the core and wait for its end. One without answer leaves the broker's state unknown, and the
         connection useless."""
-        waiter = _Waiter()
-        with self._changed:
+        self.check()
+        try:
+            answered = self._threaded.request(make, timeout_s)
+        except SdkError as error:
+            raise translated(what, error) from error
+        if not answered:
+            self._fail(f"{what}: no answer in {timeout_s:g} s")
             self.check()
-            try:
-                make(waiter, self._transport.clock())
-            except SdkError as error:
-                raise translated(what, error) from error
-            self._transport.perform()
-            if not self.wait(lambda: waiter.outcome is not None, timeout_s):
-                self._fail(f"{what}: no answer in {timeout_s:g} s")
-                self.check()
-        if waiter.outcome.result is not Result.SUCCESS:
-            raise refusal(what, waiter.outcome.result, waiter.outcome.message)
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
@@ -144,24 +124,21 @@ class Link:
         """Post to several queues. With `confirm`, until the broker has acknowledged all of them."""
         self.check()
         end = time.monotonic() + timeout_s
-        core, size = self._transport.core, len(payload)
         waiters = []
         for uri in uris:
             queue = self._writable(uri)
-            waiter = _Waiter()
-            waiters.append(waiter)
-            with self._changed:
-                while not self._try_post(queue, payload, properties, waiter if confirm else None):
-                    left = end - time.monotonic()
-                    if left <= 0 or not self.wait(lambda: core.has_room(size), left):
-                        raise LinkLost(f"post to {uri}: no room in {timeout_s:g} s")
+            waiters.append(Waiter())
+            post = Post(token=waiters[-1] if confirm else None)
+            if not self._post(queue, payload, properties, post, max(end - time.monotonic(), 0.0)):
+                raise LinkLost(f"post to {uri}: no room in {timeout_s:g} s")
         if not confirm:
             return
         if not self.wait(lambda: all(each.outcome is not None for each in waiters), max(end - time.monotonic(), 0.0)):
             self._fail(f"post: no acknowledgement in {timeout_s:g} s")
             self.check()
         for waiter in waiters:
-            ack: Ack = waiter.outcome
+            ack = waiter.outcome
+            assert isinstance(ack, Ack)
             if ack.status is Result.UNKNOWN:  # it is not known whether the broker has it
                 raise LinkLost(f"post to {ack.uri}: no acknowledgement")
             if not ack.ok:
@@ -170,31 +147,29 @@ class Link:
     def cast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
         """Post to a broadcast queue: whoever reads it now may hear it. Void if there is no room."""
         self.check()
-        queue = self._writable(uri)
-        with self._changed:
-            self._try_post(queue, payload, properties, None, ack=False)
+        self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
 
-    def _try_post(self, queue: Queue, payload: bytes, properties: Mapping[str, object], token: object,
-                  ack: bool = True) -> bool:
-        """False if there is no room."""
-        try:
-            self._transport.core.post(queue, payload, self._transport.clock(), properties, ack=ack, token=token)
-        except SdkError as error:
-            if error.result is Result.BW_LIMIT:
-                return False
-            raise translated(f"post to {queue.uri}", error) from error
-        self._transport.perform()
+    def _post(self, queue: Queue, payload: bytes, properties: Mapping[str, object], post: Post, wait_s: float) -> bool:
+        """False if there is no room in time."""
+        with self._changed:
+            try:
+                self._threaded.post(queue, payload, properties, None, post, wait_s, self.check)
+            except SdkError as error:
+                if error.result is Result.BW_LIMIT:
+                    return False
+                raise translated(f"post to {queue.uri}", error) from error
+            self._threaded.transport.perform()
         return True
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _open(self, uri: str, options: QueueOptions | None, owner: object = None) -> Queue:
         """Open a queue for writing, and with `options` for reading as well."""
-        core, opened = self._transport.core, []
+        opened: list[Queue] = []
 
         def make(token: object, now: float) -> None:
-            opened.append(core.open(uri, token, now, read=options is not None, write=True, queue_options=options,
-                                    owner=owner))
+            opened.append(self._core.open(uri, token, now, read=options is not None, write=True, queue_options=options))
+            opened[0].owner = owner
         self._request(f"open {uri}", make, self.settings.request_timeout_s)
         self._queues[uri] = opened[0]
         return opened[0]
@@ -211,8 +186,7 @@ class Link:
     def _close(self, uri: str) -> None:
         queue = self._queues.pop(uri, None)
         if queue is not None and queue.is_open:
-            core = self._transport.core
-            self._request(f"close {uri}", lambda token, now: core.close(queue, token, now),
+            self._request(f"close {uri}", lambda token, now: self._core.close(queue, token, now),
                           self.settings.request_timeout_s)
 
     def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
@@ -242,7 +216,7 @@ class Link:
         with self._changed:
             reader.wanted = options
             self._tune(reader)
-            self._transport.perform()
+            self._threaded.transport.perform()
             timeout_s = self.settings.request_timeout_s
             if wait and not self.wait(lambda: not reader.configuring, timeout_s):
                 self._fail(f"configure {reader.uri}: no answer in {timeout_s:g} s")
@@ -253,7 +227,7 @@ class Link:
             return
         reader.configuring, reader.options = True, reader.wanted
         try:
-            self._transport.core.configure(reader.queue, reader.options, reader, self._transport.clock())
+            self._core.configure(reader.queue, reader.options, reader, self._threaded.clock())
         except SdkError as error:
             self._fail(str(translated(f"configure {reader.uri}", error)))
 
@@ -271,11 +245,11 @@ class Link:
         with self._changed:
             self.check()
             try:
-                self._transport.core.confirm(message)
+                self._core.confirm(message)
             except SdkError as error:
                 raise translated(f"confirm in {message.uri}", error) from error
             message.queue.owner.unconfirmed -= 1
-            self._transport.perform()
+            self._threaded.transport.perform()
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -304,43 +278,35 @@ class Link:
                 with contextlib.suppress(OSError):
                     self._far.recv(64)
 
-    def _dispatch(self, effect: object) -> None:
+    def _on_effect(self, effect: object) -> None:
         """An effect of the core, under the lock."""
         if isinstance(effect, Message):
-            self._transport.core.consumed(1)
+            self._core.consumed(1)
             effect.queue.owner.inbox.append(effect)
             self.alarm()
-        elif isinstance(effect, (Ack, Completed)):
-            self._ended(effect)
+        elif isinstance(effect, Completed) and isinstance(effect.token, Reader):
+            self._tuned(effect.token, effect)
         elif isinstance(effect, SessionEvent):
             self._event(effect)
-        elif isinstance(effect, Room):
-            self._changed.notify_all()
 
-    def _ended(self, outcome: Ack | Completed) -> None:
-        token = outcome.token
-        if isinstance(token, Reader) and isinstance(outcome, Completed):
-            token.configuring = False
-            self._changed.notify_all()
-            if outcome.result is Result.SUCCESS or not token.queue.is_open:
-                self._tune(token)
-            else:
-                self._fail(str(refusal(f"configure {token.uri}", outcome.result, outcome.message)))
-        elif isinstance(token, _Waiter):
-            token.outcome = outcome
-            self._changed.notify_all()
+    def _tuned(self, reader: Reader, outcome: Completed) -> None:
+        reader.configuring = False
+        self._changed.notify_all()
+        if outcome.result is Result.SUCCESS or not reader.queue.is_open:
+            self._tune(reader)
+        else:
+            self._fail(str(refusal(f"configure {reader.uri}", outcome.result, outcome.message)))
 
     def _event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST and self._readers:
-            self._fail(f"the connection to {self._transport.core.options.brokers[0]} was lost: {event.message}")
+            self._fail(f"the connection to {self._core.options.brokers[0]} was lost: {event.message}")
         elif event.kind is EventKind.DISCONNECTED:
             self._fail(event.message or "the connection is closed")
 
     def _fail(self, reason: str) -> None:
         if not self.lost:
             self.lost = reason
-            self._stopping.set()
-            self._transport.poke()
+            self._threaded.end()
             self.alarm()
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -349,10 +315,9 @@ class Link:
         """Disconnect: what was posted is acknowledged before, what was not confirmed goes to others."""
         if not self.lost:
             with contextlib.suppress(LinkLost):
-                self._request("disconnect", self._transport.core.stop, self.settings.request_timeout_s)
+                self._request("disconnect", self._core.stop, self.settings.request_timeout_s)
         self.abandon()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(self.settings.request_timeout_s)
+        self._threaded.join(self.settings.request_timeout_s)
 
     def abandon(self) -> None:
         """Let go of everything, without a word to the broker."""
@@ -372,23 +337,12 @@ class Link:
         """In a child process, right after the fork: the thread is not here, locks may be held by nobody. Only the
         descriptors are closed, so that the broker sees the parent go when it goes."""
         self.lost = _FORKED
-        self._transport.hang_up()
+        self._threaded.transport.hang_up()
         self._near.close()
         self._far.close()
 
 
 _FORKED = "the connection belongs to the parent process"
-
-
-def _move(transport: Transport, stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        transport.step()
-    transport.dispose()
-
-
-def _end(transport: Transport, stopping: threading.Event) -> None:
-    stopping.set()
-    transport.poke()
 
 
 def _after_fork() -> None:

@@ -1,15 +1,541 @@
-"""The transport that kombu is given: one link per connection (shared.py) and its channels (channel.py)."""
+# mypy: disable-error-code="no-untyped-call"
+"""The transport that kombu is given, one link per connection, and its channels: what kombu does with queues and messages,
+done with a link.
+
+Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. What must reach
+processes that know nothing of each other's queues (fanout, events, remote control and its replies) goes through a
+broadcast queue named like the exchange; each reader picks what its bindings match.
+"""
 
 from __future__ import annotations
 
-from bmqtwist.kombu.channel import Channel
-from bmqtwist.kombu.shared import SharedTransport
+import contextlib
+import itertools
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from queue import Empty
+from typing import Any
+
+from kombu.transport import virtual
+from kombu.utils.json import dumps, loads
+
+from bmqtwist import __version__
+from bmqtwist.errors import BmqError
+from bmqtwist.kombu import names
+from bmqtwist.kombu.errors import LinkLost, Refused
+from bmqtwist.kombu.link import Link, Reader
+from bmqtwist.kombu.settings import Settings, settings_of
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import DEFAULT_PORT, QueueOptions, Subscription
+
+MAILBOX_MESSAGES_MAX = 10_000  # of a private queue, or broadcast by one exchange and not looked at; then the oldest go
+_BURST = 100  # messages delivered before an event loop gets its turn
+_MARK = "kombu"  # property of messages that this transport made
+_IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
+_QUIET_S = 0.5  # a queue that delivers nothing for so long is taken for empty by a purge
+_FATES_MAX = 10_000
+_KINDS = frozenset(("direct", "topic"))
+Raw = dict[str, Any]  # a message as kombu has it
+_tags = itertools.count(1)
+_fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed: acknowledged since?
 
 
-class Transport(SharedTransport):
-    """bmq://[user:password@]host[:port][/domain]"""
+class QoS(virtual.QoS):
+    """Confirms what is acknowledged; the prefetch count is also the window that the broker keeps."""
+
+    restore_at_shutdown = False  # the broker gives what was not confirmed to others
+
+    def ack(self, delivery_tag: str) -> None:
+        """Confirm a message."""
+        self.channel.settle(delivery_tag)
+        super().ack(delivery_tag)
+        self.channel.nudge()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Post a message again, with `requeue`; confirm it."""
+        if requeue:
+            self.channel.requeue(delivery_tag)
+        self.ack(delivery_tag)
+
+
+class Channel(virtual.Channel):
+    """A channel of a connection."""
+
+    QoS = QoS
+    do_restore = False
+    connection: Transport
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.supports_fanout = bool(connection.settings.broadcast_domain)
+        self._held: dict[str, Message] = {}  # taken and neither acknowledged nor rejected, by delivery tag
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def basic_publish(self, message: Raw, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Post to every queue that is bound to the exchange here, and to those who listen to it elsewhere."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        queues, casting = [routing_key], False
+        if exchange:
+            queues, casting = self._route(exchange, routing_key)
+        self._post(queues, message, kwargs.get("timeout"))
+        if casting:
+            transport = self.connection
+            transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
+
+    def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
+        """(shared queues, is it to be broadcast as well). Refused where nobody could ever get it.
+
+        An exchange that was not declared on this connection may be anything, and is broadcast: so does Celery use those
+        of its Broadcast queues.
+        """
+        entry = self.state.exchanges.get(exchange, {"durable": False, "table": []})
+        kind = self.typeof(exchange)
+        mailboxes = self.connection.mailboxes
+        queues = sorted(name for name in kind.lookup(entry["table"], exchange, routing_key, None) if name not in mailboxes)
+        casting = self.supports_fanout and (kind.type != "direct" or not entry["durable"])
+        if not queues and not casting and kind.type == "direct":
+            raise Refused(f"no queue known to this connection is bound to exchange {exchange!r} with routing key "
+                          f"{routing_key!r}: declare the queue before publishing (declare=[queue])")
+        return queues, casting
+
+    def _post(self, queues: list[str], message: Raw, timeout_s: float | None = None) -> None:
+        transport, settings = self.connection, self.connection.settings
+        if queues:
+            transport.link.post([transport.queue_uri(name) for name in queues], *_packed(message),
+                                confirm=settings.confirm_publish, timeout_s=timeout_s or settings.post_timeout_s)
+
+    def _put(self, queue: str, message: Raw, **kwargs: Any) -> None:
+        self._post([queue], message)
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        """Text as it is, bytes in base64."""
+        return super().encode_body(body, "base64" if isinstance(body, bytes) else None)  # type: ignore[no-any-return]
+
+    # -- declaring --------------------------------------------------------------------------------------------------
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Remember what a queue is like; the broker makes it when it is opened."""
+        declared = super().queue_declare(queue=queue, passive=passive, **kwargs)
+        if not passive:
+            self.connection.declared[declared.queue] = (
+                bool(kwargs.get("durable")), bool(kwargs.get("exclusive") or kwargs.get("auto_delete")))
+        return declared
+
+    def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None,
+                   **kwargs: Any) -> None:
+        """Bind a queue; one that becomes private by that listens from now on."""
+        super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
+        exchange = exchange or "amq.direct"
+        if self.supports_fanout:
+            self.connection.listen(queue, exchange, self.typeof(exchange).type)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        """The table has it already."""
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Forget a queue and its bindings. A shared one is emptied unless a condition is given; the broker removes queues
+        that nobody uses."""
+        private = queue in self.connection.mailboxes
+        if not private and not if_unused and not if_empty:
+            self._purge(queue)
+        for exchange in self.state.exchanges.values():
+            exchange["table"][:] = [row for row in exchange["table"] if row[2] != queue]
+        self.state.queue_bindings_delete(queue)
+        self.connection.declared.pop(queue, None)
+        if private:
+            self.connection.hush(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """A private queue went with its consumer already."""
+        if queue in self.connection.mailboxes:
+            self.queue_delete(queue)
+
+    def _size(self, queue: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """What is here already: the broker does not tell clients how long a queue is."""
+        transport = self.connection
+        if queue in transport.mailboxes:
+            self._sort_mail()
+            return len(transport.mailboxes[queue])
+        reader = transport.readers.get(queue)
+        return len(reader.inbox) if reader else 0
+
+    def _purge(self, queue: str) -> int:
+        """Confirm what the queue has for us, until nothing came for a moment; how much that was."""
+        transport, count = self.connection, self._size(queue)
+        if queue in transport.mailboxes:
+            transport.mailboxes[queue].clear()
+            return count
+        link, count = transport.link, 0
+        reader = transport.read(queue, self._options(queue, True))
+        while link.wait(lambda: reader.inbox, _QUIET_S):
+            while reader.inbox:
+                link.confirm(link.take(reader))
+                count += 1
+        self._relax(queue)
+        return count
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def _options(self, queue: str, no_ack: bool = False) -> QueueOptions:
+        """How a queue is read by its consumer."""
+        settings = self.connection.settings
+        window = settings.max_unconfirmed if no_ack else self.qos.prefetch_count or settings.max_unconfirmed
+        arguments = self.connection.consumed.get(queue, (no_ack, {}))[1]
+        return QueueOptions(subscriptions=(Subscription(
+            str(arguments.get("x-expression", "")), window, settings.max_unconfirmed_bytes,
+            int(arguments.get("x-priority", 0))),))
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str,
+                      **kwargs: Any) -> None:
+        """Begin to consume. `arguments`: x-priority, x-expression."""
+        if queue not in self.connection.mailboxes:
+            self.connection.consumed[queue] = bool(no_ack), kwargs.get("arguments") or {}
+            self.connection.read(queue, self._options(queue, bool(no_ack)))
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self.nudge()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Consume no longer; what is held may still be acknowledged."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is None or queue in self._active_queues:
+            return
+        self.connection.consumed.pop(queue, None)
+        if queue in self.connection.mailboxes:
+            self.queue_delete(queue)
+        else:
+            self._relax(queue)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages may be held; 0 = as many as `max_unconfirmed`. It may change at any time."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        transport = self.connection
+        for queue in self._active_queues:
+            if not transport.consumed.get(queue, (True,))[0]:
+                transport.link.tune(transport.readers[queue], self._options(queue))
+        self.nudge()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """One message, if there is one within a moment."""
+        transport = self.connection
+        if queue in transport.mailboxes or queue in transport.consumed:
+            return self._get_one(queue, no_ack)
+        held = transport.readers[queue].unconfirmed if queue in transport.readers else 0
+        options = QueueOptions(held + 1, transport.settings.max_unconfirmed_bytes)
+        reader = transport.read(queue, options)
+        try:
+            transport.link.wait(lambda: reader.inbox, transport.settings.get_wait_s)
+            return self._get_one(queue, no_ack)
+        finally:
+            self._relax(queue)
+
+    def _get_one(self, queue: str, no_ack: bool) -> Any:
+        message = super().basic_get(queue, no_ack)
+        if message is not None and no_ack:
+            self.settle(str(message.delivery_tag))
+        return message
+
+    def _relax(self, queue: str) -> None:
+        """A queue without consumer: close it, unless something of it is held; then it gets nothing more."""
+        transport = self.connection
+        reader = transport.readers.get(queue)
+        if reader is None or queue in transport.consumed:
+            return
+        if reader.unconfirmed:
+            transport.link.tune(reader, _IDLE, wait=True)
+        else:
+            transport.unread(queue)
+
+    def _get(self, queue: str, timeout: float | None = None) -> Raw:
+        transport = self.connection
+        mailbox = transport.mailboxes.get(queue)
+        if mailbox is not None:
+            self._sort_mail()
+            if not mailbox:
+                raise Empty
+            return _tagged(mailbox.popleft())
+        reader = transport.readers.get(queue)
+        while reader is not None and reader.inbox:
+            message = transport.link.take(reader)
+            acknowledged = _fates.pop(message.guid, None)
+            if acknowledged:
+                transport.link.confirm(message)
+                continue
+            raw = _tagged(_unpacked(message, queue, acknowledged is not None))
+            if transport.consumed.get(queue, (False,))[0]:
+                transport.link.confirm(message)
+            else:
+                self._held[raw["properties"]["delivery_tag"]] = message
+            return raw
+        raise Empty
+
+    def _sort_mail(self) -> None:
+        """From what was broadcast to the private queues that are bound accordingly."""
+        transport = self.connection
+        for exchange, (reader, _) in transport.heard.items():
+            while reader.inbox:
+                raw = _unpacked(transport.link.take(reader), "")
+                reader.unconfirmed -= 1  # nothing to confirm: at most once
+                key = raw["properties"]["delivery_info"].get("routing_key") or ""
+                for name in self.typeof(exchange).lookup(self.get_table(exchange), exchange, key, None):
+                    if name in transport.mailboxes:
+                        transport.mailboxes[name].append(raw)
+
+    def nudge(self) -> None:
+        """There is room again, or a new consumer: look whether something waits for that."""
+        if any(self._size(queue) for queue in self._active_queues):
+            self.connection.link.alarm()
+
+    # -- ends of messages -------------------------------------------------------------------------------------------
+
+    def settle(self, delivery_tag: str) -> None:
+        """Confirm what is held under a tag. If that comes too late it is remembered, for the case that the message comes
+        back to this process."""
+        message = self._held.get(delivery_tag)
+        if self.closed:
+            if message is not None:
+                _remember(message, True)
+            raise LinkLost("the channel is closed: the message goes to others")
+        if message is not None:
+            try:
+                self.connection.link.confirm(message)
+            except LinkLost:
+                _remember(message, True)
+                raise
+            finally:
+                del self._held[delivery_tag]
+            reader: Reader = message.queue.owner
+            if not reader.unconfirmed:
+                self._relax(self.connection.names[reader.uri])
+
+    def requeue(self, delivery_tag: str) -> None:
+        """Post what is held under a tag again, at the end of its queue and marked as redelivered."""
+        message = self._held.get(delivery_tag)
+        if message is not None and not self.closed:
+            transport = self.connection
+            transport.link.post([message.uri], message.payload, {**message.properties, "redelivered": True},
+                                confirm=True, timeout_s=transport.settings.post_timeout_s)
+
+    def _restore(self, message: Any) -> None:
+        """For basic_recover."""
+        self.requeue(message.delivery_tag)
+        self.settle(message.delivery_tag)
+
+    def close(self) -> None:
+        """Cancel all consumers; the broker gives what was not confirmed to others."""
+        if self.closed:
+            return
+        readers: list[Reader] = [message.queue.owner for message in self._held.values()]
+        for message in self._held.values():
+            message.queue.owner.unconfirmed -= 1
+            _remember(message, False)
+        for tag in list(self._consumers):
+            with contextlib.suppress(LinkLost, Refused):
+                self.basic_cancel(tag)
+        for reader in readers:
+            with contextlib.suppress(LinkLost, Refused):
+                self._relax(self.connection.names[reader.uri])
+        super().close()
+
+
+def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
+    """(payload, properties): the whole message as JSON, and what subscriptions may ask for."""
+    properties: dict[str, object] = {_MARK: True}
+    task = message["headers"].get("task")
+    key = message["properties"]["delivery_info"].get("routing_key")
+    for name, value in (("task", task), ("routing_key", key)):
+        if value and isinstance(value, str):
+            properties[name] = value
+    return dumps(message).encode(), properties
+
+
+def _remember(message: Message, acknowledged: bool) -> None:
+    _fates[message.guid] = acknowledged
+    while len(_fates) > _FATES_MAX:
+        _fates.popitem(last=False)
+
+
+def _unpacked(message: Message, queue: str, known: bool = False) -> Raw:
+    """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers. `known`: it
+    was here before, whatever the broker says (it forgets that when it is restarted)."""
+    headers: dict[str, Any] = {}
+    payload = b""
+    with contextlib.suppress(BmqError):
+        headers = message.properties
+        payload = message.payload
+    again = headers.pop("redelivered", False) is True or message.redelivered or known
+    if headers.get(_MARK) is True:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            raw: Raw = loads(payload)
+            raw["properties"]["delivery_info"]["redelivered"] = again
+            return raw
+    info = {"exchange": "", "routing_key": queue, "redelivered": again}
+    return {"body": virtual.Base64().encode(payload), "content-type": "application/data", "content-encoding": "binary",
+            "headers": headers, "properties": {"body_encoding": "base64", "delivery_info": info}}
+
+
+def _tagged(raw: Raw) -> Raw:
+    """The same message with a delivery tag that nobody else has."""
+    return {**raw, "properties": {**raw["properties"], "delivery_tag": str(next(_tags))}}
+
+
+class Transport(virtual.Transport):
+    """bmq://[user:password@]host[:port][/domain]. Its channels share a link to the broker, the queues that are read, and
+    their mailboxes."""
 
     Channel = Channel
+    default_port: Any = DEFAULT_PORT
+    driver_type = driver_name = "bmq"
+    secure = False
+    connection_errors: Any = (*virtual.Transport.connection_errors, LinkLost)
+    channel_errors: Any = (*virtual.Transport.channel_errors, Refused)
+    recoverable_connection_errors = (LinkLost,)
+    recoverable_channel_errors = ()
+    implements = virtual.Transport.implements.extend(asynchronous=True, exchange_type=_KINDS | {"fanout"})
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.settings: Settings = settings_of(client, self.secure)
+        if not self.settings.broadcast_domain:
+            self.implements = self.implements.extend(exchange_type=_KINDS)
+        self.readers: dict[str, Reader] = {}  # shared queues that are read, by name
+        self.names: dict[str, str] = {}  # their names, by URI
+        self.consumed: dict[str, tuple[bool, Mapping[str, Any]]] = {}  # those with a consumer: (no_ack, its arguments)
+        self.declared: dict[str, tuple[bool, bool]] = {}  # queue -> (durable, exclusive or auto-deleted)
+        self.mailboxes: dict[str, deque[Raw]] = {}  # private queues
+        self.heard: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (its broadcast queue, private queues bound to it)
+        self._link: Link | None = None
+        self._loop: Any = None
+
+    def driver_version(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Ours."""
+        return __version__
+
+    # -- the connection ---------------------------------------------------------------------------------------------
+
+    def establish_connection(self) -> Any:
+        """Connect; LinkLost if that does not work in time, Refused if the broker does not want us."""
+        self._collect(self)
+        self._link = Link(self.settings)
+        return super().establish_connection()
+
+    @property
+    def link(self) -> Link:
+        """The connection to the broker; LinkLost if there is none."""
+        if self._link is None:
+            raise LinkLost("not connected")
+        return self._link
+
+    def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Is this connection of use? It is taken for that until its loss was raised somewhere: kombu would replace it
+        without a word, and its consumers would wait for ever."""
+        return self._link is not None and not self._link.told
+
+    def close_connection(self, connection: Any) -> None:
+        """Close channels, disconnect."""
+        super().close_connection(connection)
+        self._leave_loop()
+        if self._link is not None:
+            self._link.stop()
+
+    def _collect(self, connection: Any) -> None:
+        """After an error, or in a child process: let go of everything without a word to the broker."""
+        link = self._link
+        if link is not None:
+            self._leave_loop()
+            link.abandon()
+            super().close_connection(connection)
+            for each in (self.readers, self.names, self.consumed, self.declared, self.mailboxes, self.heard, self.state):
+                each.clear()
+
+    # -- queues -----------------------------------------------------------------------------------------------------
+
+    def queue_uri(self, name: str) -> str:
+        """The queue of that name."""
+        return names.queue_uri(self.settings.domain, name, self.settings.queue_name_prefix)
+
+    def exchange_uri(self, name: str) -> str:
+        """The broadcast queue of that exchange."""
+        return names.queue_uri(self.settings.broadcast_domain or "", name, self.settings.queue_name_prefix)
+
+    def read(self, name: str, options: QueueOptions) -> Reader:
+        """Read a shared queue, or read it otherwise."""
+        reader = self.readers.get(name)
+        if reader is None:
+            uri = self.queue_uri(name)
+            reader = self.readers[name] = self.link.read(uri, options)
+            self.names[uri] = name
+        else:
+            self.link.tune(reader, options)
+        return reader
+
+    def unread(self, name: str) -> None:
+        """Read it no longer."""
+        reader = self.readers.pop(name, None)
+        if reader is not None:
+            self.link.unread(reader)
+
+    def listen(self, queue: str, exchange: str, kind: str) -> None:
+        """A queue was bound: hear what is broadcast for the exchange if that makes it private."""
+        durable, passing = self.declared.get(queue, (True, False))
+        exchanges: Any = self.state.exchanges
+        if not names.is_private(kind, exchanges[exchange]["durable"], durable, passing):
+            return
+        self.mailboxes.setdefault(queue, deque(maxlen=MAILBOX_MESSAGES_MAX))
+        if exchange not in self.heard:
+            reader = self.link.read(self.exchange_uri(exchange), QueueOptions(), MAILBOX_MESSAGES_MAX)
+            self.heard[exchange] = reader, set()
+        self.heard[exchange][1].add(queue)
+
+    def hush(self, queue: str) -> None:
+        """A private queue is gone."""
+        self.mailboxes.pop(queue, None)
+        for exchange, (reader, queues) in list(self.heard.items()):
+            queues.discard(queue)
+            if not queues:
+                del self.heard[exchange]
+                self.link.unread(reader)
+
+    # -- deliveries -------------------------------------------------------------------------------------------------
+
+    def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
+        """Deliver one message to its consumer; TimeoutError if none comes in time."""
+        link, cycle = self.link, self.cycle
+        assert cycle is not None
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            link.check()
+            seen = link.news
+            with contextlib.suppress(virtual.Empty):
+                cycle.get(self._deliver)
+                return
+            link.calm(seen)
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0 or not link.wait_news(seen, left):
+                raise TimeoutError("no message in time")
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Have an event loop look after us."""
+        self._loop = loop
+        loop.add_reader(self.link.fileno(), self.on_readable, connection, loop)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """And no longer."""
+        self._leave_loop()
+
+    def _leave_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._link is not None and self._link.fileno() >= 0:
+            with contextlib.suppress(KeyError, ValueError, OSError):
+                loop.remove_reader(self._link.fileno())
+
+    def on_readable(self, connection: Any, loop: Any) -> None:
+        """Deliver what there is; the descriptor stays readable if that is not all."""
+        with contextlib.suppress(TimeoutError):
+            for _ in range(_BURST):
+                self.drain_events(connection, timeout=0)
 
 
 class SecureTransport(Transport):

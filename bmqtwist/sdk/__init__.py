@@ -7,8 +7,8 @@
 | `sdk.simple` | no reactor, no threads: tools, Spark workers |
 | `sdk.blazingmq` | programs written for the official library: change the import and nothing else |
 
-Start at `_core/session.py`, then `_core/states.py` (what is done with which input in which state). The one invariant:
-every post has exactly one outcome, whatever connections and brokers do.
+Start at `_core/session.py`: its table says what is done with which input in which state. The one invariant: every post has
+exactly one outcome, whatever connections and brokers do.
 """
 
 from bmqtwist.errors import BmqError, LocalError, PeerError

@@ -100,10 +100,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     """One opened queue; async iteration gives its messages until it is closed. With `async with` it is closed at the
     end of the block, after a flush unless the block raises."""
 
-    def __init__(self, session: Session, uri: str, codec: Codec[ValueT] | None,
-                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
-        super().__init__(session, uri, codec, on_message)
-        self.session: Session = session
+    session: Session
 
     async def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                    types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from bmqtwist.sdk.results import EventKind, Result
 
@@ -36,3 +36,41 @@ class Counters:
     dropped: int  # events and messages from the broker that made no sense, or were for nobody
     queues_now: int  # open, connected or not
     events: Mapping[EventKind, int]  # session events by kind
+
+
+@dataclass(slots=True)
+class LiveCounters:
+    """The counting half, mostly once per event and not per message; see `Counters` for what the numbers mean.
+
+    Of posts only outcomes are counted: `posts` of a snapshot is their sum with what still waits for one.
+    """
+
+    acked: int = 0
+    nacked: int = 0
+    nacked_by_status: dict[Result, int] = field(default_factory=dict)
+    unasked: int = 0
+    retransmitted: int = 0
+    messages: int = 0
+    redelivered: int = 0
+    confirms: int = 0
+    attempts: int = 0
+    losses: int = 0
+    reconnects: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dropped: int = 0
+    events: dict[EventKind, int] = field(default_factory=dict)
+
+    def fail(self, result: Result) -> None:
+        """A post has failed."""
+        self.nacked += 1
+        self.nacked_by_status[result] = self.nacked_by_status.get(result, 0) + 1
+
+    def event(self, kind: EventKind) -> None:
+        """The application is told something."""
+        self.events[kind] = self.events.get(kind, 0) + 1
+
+    def snapshot(self, state: str, unacked_now: int, unacked_bytes_now: int, inbox_now: int, queues_now: int) -> Counters:
+        """The numbers, and how things stand."""
+        return Counters(state=state, posts=self.acked + self.nacked + self.unasked + unacked_now, unacked_now=unacked_now,
+                        unacked_bytes_now=unacked_bytes_now, inbox_now=inbox_now, queues_now=queues_now, **asdict(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from bmqtwist.errors import AckStatus, BmqError, Category
@@ -62,21 +63,16 @@ class SdkError(BmqError):
         self.result, self.message = result, message
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class Ack:
     """What became of one post: `status`, a Result; `guid`, the 16 bytes that name the message; `queue`, where it was
     posted; `correlation`, what was given with it."""
-
-    __slots__ = ("correlation", "guid", "queue", "status", "token")
 
     queue: Queue
     guid: bytes
     status: Result
     correlation: object
     token: object
-
-    def __init__(self, queue: Queue, guid: bytes, status: Result, correlation: object, token: object) -> None:
-        self.queue, self.guid, self.status = queue, guid, status
-        self.correlation, self.token = correlation, token
 
     @property
     def ok(self) -> bool:
@@ -113,19 +109,14 @@ class EventKind(Enum):
     ERROR = -1  # what `message` says; the session goes on
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class SessionEvent:
     """One thing that happened: `kind`; `result` and `message`, for requests; `queue`, None unless it concerns one."""
 
-    __slots__ = ("kind", "message", "queue", "result")
-
     kind: EventKind
-    result: Result
-    message: str
-    queue: Queue | None
-
-    def __init__(self, kind: EventKind, result: Result = Result.SUCCESS, message: str = "",
-                 queue: Queue | None = None) -> None:
-        self.kind, self.result, self.message, self.queue = kind, result, message, queue
+    result: Result = Result.SUCCESS
+    message: str = ""
+    queue: Queue | None = None
 
     @property
     def uri(self) -> str:

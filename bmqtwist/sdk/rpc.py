@@ -21,14 +21,14 @@ import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, overload
+from typing import Any, Generic, Self, cast, overload
 
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import SCHEME
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
-from bmqtwist.sdk._adapters.base_session import BaseSession
 from bmqtwist.sdk._adapters.event_loop import LoopSession
 from bmqtwist.sdk._adapters.log import LOG
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
@@ -45,28 +45,40 @@ TIMEOUT_S = 30.0
 Properties = Mapping[str, object]
 
 
-class _Requests(Generic[ValueT]):
-    """Requests under way and their reply queue."""
+class Requester(Generic[ValueT]):
+    """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
 
-    def __init__(self, session: BaseSession, domain: str, codec: Codec[Any] | None) -> None:
+    @overload
+    def __init__(self: Requester[bytes], session: LoopSession, domain: str, codec: None = None) -> None: ...
+
+    @overload
+    def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT]) -> None: ...
+
+    def __init__(self, session: LoopSession, domain: str, codec: Codec[Any] | None = None) -> None:
         self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
         self._base, self._codec = session, codec
         self._queue: BaseQueue[Any] | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
 
-    async def _enter(self) -> None:
+    async def __aenter__(self) -> Self:
         queue = self._base.make_queue(self.uri, self._codec, self._on_reply)
         self._queue = await self._base._open(queue, True, True, None, None)  # a Responder of this session may write to it
+        return self
 
-    async def _exit(self) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
         for promise in list(self._waiting.values()):
             self._base.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
             await self._queue._leave(True)
 
-    async def _ask(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None,
-                   timeout_s: float) -> Message[ValueT]:
+    async def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
+                      timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
+        """Post a request and wait for its reply, which is confirmed already.
+
+        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
+        """
         session = self._base
         if self._queue is None or not self._queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{self.uri} is not open: use the requester inside of its `with` block")
@@ -79,11 +91,11 @@ class _Requests(Generic[ValueT]):
         timer = session.call_at(end, lambda: session.fire(promise, None))
         try:
             data = queue._encoded(payload)
-            values, more = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, {"token": on_ack}
+            values, post = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, Post(token=on_ack)
             try:
-                queue._put(data, values, None, more)
+                queue._put(data, values, None, post)
             except SdkError as error:
-                await queue._place(error, data, values, None, more, end)
+                await queue._place(error, data, values, None, post, end)
             outcome = await promise
         finally:
             timer.cancel()
@@ -107,36 +119,7 @@ class _Requests(Generic[ValueT]):
             self._base.fire(promise, message)
 
 
-class Requester(_Requests[ValueT], Generic[ValueT]):
-    """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
-
-    @overload
-    def __init__(self: Requester[bytes], session: LoopSession, domain: str, codec: None = None) -> None: ...
-
-    @overload
-    def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT]) -> None: ...
-
-    def __init__(self, session: LoopSession, domain: str, codec: Codec[Any] | None = None) -> None:
-        super().__init__(session, domain, codec)
-
-    async def __aenter__(self) -> Self:
-        await self._enter()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
-        await self._exit()
-
-    async def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
-                      timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
-        """Post a request and wait for its reply, which is confirmed already.
-
-        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
-        """
-        return await self._ask(queue, payload, properties, timeout_s)
-
-
-class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
+class BlockingRequester(Generic[ValueT]):
     """The same for `simple.Session`."""
 
     @overload
@@ -146,17 +129,18 @@ class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
     def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT]) -> None: ...
 
     def __init__(self, session: BlockingSession, domain: str, codec: Codec[Any] | None = None) -> None:
-        super().__init__(session, domain, codec)
         self._session = session
+        self._requester: Requester[Any] = Requester(cast(Any, session), domain, cast(Any, codec))
+        self.uri: str = self._requester.uri
 
     def __enter__(self) -> Self:
-        self._session.run(self._enter())
+        self._session.run(self._requester.__aenter__())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self._session.running:
-            self._session.run(self._exit())
+            self._session.run(self._requester.__aexit__(kind, error, trace))
 
     def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                 timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
@@ -164,19 +148,24 @@ class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
 
         SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
         """
-        return self._session.run(self._ask(queue, payload, properties, timeout_s))
+        return self._session.run(self._requester.request(queue, payload, properties, timeout_s=timeout_s))
 
 
-class _Replies:
-    """The reply queues that were answered to, the latest QUEUES_MAX of them."""
+class Responder:
+    """Answers requests; keeps the reply queues it has answered to open, the latest QUEUES_MAX of them. `codec` is for the
+    values of replies."""
 
-    def __init__(self, session: BaseSession, codec: Codec[Any] | None) -> None:
+    def __init__(self, session: LoopSession, codec: Codec[Any] | None = None) -> None:
         self._base, self._codec = session, codec
         self._queues: dict[str, BaseQueue[Any]] = {}
         self._opening: dict[str, deque[Any]] = {}  # who waits for a queue that somebody else is opening
         self._busy: Counter[str] = Counter()
 
-    async def _exit(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
         while self._queues:
             await self._queues.pop(next(iter(self._queues)))._leave(True)
 
@@ -211,7 +200,8 @@ class _Replies:
         finally:
             self._base.fire_all(self._opening.pop(uri))
 
-    async def _answer(self, request: Message[Any], payload: Any, properties: Properties | None) -> None:
+    async def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
+        """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
         found = request.properties
         uri, number = found.get(REPLY_TO), found.get(REQUEST_ID)
         if not isinstance(uri, str) or not isinstance(number, int):
@@ -225,7 +215,11 @@ class _Replies:
             if not self._busy[uri]:
                 del self._busy[uri]
 
-    async def _serve(self, queue: BaseQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
+    async def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
+        """Answer every message of a queue, one at a time, until it is closed; several calls answer several at a time.
+
+        A handler that raises ends this, and its message is not confirmed. A reply that cannot be given is logged.
+        """
         while True:
             try:
                 message = await queue._get()
@@ -235,14 +229,14 @@ class _Replies:
                 raise
             assert message is not None
             try:
-                answer = handler(message)
+                answer: Any = handler(message)
                 if inspect.isawaitable(answer):
                     answer = await answer
             except BaseException:
                 message.give_back()
                 raise
             try:
-                await self._answer(message, answer, None)
+                await self.reply(message, answer)
             except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
                 if queue.ended:
                     return
@@ -250,37 +244,11 @@ class _Replies:
             message._end_block(True)
 
 
-class Responder(_Replies):
-    """Answers requests; keeps the reply queues it has answered to open. `codec` is for the values of replies."""
-
-    def __init__(self, session: LoopSession, codec: Codec[Any] | None = None) -> None:
-        super().__init__(session, codec)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
-        await self._exit()
-
-    async def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
-        """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
-        await self._answer(request, payload, properties)
-
-    async def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
-        """Answer every message of a queue, one at a time, until it is closed; several calls answer several at a time.
-
-        A handler that raises ends this, and its message is not confirmed. A reply that cannot be given is logged.
-        """
-        await self._serve(queue, handler)
-
-
-class BlockingResponder(_Replies):
+class BlockingResponder:
     """The same for `simple.Session`; handlers are plain functions."""
 
     def __init__(self, session: BlockingSession, codec: Codec[Any] | None = None) -> None:
-        super().__init__(session, codec)
-        self._session = session
+        self._session, self._responder = session, Responder(cast(Any, session), codec)
 
     def __enter__(self) -> Self:
         return self
@@ -288,13 +256,13 @@ class BlockingResponder(_Replies):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self._session.running:
-            self._session.run(self._exit())
+            self._session.run(self._responder.__aexit__(kind, error, trace))
 
     def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
         """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
-        self._session.run(self._answer(request, payload, properties))
+        self._session.run(self._responder.reply(request, payload, properties))
 
     def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Any]) -> None:
         """Answer every message of a queue until it is closed. A handler that raises ends this, and its message is not
         confirmed. A reply that cannot be given is logged."""
-        self._session.run(self._serve(queue, handler))
+        self._session.run(self._responder.serve(queue, handler))

@@ -31,12 +31,13 @@ from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Tim
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueMembers, QueueOptions, SessionMembers, SessionOptions
-from bmqtwist.sdk.pump import PumpFactory, SocketPump
+from bmqtwist.sdk.pump import Dispatch, PumpFactory, SocketPump
 from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
@@ -77,10 +78,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     """One opened queue; iteration gives its messages until it is closed. With `with` it is closed at the end of the
     block, after a flush unless the block raises."""
 
-    def __init__(self, session: Session, uri: str, codec: Codec[ValueT] | None,
-                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
-        super().__init__(session, uri, codec, on_message)
-        self.session: Session = session
+    session: Session
 
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
@@ -104,14 +102,14 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
         """
         session = self.session
-        more = self._noted(ack, on_ack, correlation, compress)
+        post = self._noted(ack, on_ack, correlation, compress)
         if guid is not None:
-            more["guid"] = guid
+            post.guid = guid
         data = self._encoded(payload)
         try:
-            made = self._put(data, properties, types, more)
+            made = self._put(data, properties, types, post)
         except SdkError as error:
-            made = session.run(self._place(error, data, properties, types, more))
+            made = session.run(self._place(error, data, properties, types, post))
         if session.core.unacked.batch_bytes >= session.options.batch_bytes_max:
             session.step()
         return made
@@ -230,7 +228,7 @@ class Session(BaseSession):
         super().__init__(on_event, on_nack)
         self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True
-        self._transport = pump(self.options, self._dispatch, tls)
+        self._transport = pump(self.options, cast(Dispatch, self._perform), tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
         self.moved_at: float = self.clock()  # when bytes were last looked for
@@ -392,16 +390,14 @@ class Session(BaseSession):
         finally:
             self._calling = False
 
-    def _dispatch(self, effect: object) -> None:
-        action = self._actions.get(type(effect))
-        if action is not None:
-            action(effect)
-
     def _hear(self, healthy: bool) -> None:
         self._health.append(healthy)
         self._transport.poke()
 
     # -- what the base asks for ---------------------------------------------------------------------------------------
+
+    def _on_connect(self, effect: Connect) -> None:
+        """The transport has done it."""
 
     def turn(self, flush: bool = False) -> None:
         """Perform what the core wants."""

@@ -33,6 +33,7 @@ from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -177,11 +178,10 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         `types` have the one of their value: bool, int (INT64), str, bytes. Cancelled, it may have been posted all the same.
         """
         promise: Deferred[Ack] = Deferred()
-        more = {"token": promise, "correlation": correlation, "compress": compress}
         try:
             data = self._encoded(payload)
             try:
-                self._put(data, properties, types, more)
+                self._put(data, properties, types, Post(True, promise, correlation, None, compress))
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT:
                     raise

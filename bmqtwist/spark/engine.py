@@ -17,8 +17,7 @@ from typing import Protocol
 from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
 from bmqtwist.spark.options import SourceOptions
 from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment, keys_of
-from bmqtwist.spark.receiver import Delivered, News, Receiver
-from bmqtwist.spark.receivers import Receivers
+from bmqtwist.spark.receiver import Delivered, News, Receiver, Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")

@@ -7,7 +7,7 @@ looked up without regard to case. `bmq.` begins what concerns the session with t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.sdk.options import Address, parse_brokers
 
 _T = TypeVar("_T")
+_Options = TypeVar("_Options", "BrokerOptions", "SourceOptions", "SinkOptions", "StorageOptions")
 # What Spark itself puts beside the options of a source or sink.
 _OF_SPARK = {"path", "checkpointlocation", "queryname", "__streaming_source_identifier__"}
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -103,27 +104,37 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
+def _option(default: _T, read: Callable[[str], _T], *names: str) -> _T:
+    """A member that is read from the option of that name, or of one of its other names."""
+    made: _T = field(default=default, metadata={"read": read, "names": names})
+    return made
+
+
+def _taken(given: Given, kind: type[_Options], **known: Any) -> _Options:
+    """Options of that kind: what is known, and all others that are given."""
+    for each in fields(kind):
+        if each.name not in known and each.metadata:
+            name, *aliases = each.metadata["names"]
+            known[each.name] = given.take(name, each.default, each.metadata["read"], *aliases)
+    return kind(**known)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """Which brokers, as whom, how. Passwords come from files: options stand in plans and logs."""
 
-    brokers: tuple[Address, ...]
-    user: str = ""
-    password_file: str = ""
-    tls_ca: str = ""  # file of certificates to check the broker's against; "" = the system's
-    tls_insecure: bool = False
-    timeout_s: float = 60.0  # for a connection and for each answer
+    brokers: tuple[Address, ...] = _option((), parse_brokers, "bmq.bootstrap.servers", "bmq.brokers")
+    user: str = _option("", str, "bmq.user")
+    password_file: str = _option("", str, "bmq.password.file")
+    tls_ca: str = _option("", str, "bmq.tls.ca")  # file of certificates to check the broker's against; "" = the system's
+    tls_insecure: bool = _option(False, flag, "bmq.tls.insecure")
+    timeout_s: float = _option(60.0, seconds, "bmq.timeout", "bmq.timeout.ms")  # for a connection and for each answer
 
 
 def _broker(given: Given) -> BrokerOptions:
-    none: tuple[Address, ...] = ()
-    brokers = given.take("bmq.bootstrap.servers", none, parse_brokers, "bmq.brokers")
-    if not brokers:
+    found = _taken(given, BrokerOptions)
+    if not found.brokers:
         raise OptionError("option bmq.bootstrap.servers is missing: write tcp://host:port, or several with commas")
-    found = BrokerOptions(
-        brokers, given.take("bmq.user", "", str), given.take("bmq.password.file", "", str),
-        given.take("bmq.tls.ca", "", str), given.take("bmq.tls.insecure", False, flag),
-        given.take("bmq.timeout", 60.0, seconds, "bmq.timeout.ms"))
     if found.user and not found.password_file:
         raise OptionError("option bmq.user needs bmq.password.file: the file whose first line is the password")
     if not found.timeout_s:
@@ -137,26 +148,26 @@ class SourceOptions:
 
     broker: BrokerOptions
     queues: tuple[str, ...]
-    expression: str = ""  # of the subscription; "" = every message
-    consumer_priority: int = 0
-    batch_messages_max: int = 10_000
-    batch_messages_min: int = 0
-    delay_max_s: float = 900.0  # a batch waits no longer than that for its smallest size
+    expression: str = _option("", str, "subscriptionExpression")  # of the subscription; "" = every message
+    consumer_priority: int = _option(0, int, "consumerPriority")
+    batch_messages_max: int = _option(10_000, whole(1), "maxOffsetsPerTrigger", "maxMessagesPerTrigger")
+    batch_messages_min: int = _option(0, whole(), "minOffsetsPerTrigger", "minMessagesPerTrigger")
+    delay_max_s: float = _option(900.0, seconds, "maxTriggerDelay")  # a batch waits no longer for its smallest size
     unconfirmed_messages_max: int = 20_000
-    unconfirmed_bytes_max: int = 64 << 20
-    partitions_min: int = 1
-    partition_messages_max: int = 0  # 0 = no limit
-    partition_bytes_max: int = 4 << 20
-    spool_dir: str = ""
-    guid_retention: int = 1_000_000
-    fail_on_data_loss: bool = True
-    include_properties: bool = True
-    drain_idle_s: float = 1.0  # availableNow ends when nothing came for that long
-    drain_max_s: float = 0.0  # ... or after that; 0 = no limit
-    drain_messages_max: int = 0  # ... or after so many messages; 0 = no limit
-    browse_messages_max: int = 1000  # of a batch read
-    browse_max_s: float = 5.0  # a batch read waits no longer than that
-    receivers: int = 1  # sessions that take messages; several are processes of their own
+    unconfirmed_bytes_max: int = _option(64 << 20, size, "maxUnconfirmedBytes")
+    partitions_min: int = _option(1, whole(1), "minPartitions")
+    partition_messages_max: int = _option(0, whole(), "maxRecordsPerPartition")  # 0 = no limit
+    partition_bytes_max: int = _option(4 << 20, size, "maxBytesPerPartition")
+    spool_dir: str = _option("", str, "spoolDir")
+    guid_retention: int = _option(1_000_000, whole(1), "guidRetention")
+    fail_on_data_loss: bool = _option(True, flag, "failOnDataLoss")
+    include_properties: bool = _option(True, flag, "includeProperties")
+    drain_idle_s: float = _option(1.0, seconds, "availableNow.idle", "availableNow.idleMs")  # ends when nothing came so long
+    drain_max_s: float = _option(0.0, seconds, "availableNow.max", "availableNow.maxMs")  # ... or after that; 0 = no limit
+    drain_messages_max: int = _option(0, whole(), "availableNow.maxMessages")  # ... or after so many messages; 0 = no limit
+    browse_messages_max: int = _option(1000, whole(1), "maxMessages")  # of a batch read
+    browse_max_s: float = _option(5.0, seconds, "maxWait", "maxMs")  # a batch read waits no longer than that
+    receivers: int = _option(1, whole(1), "receivers")  # sessions that take messages; several are processes of their own
 
     @property
     def wanted(self) -> tuple[tuple[str, str], ...]:
@@ -187,24 +198,9 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         if given.take(refused, "", str):
             raise OptionError(f"the queue source: option {refused} means nothing to a queue: it keeps what nobody has "
                               "confirmed, and that is what is read. Storage files (bmq-storage) can be read from any place.")
-    most = given.take("maxOffsetsPerTrigger", 10_000, whole(1), "maxMessagesPerTrigger")
-    found = SourceOptions(
-        broker, tuple(queues), given.take("subscriptionExpression", "", str),
-        given.take("consumerPriority", 0, int), most,
-        given.take("minOffsetsPerTrigger", 0, whole(), "minMessagesPerTrigger"),
-        given.take("maxTriggerDelay", 900.0, seconds),
-        given.take("maxUnconfirmedMessages", 2 * most, whole(1)),
-        given.take("maxUnconfirmedBytes", 64 << 20, size),
-        given.take("minPartitions", 1, whole(1)),
-        given.take("maxRecordsPerPartition", 0, whole()),
-        given.take("maxBytesPerPartition", 4 << 20, size),
-        given.take("spoolDir", "", str), given.take("guidRetention", 1_000_000, whole(1)),
-        given.take("failOnDataLoss", True, flag), given.take("includeProperties", True, flag),
-        given.take("availableNow.idle", 1.0, seconds, "availableNow.idleMs"),
-        given.take("availableNow.max", 0.0, seconds, "availableNow.maxMs"),
-        given.take("availableNow.maxMessages", 0, whole()),
-        given.take("maxMessages", 1000, whole(1)), given.take("maxWait", 5.0, seconds, "maxMs"),
-        given.take("receivers", 1, whole(1)))
+    found = _taken(given, SourceOptions, broker=broker, queues=tuple(queues))
+    most = given.take("maxUnconfirmedMessages", 2 * found.batch_messages_max, whole(1))
+    found = replace(found, unconfirmed_messages_max=most)
     given.finish()
     if found.batch_messages_min > found.unconfirmed_messages_max:
         raise OptionError("the queue source: minOffsetsPerTrigger is more than maxUnconfirmedMessages: it is never reached")
@@ -216,53 +212,24 @@ class SinkOptions:
     """Of a queue as a sink. `queue` "" = the column of that name says it."""
 
     broker: BrokerOptions
-    queue: str = ""
-    delivery_timeout_s: float = 120.0
-    unacked_messages_max: int = 10_000
-    unacked_bytes_max: int = 64 << 20
-    compression: bool = False
-    write_id: str = ""  # of a batch write: what its GUIDs are made of beside the content; "" = a random one
+    queue: str = _option("", lambda text: parse_uri(text).canonical, "queue")
+    delivery_timeout_s: float = _option(120.0, seconds, "delivery.timeout", "delivery.timeout.ms")
+    unacked_messages_max: int = _option(10_000, whole(1), "maxUnackedMessages")
+    unacked_bytes_max: int = _option(64 << 20, size, "maxUnackedBytes")
+    compression: bool = _option(False, flag, "compression")
+    # Of a batch write: what its GUIDs are made of beside the content; "" = a random one.
+    write_id: str = _option("", str, "writeId")
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read them; OptionError."""
     given = Given("the queue sink", options)
-    found = SinkOptions(
-        _broker(given), given.take("queue", "", lambda text: parse_uri(text).canonical),
-        given.take("delivery.timeout", 120.0, seconds, "delivery.timeout.ms"),
-        given.take("maxUnackedMessages", 10_000, whole(1)), given.take("maxUnackedBytes", 64 << 20, size),
-        given.take("compression", False, flag), given.take("writeId", "", str))
+    found = _taken(given, SinkOptions, broker=_broker(given))
     given.finish()
     return found
 
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
-    """Of storage files as a table. Filters are all to be met; empty = no filter. Times in epoch seconds."""
-
-    paths: tuple[str, ...]
-    columns: tuple[str, ...] = ()  # () = all but the costly ones
-    record_types: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-    partition_ids: tuple[int, ...] = ()
-    guids: tuple[bytes, ...] = ()
-    since: int | None = None
-    until: int | None = None  # exclusive
-    payload: bool = False
-    verify_crc: bool = False
-    include_archive: bool = False
-    mode: str = MODES[0]
-    partition_records_max: int = 2 << 20
-    batch_records: int = 64 << 10
-    trigger_records_max: int = 10_000_000
-    fail_on_data_loss: bool = True
-    push_filters: bool = False
-    finished_only: bool = False  # of a stream: only journals that a rollover has ended
-    lifelines: bool = False  # a row for each message instead of each record
-    share_records_max: int = 4 << 20  # of life lines: records that a task holds in memory, of about 200 bytes each
 
 
 def _guid(text: str) -> tuple[bytes, ...]:
@@ -288,6 +255,33 @@ def _when(text: str) -> int:
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
 
 
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Of storage files as a table. Filters are all to be met; empty = no filter. Times in epoch seconds."""
+
+    paths: tuple[str, ...]
+    record_types: tuple[str, ...] = ()
+    columns: tuple[str, ...] = _option((), words, "columns")  # () = all but the costly ones
+    queues: tuple[str, ...] = _option((), words, "queues")
+    partition_ids: tuple[int, ...] = _option((), lambda text: tuple(map(int, words(text))), "partitionIds")
+    guids: tuple[bytes, ...] = _option((), _guid, "guid")
+    since: int | None = _option(None, _when, "since")
+    until: int | None = _option(None, _when, "until")  # exclusive
+    payload: bool = _option(False, flag, "payload")
+    verify_crc: bool = _option(False, flag, "verifyCrc")
+    include_archive: bool = _option(False, flag, "includeArchive")
+    mode: str = _option(MODES[0], _mode, "mode")
+    partition_records_max: int = _option(2 << 20, whole(1), "maxPartitionRecords")
+    batch_records: int = _option(64 << 10, whole(1), "batchRecords")
+    trigger_records_max: int = _option(10_000_000, whole(1), "maxRecordsPerTrigger")
+    fail_on_data_loss: bool = _option(True, flag, "failOnDataLoss")
+    push_filters: bool = _option(False, flag, "pushFilters")
+    finished_only: bool = _option(False, flag, "finishedOnly")  # of a stream: only journals that a rollover has ended
+    lifelines: bool = _option(False, flag, "lifelines")  # a row for each message instead of each record
+    # Of life lines: records that a task holds in memory, of about 200 bytes each.
+    share_records_max: int = _option(4 << 20, whole(1), "maxShareRecords")
+
+
 def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> StorageOptions:
     """Read them; `types` are the names that recordTypes knows. OptionError."""
     def record_types(text: str) -> tuple[str, ...]:
@@ -302,15 +296,7 @@ def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> Sto
                                          if key.lower() not in ("path", "paths")})
     if not paths:
         raise OptionError("the storage reader: say which files: load('directory'), or option path, several with commas")
-    found = StorageOptions(
-        paths, given.take("columns", (), words), given.take("recordTypes", (), record_types),
-        given.take("queues", (), words), given.take("partitionIds", (), lambda text: tuple(map(int, words(text)))),
-        given.take("guid", (), _guid), given.take("since", None, _when), given.take("until", None, _when),
-        given.take("payload", False, flag), given.take("verifyCrc", False, flag),
-        given.take("includeArchive", False, flag), given.take("mode", MODES[0], _mode),
-        given.take("maxPartitionRecords", 2 << 20, whole(1)), given.take("batchRecords", 64 << 10, whole(1)),
-        given.take("maxRecordsPerTrigger", 10_000_000, whole(1)), given.take("failOnDataLoss", True, flag),
-        given.take("pushFilters", False, flag), given.take("finishedOnly", False, flag),
-        given.take("lifelines", False, flag), given.take("maxShareRecords", 4 << 20, whole(1)))
+    none: tuple[str, ...] = ()
+    found = _taken(given, StorageOptions, paths=paths, record_types=given.take("recordTypes", none, record_types))
     given.finish()
     return found

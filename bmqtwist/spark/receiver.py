@@ -1,25 +1,41 @@
-"""A session with the broker in a thread of its own: takes messages, sends confirmations. No Spark here.
+"""Sessions with the broker, each with a thread of its own: they take messages and send confirmations. No Spark here.
 
 The source runner of Spark is one process with one thread that asks questions; between them heartbeats are to be answered
-and messages taken. The thread lives in `Session.step`; other threads put confirmations into a list and end its waiting.
-What has come and was not taken is bounded by the window that the broker was told (maxUnconfirmedMessages and -Bytes).
+and messages taken. What has come and was not taken is bounded by the window that the broker was told
+(maxUnconfirmedMessages and -Bytes).
+
+Several sessions are processes of their own, since what one process can take from a queue is bounded by one core. Option
+`receivers` says how many; the queue's messages are shared among them as among any consumers.
+
+    this process                                    child
+    pickled SourceOptions                    -->    connects, opens the queues
+                                            <--     None: ready; a list of messages; a text: the error that has ended it
+    a list of keys to be confirmed           -->
+    the end of the stream                    -->    leaves gracefully, also when this process was killed
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import IO, Any
 
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk._adapters.threaded import ThreadedCore
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Credential, QueueOptions, SessionOptions, Subscription
-from bmqtwist.sdk.pump import Dispatch, SocketPump
-from bmqtwist.sdk.results import EventKind, SdkError, SessionEvent
-from bmqtwist.sdk.simple import Queue, Session
+from bmqtwist.sdk.results import EventKind, Result, SdkError, SessionEvent
 from bmqtwist.spark.options import BrokerOptions, SourceOptions
-from bmqtwist.spark.plan import Key
+from bmqtwist.spark.plan import Key, keys_of
 
 STEP_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 10.0
@@ -82,137 +98,269 @@ class Receiver:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._news = threading.Condition()
         self._incoming: deque[News] = deque()
-        self._fresh: list[News] = []  # of the thread alone, until the end of its turn
-        self._confirms: deque[Key] = deque()
-        self._queues: list[Queue[bytes]] = []
-        self._pump: SocketPump | None = None
-        self._thread = threading.Thread(target=self._run, name="bmq-receiver", daemon=True)
-        self._stopping = self._ready = False
-        self._error: BaseException | None = None
-
-    # -- for the thread that asks ---------------------------------------------------------------------------------------
+        self._fresh: dict[int, list[Message[bytes]]] = {}  # of this step of the thread, by queue
+        self._queues: list[Queue] = []
+        self._threaded: ThreadedCore | None = None
+        self._error: SdkError | None = None
 
     def start(self) -> None:
         """Connect and open the queues; SdkError if that fails."""
-        self._thread.start()
-        with self._news:
-            while not self._ready and self._error is None:
-                self._news.wait()
-        self.check()
+        broker, wanted = self._options.broker, queue_options(self._options)
+        self._threaded = threaded = ThreadedCore(session_options(broker), self._on_effect, tls_of(broker),
+                                                 name="bmq-receiver", step_done=self._publish)
+        threaded.start()
+        try:
+            threaded.request(threaded.core.start)
+            for uri in self._options.queues:
+                threaded.request(partial(self._open, uri, wanted))
+            self.check()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _open(self, uri: str, wanted: QueueOptions, token: object, now: float) -> None:
+        assert self._threaded is not None
+        queue = self._threaded.core.open(uri, token, now, read=True, queue_options=wanted)
+        queue.owner = len(self._queues)
+        self._queues.append(queue)
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything has."""
+        """Raise what has ended this, if anything has."""
         if self._error is not None:
             raise self._error
 
     def wait(self, timeout_s: float) -> None:
         """Return when something has come, or after that time."""
-        until = time.monotonic() + timeout_s
+        if self._threaded is not None:
+            self._threaded.wait(lambda: self._incoming or self._error is not None, timeout_s)
+
+    def take(self) -> list[News]:
+        """What has come since the last time."""
+        assert self._threaded is not None
+        with self._threaded.lock:
+            found = list(self._incoming)
+            self._incoming.clear()
+            self._threaded.core.consumed(sum(len(each.messages) for each in found if isinstance(each, Delivered)))
+        return found
+
+    def confirm(self, keys: list[Key]) -> None:
+        """Have these confirmed soon. Without a connection they are forgotten: the messages come again."""
+        assert self._threaded is not None
+        with self._threaded.lock:
+            known = [(queue, queue.options.effective()[0]) for queue in self._queues]
+            for key in keys:
+                with contextlib.suppress(SdkError):  # no connection: it comes again, and is confirmed then
+                    self._threaded.core.confirm(Message(*known[key[0]], key[1:], b"", 0, 0))
+
+    def stop(self) -> None:
+        """Send what is to be confirmed, close the queues, disconnect: what is not confirmed goes back as never tried."""
+        threaded = self._threaded
+        if threaded is None:
+            return
+        until = time.monotonic() + STOP_SECONDS_MAX
+        for queue in self._queues:
+            with contextlib.suppress(SdkError):
+                threaded.request(partial(threaded.core.close, queue), until - time.monotonic())
+        threaded.request(lambda token, now: threaded.core.stop(token, now, False), until - time.monotonic())
+        threaded.end()
+        threaded.join(until - time.monotonic())
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _on_effect(self, effect: object) -> None:
+        if isinstance(effect, Message):
+            self._fresh.setdefault(effect.queue.owner, []).append(effect)
+        elif isinstance(effect, SessionEvent):
+            if effect.kind is EventKind.CONNECTION_LOST:
+                self._publish()
+                self._incoming.append(Lost())
+            elif effect.kind is EventKind.QUEUE_REOPEN_RESULT and effect.result is not Result.SUCCESS:
+                self._error = SdkError(effect.result, effect.message)
+
+    def _publish(self) -> None:
+        """What came in this step is there to be taken."""
+        threaded = self._threaded
+        if threaded is not None:
+            with threaded.changed:
+                now = time.time()
+                self._incoming.extend(Delivered(number, messages, now) for number, messages in self._fresh.items())
+                self._fresh = {}
+                if self._incoming or self._error is not None:
+                    threaded.changed.notify_all()
+
+
+# Messages of a queue on their way from a child: what makes each of them, and when they came. An empty one stands for a lost
+# connection.
+Row = tuple[int, list[tuple[bytes, bytes, int, int]], float] | tuple[()]
+
+
+class ReceiverFailed(LocalError):
+    """A child has ended: what it said."""
+
+
+class Receivers:
+    """As a Receiver, over several children."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._news = threading.Condition()
+        self._incoming: deque[News] = deque()
+        self._children: list[_Child] = []
+        self._owners: dict[Key, int] = {}  # who was given it last
+        self._error = ""
+        self._count = options.receivers
+        # The window is that of all together.
+        self._options = replace(options, receivers=1,
+                                unconfirmed_messages_max=-(-options.unconfirmed_messages_max // self._count),
+                                unconfirmed_bytes_max=-(-options.unconfirmed_bytes_max // self._count))
+
+    def start(self) -> None:
+        """Connect all of them; ReceiverFailed if one cannot."""
+        self._children = [_Child(self, number, self._options) for number in range(self._count)]
         with self._news:
-            while not self._incoming and self._error is None:
-                left = until - time.monotonic()
-                if left <= 0:
-                    return
-                self._news.wait(left)
+            while not all(child.ready for child in self._children) and not self._error:
+                self._news.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has ended a child, if anything has."""
+        if self._error:
+            raise ReceiverFailed(self._error)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something has come, or after that time."""
+        with self._news:
+            if not self._incoming and not self._error:
+                self._news.wait(timeout_s)
 
     def take(self) -> list[News]:
         """What has come since the last time."""
         with self._news:
             found = list(self._incoming)
             self._incoming.clear()
+        for each in found:
+            if isinstance(each, Delivered):
+                self._owners.update(dict.fromkeys(keys_of(each.queue, each.messages), each.receiver))
+            else:
+                self._owners = {key: owner for key, owner in self._owners.items() if owner != each.receiver}
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        """Have these confirmed soon. Without a connection they are forgotten: the messages come again."""
-        self._confirms.extend(keys)
-        self._poke()
+        """Each by who was given it; what nobody was given here comes again, and is confirmed then."""
+        shares: dict[int, list[Key]] = {}
+        for key in keys:
+            shares.setdefault(self._owners.pop(key, 0), []).append(key)
+        for number, share in shares.items():
+            self._children[number].send(share)
 
     def stop(self) -> None:
-        """Send what is to be confirmed, close the queues, disconnect: what is not confirmed goes back as never tried."""
-        self._stopping = True
-        self._poke()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_SECONDS_MAX)
+        """All of them leave gracefully."""
+        for child in self._children:
+            child.close()
+        for child in self._children:
+            child.end()
 
-    def _poke(self) -> None:
-        pump = self._pump
-        if pump is not None:
-            pump.poke()
-
-    # -- the thread ---------------------------------------------------------------------------------------------------
-
-    def _make_pump(self, options: SessionOptions, dispatch: Dispatch, tls: Any = None) -> SocketPump:
-        self._pump = SocketPump(options, dispatch, tls)
-        return self._pump
-
-    def _run(self) -> None:
-        try:
-            broker = self._options.broker
-            session = Session(options=session_options(broker), tls=tls_of(broker), on_event=self._on_event,
-                              pump=self._make_pump)
-            try:
-                wanted = queue_options(self._options)
-                queues = self._queues
-                for uri in self._options.queues:
-                    queues.append(session.open(uri, read=True, options=wanted))
-                with self._news:
-                    self._ready = True
-                    self._news.notify_all()
-                while not self._stopping:
-                    self._send_confirms(session)
-                    session.step(STEP_SECONDS_MAX)
-                    self._collect()
-                    self._publish()
-                    for queue in queues:
-                        if queue.ended:
-                            raise queue.error or SdkError(*_closed(queue))
-                self._send_confirms(session)
-                for queue in queues:
-                    queue.close()
-            finally:
-                session.stop(False)
-        except BaseException as error:  # noqa: BLE001 - whoever asks next is told
-            if not self._stopping:
-                self._error = error
+    def came(self, child: _Child, found: Any) -> None:
+        """From the thread of a child."""
         with self._news:
+            if found is None:
+                child.ready = True
+            elif isinstance(found, str):
+                self._error = self._error or found
+            else:
+                for row in found:
+                    self._incoming.append(_delivered(row, child.number) if row else Lost(child.number))
             self._news.notify_all()
 
-    def _collect(self) -> None:
-        """Take what the session has for each queue."""
-        now = time.time()
-        for number, queue in enumerate(self._queues):
-            messages = queue.get_all_nowait()
-            if messages:
-                self._fresh.append(Delivered(number, messages, now))
 
-    def _on_event(self, event: SessionEvent) -> None:
-        if event.kind is EventKind.CONNECTION_LOST:
-            self._collect()
-            self._fresh.append(Lost())
+class _Child:
+    """One process."""
 
-    def _publish(self) -> None:
-        if self._fresh:
-            with self._news:
-                self._incoming.extend(self._fresh)
-                self._news.notify_all()
-            self._fresh.clear()
+    def __init__(self, owner: Receivers, number: int, options: SourceOptions) -> None:
+        self.number, self.ready, self._owner, self._closing = number, False, owner, False
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen([sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, env=environment)
+        self.send(options)
+        threading.Thread(target=self._read, name=f"bmq-receiver-{number}", daemon=True).start()
 
-    def _send_confirms(self, session: Session) -> None:
-        confirms = self._confirms
-        if not confirms:
-            return
-        cores = [(queue.core, queue.core.options.effective()[0]) for queue in self._queues]
-        while confirms:
-            key = confirms.popleft()
-            try:
-                session.core.confirm(Message(*cores[key[0]], key[1:], b"", 0, 0))
-            except SdkError:  # no connection: it comes again, and is confirmed then
-                continue
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        error = ""
+        try:
+            while True:
+                self._owner.came(self, pickle.load(self._process.stdout))
+        except (EOFError, OSError, pickle.UnpicklingError) as found:
+            error = f"a receiver has ended: {found}"
+        if not self._closing:
+            self._owner.came(self, error)
+
+    def send(self, value: object) -> None:
+        """To the process; if it has ended its thread says so."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            pickle.dump(value, self._process.stdin)
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Have it leave."""
+        self._closing = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def end(self) -> None:
+        """Wait until it is gone."""
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def _closed(queue: Queue[bytes]) -> tuple[Any, str]:
-    from bmqtwist.sdk.results import Result
+def _delivered(row: Any, receiver: int) -> Delivered:
+    queue, messages, arrived = row
+    nowhere: Any = None  # they are confirmed by their GUIDs
+    return Delivered(queue, [Message(nowhere, nowhere, *each) for each in messages], arrived, receiver)
 
-    return Result.INVALID_QUEUE, f"{queue.uri} was closed"
+
+def _row(each: News) -> Row:
+    if not isinstance(each, Delivered):
+        return ()
+    messages = [(message.guid, message._data, message._flags, message._form) for message in each.messages]
+    return each.queue, messages, each.arrived
+
+
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """A child: what is on the other side of the pipes."""
+    receiver = Receiver(pickle.load(source))
+
+    def obey() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                receiver.confirm(pickle.load(source))
+        receiver.stop()
+        os._exit(0)
+
+    def tell(value: object) -> None:
+        pickle.dump(value, target, pickle.HIGHEST_PROTOCOL)
+        target.flush()
+
+    try:
+        receiver.start()
+        tell(None)
+        threading.Thread(target=obey, daemon=True).start()
+        while True:
+            receiver.wait(STEP_SECONDS_MAX)
+            receiver.check()
+            rows = [_row(each) for each in receiver.take()]
+            if rows:
+                tell(rows)
+    except (SdkError, LocalError, OSError) as error:
+        with contextlib.suppress(OSError):
+            tell(str(error))
+        receiver.stop()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -14,6 +14,7 @@ from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOpti
 from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
 from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
@@ -235,9 +236,10 @@ class Bench:
         self.turn()
         return queue
 
-    def post(self, queue: Queue, payload: bytes, *, turn: bool = True, **more: Any) -> bytes:
+    def post(self, queue: Queue, payload: bytes, *, turn: bool = True, values: Any = None, types: Any = None,
+             **more: Any) -> bytes:
         """Post with the payload as token."""
-        guid = self.core.post(queue, payload, self.now, token=payload, **more)
+        guid = self.core.post(queue, payload, self.now, values, types, Post(token=payload, **more))
         if turn:
             self.turn()
         return guid

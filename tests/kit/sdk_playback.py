@@ -28,6 +28,7 @@ from typing import Any
 
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
 from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.wire import control, options, properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.checksum import crc32c
@@ -298,5 +299,5 @@ class Playback:
         self.guids.append(put.guid)
         queue = next(each for each in self.queues.values() if each.q_id == put.queue_id and each.writable)
         self.core.post(queue, payload, self.bench.now, {name: value for name, (_, value) in found.items()},
-                       {name: kind for name, (kind, _) in found.items()}, ack=bool(put.flags & 1), token=put.guid,
-                       compress=put.compression != 0)
+                       {name: kind for name, (kind, _) in found.items()},
+                       Post(bool(put.flags & 1), put.guid, compress=put.compression != 0))

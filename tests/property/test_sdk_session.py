@@ -17,6 +17,7 @@ from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscri
 from bmqtwist.sdk._core.effects import Group
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import QueueState, State
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.wire import events
 from bmqtwist.wire.control import ControlMessage
 
@@ -142,7 +143,7 @@ class Sessions(RuleBasedStateMachine):
         if not queues:
             return
         token = f"post{self.posted}" if ack else None
-        group = Group(keep_acks=True) if grouped else None
+        group = Group(acks={}) if grouped else None
         number = self.posted
         original = self.bench.make_guid
 
@@ -153,7 +154,7 @@ class Sessions(RuleBasedStateMachine):
         self.bench.make_guid = numbered
         try:
             self.core.post(queues[index % len(queues)], b"x" * size, self.bench.now, {"n": 1} if values else None,
-                           ack=ack, token=token, group=group)
+                           post=Post(ack, token, group=group))
         except SdkError as error:
             assert error.result in REFUSED, error
         else:
@@ -323,7 +324,7 @@ class Sessions(RuleBasedStateMachine):
         """Bounded by what is open and under way."""
         core = self.core
         live = len(core.queues)
-        assert len(core._queues._registry.handles) <= live + 5
+        assert len(core._queues.registry.handles) <= live + 5
         assert len(core._connection._requests.under_way) <= 4 * live + 8 + len(self.bench.requests)
         assert len(core._deadlines._due) <= 3 * live + 10
         assert len(core._deadlines._heap) <= 2 * len(core._deadlines._due) + 100
@@ -344,7 +345,7 @@ class Sessions(RuleBasedStateMachine):
         bench.advance(30.0)
         assert core.state is State.STOPPED and core.deadline() is None
         assert not core.unacked.kept and not core.unacked.held_bytes and not core.queues and not core._deliveries.routes
-        assert not core._connection._requests.under_way and not core._queues._registry.handles
+        assert not core._connection._requests.under_way and not core._queues.registry.handles
         assert not core._posts.room_wanted
         self.outcomes_come_once_and_numbers_add_up()
         assert set(self.outcomes) == self.tokens

@@ -20,6 +20,7 @@ from bmqtwist.sdk._adapters.identity import FEATURES
 from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
@@ -201,7 +202,7 @@ class SdkProducer(SdkSession):
         guids = []
         for _ in range(count if self.queue is not None and self.queue.is_open else 0):
             payload = f"{self.name} {len(self.posted)} ".encode() + b"x" * self.random.choice((0, 100, 1000))
-            guid = self.core.post(self.queue, payload, self.world.now, token=self)  # type: ignore[arg-type]
+            guid = self.core.post(self.queue, payload, self.world.now, post=Post(token=self))  # type: ignore[arg-type]
             self.judge.posted(guid, self.uri, payload)
             self.posted[guid] = self.world.now
             guids.append(guid)

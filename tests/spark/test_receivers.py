@@ -13,8 +13,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.simple import Session
 from bmqtwist.spark.options import source_options
 from bmqtwist.spark.plan import Key, keys_of
-from bmqtwist.spark.receiver import Delivered, Lost, News
-from bmqtwist.spark.receivers import ReceiverFailed, Receivers
+from bmqtwist.spark.receiver import Delivered, Lost, News, ReceiverFailed, Receivers
 from bmqtwist.testing.process import BrokerProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -114,7 +113,7 @@ def test_receivers_leave_when_the_process_of_the_query_is_gone(broker: BrokerPro
     """What they held is there for others at once."""
     uri = "bmq://d.prio/receivers-gone"
     code = ("import sys, time; from bmqtwist.spark.options import source_options; "
-            "from bmqtwist.spark.receivers import Receivers; "
+            "from bmqtwist.spark.receiver import Receivers; "
             "found = Receivers(source_options({'bmq.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2], "
             "'receivers': '2'})); found.start(); got = 0\n"
             "while got < 5: found.wait(1.0); got += sum(len(each.messages) for each in found.take())\n"

@@ -320,7 +320,7 @@ def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path
 
 def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: SparkSession, broker: BrokerProcess,
                                                                       storage: Path) -> None:
-    from bmqtwist.spark.pipelines.replay import Selection, replay
+    from bmqtwist.spark.pipelines.replay import Posting, Selection, replay
 
     wanted = Selection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
     sink: dict[str, str] = {"bmq.bootstrap.servers": broker.url}
@@ -328,8 +328,8 @@ def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: Spar
     assert "10 messages would be posted" in bmq(
         "replay", str(storage), "--queue", wanted.queues[0], "--where", wanted.expression, "-b", broker.url, "--dry-run")
     for _ in range(2):
-        assert replay(spark, str(storage), sink, wanted, "bmq://d.prio/again", rate=5.0,
-                      progress=lambda done, total: told.append((done, total))) == 10
+        assert replay(spark, str(storage), sink, wanted, Posting("bmq://d.prio/again", rate=5.0),
+                      lambda done, total: told.append((done, total))) == 10
     assert told[-1] == (10, 10) and len(told) >= 2
     with Session(broker.url) as session, session.open("bmq://d.prio/again", read=True) as queue:
         found: list[Any] = []

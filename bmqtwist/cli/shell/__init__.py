@@ -2,17 +2,12 @@
 
 | module | what it answers |
 |---|---|
-| `grammar` | a line: verb and members |
-| `commands` | what each verb takes, with which defaults |
+| `commands` | a line: what each verb takes, with which defaults |
 | `printing` | how commands, results, events and messages are written |
-| `dumpfile` | a message in the dump file of a broker |
-| `latency`, `throughput` | what is measured |
+| `throughput` | what is measured |
 | `settings` | options and profiles |
 | `posting` | what is posted, and when |
-| `console` | records on standard output and in the log file |
-| `lines` | where commands come from: a terminal, a pipe, a file |
-| `interactive`, `auto`, `modes` | the modes |
+| `console` | where commands come from, and where records go: standard output and the log file |
+| `interactive`, `auto` | the modes |
 | `command` | the command line |
-
-All down to `settings` are pure.
 """

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
-from bmqtwist.cli.shell.connection import session_options, tls_context
+from bmqtwist.cli.latencies import Latencies
 from bmqtwist.cli.shell.console import Console, FileLog
-from bmqtwist.cli.shell.latency import Latencies
 from bmqtwist.cli.shell.posting import Plan, Poster, clock, next_number
 from bmqtwist.cli.shell.printing import STAMP_BYTES, ack_text, outcome, push_text, session_event_text
-from bmqtwist.cli.shell.settings import Settings
+from bmqtwist.cli.shell.settings import Settings, session_options, tls_context
 from bmqtwist.cli.shell.throughput import Throughput, header
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.sdk import aio

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -20,19 +19,25 @@ from typing import Any
 import click
 
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_ALL, EXIT_OUTPUT
+from bmqtwist.cli.optiongroups import option_group
 from bmqtwist.cli.shell.auto import Auto, check_report, check_system
-from bmqtwist.cli.shell.connection import session_options, tls_context
-from bmqtwist.cli.shell.console import Console, FileLog, make_log
+from bmqtwist.cli.shell.console import Console, FileLog, Script, Source, Terminal, make_log
 from bmqtwist.cli.shell.interactive import Shell
-from bmqtwist.cli.shell.lines import Script, Source, Terminal
-from bmqtwist.cli.shell.settings import LATENCIES, LOG_FORMAT, MODES, VERBOSITIES, Settings, read_list, read_profile
+from bmqtwist.cli.shell.settings import (
+    LATENCIES,
+    LOG_FORMAT,
+    MODES,
+    VERBOSITIES,
+    Settings,
+    read_list,
+    read_profile,
+    session_options,
+    tls_context,
+)
 from bmqtwist.cli.toolname import called_as_tool
 from bmqtwist.sdk.options import DEFAULT_PORT
 
 TERMINAL_FORMAT = "%s %m\\n"
-Command = Callable[..., Any]
-
-
 _WAIT_S = 1.0  # how late a Ctrl-C may be heard in the worst case
 _OPTIONS = (
     click.option("--mode", type=click.Choice(MODES, case_sensitive=False),
@@ -88,14 +93,8 @@ _OPTIONS = (
 )
 
 
-def _settings_options(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command()
-@_settings_options
+@option_group(*_OPTIONS)
 @click.option("--profile", type=click.Path(exists=True, dir_okay=False),
               help="JSON file with options; those given here count more.")
 @click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Show all options as a profile.")

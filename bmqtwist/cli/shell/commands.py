@@ -1,20 +1,116 @@
-"""What each command takes: names, types and defaults of the original's bmqtool. Values only; nothing is done here.
+"""The commands of the shell: the grammar of a line, and what each command takes, with names, types and defaults of the
+original's bmqtool. Values only; nothing is done here.
 
-Names of members are also understood with dashes (`max-unconfirmed-messages`). A member that is null counts as not given.
+A line is `verb name=value name=value ...`. A value is JSON if it begins with `"`, `[` or `{`, else everything up to the
+next blank: a number, true, false, null, or text as it stands. The `=` before a JSON value may be left out. Names may be
+quoted, and are also understood with dashes (`max-unconfirmed-messages`). A member that is null counts as not given.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
-from bmqtwist.cli.shell.grammar import CommandError, Undecodable, split, verb_of
-from bmqtwist.errors import BmqError
+from bmqtwist.errors import BmqError, LocalError, PeerError
 from bmqtwist.ids import parse_uri
-from bmqtwist.wire.properties import PropertyType
+from bmqtwist.wire import properties
+from bmqtwist.wire.properties import Properties, PropertyType
+
+LINE_CHARS_MAX = 64 << 20
+_VERB = re.compile(r"[^\s=]+")
+_NAME = re.compile(r'[^\s="\[\]{},]+')
+_BARE = re.compile(r"\S+")
+_BLANK = re.compile(r"\s*")
+_JSON = json.JSONDecoder(strict=False)
+
+
+class CommandError(LocalError):
+    """A command that cannot be carried out as it was given."""
+
+
+class Undecodable(CommandError):
+    """A line that cannot be read."""
+
+
+def split(line: str) -> tuple[str, dict[str, Any]]:
+    """Verb and members of a line that is not blank; Undecodable says what is wrong and where."""
+    if len(line) > LINE_CHARS_MAX:
+        raise Undecodable(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
+    verb = verb_of(line)
+    members: dict[str, Any] = {}
+    at = _past_blanks(line, 0) + len(verb)
+    while True:
+        begin = _past_blanks(line, at)
+        if begin == len(line):
+            return verb, members
+        if begin == at:
+            raise Undecodable(f"character {at + 1}: put a blank before {_excerpt(line, at)}")
+        name, at = _name(line, begin)
+        if name in members:
+            raise Undecodable(f"{name!r} is given twice")
+        members[name], at = _value(line, at, name)
+
+
+def verb_of(line: str) -> str:
+    """The first word."""
+    found = _VERB.match(line, _past_blanks(line, 0))
+    if found is None:
+        raise Undecodable("a line begins with a command, see 'help'")
+    return found.group()
+
+
+def _past_blanks(line: str, at: int) -> int:
+    found = _BLANK.match(line, at)
+    return found.end() if found else at
+
+
+def _excerpt(line: str, at: int) -> str:
+    return repr(line[at:at + 20])
+
+
+def _name(line: str, at: int) -> tuple[str, int]:
+    if line[at] == '"':
+        value, end = _json(line, at)
+        return str(value), end
+    found = _NAME.match(line, at)
+    if found is None:
+        raise Undecodable(f"character {at + 1}: a name is expected, for instance uri=\"bmq://domain/queue\", "
+                          f"not {_excerpt(line, at)}")
+    return found.group(), found.end()
+
+
+def _value(line: str, at: int, name: str) -> tuple[Any, int]:
+    start = _past_blanks(line, at)
+    equals = line[start:start + 1] == "="
+    if equals:
+        start = _past_blanks(line, start + 1)
+    first = line[start:start + 1]
+    if first and first in '"[{':
+        return _json(line, start)
+    found = _BARE.match(line, start)
+    if not equals or found is None:
+        raise Undecodable(f"{name!r} has no value: write {name}=...")
+    text = found.group()
+    if text in ("NaN", "Infinity", "-Infinity"):
+        return text, found.end()
+    try:
+        return json.loads(text), found.end()
+    except (ValueError, RecursionError):
+        return text, found.end()
+
+
+def _json(line: str, at: int) -> tuple[Any, int]:
+    try:
+        return _JSON.raw_decode(line, at)
+    except json.JSONDecodeError as error:
+        raise Undecodable(f"character {error.pos + 1}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"character {at + 1}: {error}") from None
+
 
 MAX_UNCONFIRMED_MESSAGES, MAX_UNCONFIRMED_BYTES = 1024, 32 << 20
 _INT32, _INT64 = (1 << 31) - 1, (1 << 63) - 1
@@ -415,3 +511,81 @@ def select(guid: str, known: list[bytes]) -> list[bytes]:
     if wanted not in known:
         raise CommandError(f"'{guid.upper()}' NOT found")
     return [wanted]
+
+
+_PROPERTIES, _AREA, _PAYLOAD = "Message Properties:", "Message Properties hexdump:", "Message Payload:"
+_DATA = "Application Data:"
+_GROUP = re.compile(r"(?:[0-9A-Fa-f]{2}){1,4}")
+
+
+def parse_dump(text: str) -> tuple[bytes, Properties]:
+    """Payload and properties; CommandError for anything else."""
+    lines = text.splitlines()
+    first = lines[0] if lines else ""
+    if first == _DATA:
+        return _hex(lines, 1), {}
+    if first != _PROPERTIES:
+        raise CommandError(f"no dump of a message: it begins with '{_PROPERTIES}' or '{_DATA}'")
+    area_at, payload_at = _find(lines, _AREA), _find(lines, _PAYLOAD)
+    area = _hex(lines, area_at + 1)
+    try:
+        return _hex(lines, payload_at + 1), properties.decode(area, False) if area else {}
+    except PeerError as error:
+        raise CommandError(f"the properties in the dump cannot be read: {error}") from None
+
+
+def _find(lines: list[str], title: str) -> int:
+    try:
+        return lines.index(title)
+    except ValueError:
+        raise CommandError(f"no dump of a message: '{title}' is missing") from None
+
+
+def _hex(lines: list[str], start: int) -> bytes:
+    """The bytes of a hexdump: after one blank line, up to the next. `offset: digits digits ... |text|`"""
+    found = bytearray()
+    if start < len(lines) and not lines[start].strip():
+        start += 1
+    for number, line in enumerate(lines[start:], start + 1):
+        if not line.strip():
+            break
+        if line.startswith("(") and line.endswith(" more bytes)"):
+            raise CommandError(f"line {number}: the broker left out part of the payload")
+        offset, _, rest = line.partition(":")
+        groups = rest.partition("|")[0].split()
+        if not offset.strip().isdecimal() or not groups or not all(_GROUP.fullmatch(each) for each in groups):
+            raise CommandError(f"line {number}: no line of a hexdump")
+        found += bytes.fromhex("".join(groups))
+    return bytes(found)
+
+
+HELP = """Commands, with what may be left out in parentheses:
+
+  start (async=true)
+  stop (async=true)
+  open uri="" flags="read,write,ack" (async=true) (maxUnconfirmedMessages=1024) (maxUnconfirmedBytes=33554432)
+       (consumerPriority=0) (subscriptions=[{"expression": "x > 0", "correlationId": 1, "maxUnconfirmedMessages": 1,
+       "maxUnconfirmedBytes": 1, "consumerPriority": 0}])
+  configure uri="" and what open takes, but flags
+  close uri="" (async=true)
+  post uri="" payload=["", ""] (compressionAlgorithmType="ZLIB")
+       (messageProperties=[{"name": "", "value": "", "type": "E_STRING"}]); types: E_STRING, E_INT (32 bits), E_BOOL,
+       E_CHAR, E_SHORT, E_INT32, E_INT64, E_BINARY
+  batch-post uri="" (payload=["", ""] or msgSize=1024) (eventSize=1) (eventsCount=0) (postInterval=1000) (postRate=1)
+       (autoIncremented="name"): postRate events every postInterval ms, eventSize messages each; eventsCount 0: until
+       Ctrl-C
+  load-post uri="" file="": the message of a broker's dump file
+  list (uri=""): messages that are not confirmed
+  confirm uri="" guid="": "*" all, "+3" the three oldest, "-3" the three latest, or a GUID
+  wait (uri="") (messages=1) (timeout=10): until so many messages are listed
+  help
+  bye, also quit, exit, q; or Ctrl-D
+
+Only posts to queues opened with the flag ack are acknowledged. A line that begins with # is a comment.
+
+  start
+  open uri="bmq://bmq.test.persistent.priority/qqq" flags="read,write,ack"
+  post uri="bmq://bmq.test.persistent.priority/qqq" payload=["hello"]
+  list
+  confirm uri="bmq://bmq.test.persistent.priority/qqq" guid="*"
+"""

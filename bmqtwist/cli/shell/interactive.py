@@ -14,12 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bmqtwist.cli.shell import commands
-from bmqtwist.cli.shell.commands import Flags, parse_flags, select
-from bmqtwist.cli.shell.connection import session_options, tls_context
+from bmqtwist.cli.shell.commands import HELP, CommandError, Flags, Undecodable, parse_dump, parse_flags, select
 from bmqtwist.cli.shell.console import FileLog
-from bmqtwist.cli.shell.dumpfile import parse_dump
-from bmqtwist.cli.shell.grammar import CommandError, Undecodable
-from bmqtwist.cli.shell.helptext import HELP
 from bmqtwist.cli.shell.posting import Plan, Poster, next_number
 from bmqtwist.cli.shell.printing import (
     ack_text,
@@ -33,7 +29,7 @@ from bmqtwist.cli.shell.printing import (
     session_event_text,
     status_text,
 )
-from bmqtwist.cli.shell.settings import Settings, queue_options
+from bmqtwist.cli.shell.settings import Settings, queue_options, session_options, tls_context
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.sdk import aio
 from bmqtwist.sdk.message import Message
@@ -63,24 +59,127 @@ class _Entry:
         return self.queue
 
 
+class _Outcomes:
+    """Says how what was asked for ended, and counts what went wrong."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self.failures = 0
+
+    def error(self, text: str) -> None:
+        """Something went wrong."""
+        self.failures += 1
+        self._log.error("%s", text, stacklevel=2)
+
+    def ended(self, text: str, result: Result | str) -> None:
+        """How something that was asked for ended."""
+        if result is not Result.SUCCESS:
+            self.failures += 1
+        self._log.log(logging.INFO if result is Result.SUCCESS else logging.ERROR, "<-- session.%s", text, stacklevel=2)
+
+
+class _Arrivals:
+    """What came for the queues: it is told in the next turn of the loop, and messages are kept with their queues. `news` is
+    set when there are messages."""
+
+    def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog, outcomes: _Outcomes,
+                 entries: dict[str, _Entry]) -> None:
+        self._settings, self._log, self._file_log = settings, log, file_log
+        self._outcomes, self._entries = outcomes, entries
+        self._messages: list[Message] = []
+        self._acks: list[Ack] = []
+        self._reporting = False
+        self.news = asyncio.Event()
+
+    def on_ack(self, ack: Ack) -> None:
+        """From the session: an acknowledgement."""
+        self._acks.append(ack)
+        self._report_soon()
+
+    def on_message(self, message: Message) -> None:
+        """From the session: a message."""
+        self._messages.append(message)
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self.report)
+
+    def report(self) -> None:
+        """Say what came since the last time, and keep the messages."""
+        self._reporting = False
+        acks, self._acks = self._acks, []
+        if acks:
+            self._report_acks(acks)
+        messages, self._messages = self._messages, []
+        if messages:
+            self._report_messages(messages)
+            self.news.set()
+
+    def _report_acks(self, acked: list[Ack]) -> None:
+        self._log.info("==> EVENT received: %s", message_event_text("ACK", (ack.uri for ack in acked)))
+        for index, ack in enumerate(acked):
+            entry = self._entries.get(ack.uri)
+            number = entry.number if entry else 0
+            self._file_log.ack(ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1])
+            if not ack.ok:
+                self._outcomes.error(f"ACK #{index}: {ack_text(ack, number)}")
+            elif self._settings.dump_msg:
+                self._log.info("ACK #%d: %s", index, ack_text(ack, number))
+
+    def _report_messages(self, arrived: list[Message]) -> None:
+        self._log.info("==> EVENT received: %s", message_event_text("PUSH", (message.uri for message in arrived)))
+        for index, message in enumerate(arrived):
+            entry = self._entries.get(message.uri)
+            if entry is None:
+                continue  # closed meanwhile: it will come again
+            if self._file_log.enabled:
+                self._file_log.push(message, _payload(message))
+            if self._settings.dump_msg:
+                self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
+            if self._settings.confirm_msg:
+                self._confirm_one(message)
+            else:
+                self._keep(entry, message)
+
+    def _keep(self, entry: _Entry, message: Message) -> None:
+        entry.messages[message.guid] = message
+        if len(entry.messages) > LISTED_MAX:
+            del entry.messages[next(iter(entry.messages))]
+            if not entry.overflowed:
+                entry.overflowed = True
+                self._log.warning("more than %d messages of %s: the oldest are not listed any more", LISTED_MAX, entry.uri)
+
+    def _confirm_one(self, message: Message) -> None:
+        try:
+            message.confirm()
+        except SdkError as error:
+            self._outcomes.error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
+        else:
+            self._file_log.confirm(message)
+
+
 class Shell:
     """A session, or none, and its queues."""
 
     def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog) -> None:
         self._settings, self._log, self._file_log = settings, log, file_log
-        self.failures = 0
         self._session: aio.Session | None = None
         self._entries: dict[str, _Entry] = {}
-        self._arrived: list[Message] = []
-        self._acked: list[Ack] = []
-        self._reporting = False
-        self._news = asyncio.Event()
+        self._outcomes = _Outcomes(log)
+        self._arrivals = _Arrivals(settings, log, file_log, self._outcomes, self._entries)
         self._tasks: set[asyncio.Task[None]] = set()
         self._actions: dict[type, Callable[[Any], Awaitable[None]]] = {
             commands.Start: self._start, commands.Stop: self._stop, commands.Open: self._open,
             commands.Configure: self._configure, commands.Close: self._close, commands.Post: self._post,
             commands.BatchPost: self._batch_post, commands.LoadPost: self._load_post, commands.List: self._list,
             commands.Confirm: self._confirm, commands.Wait: self._wait, commands.Help: self._help}
+
+    @property
+    def failures(self) -> int:
+        """Commands that went wrong so far."""
+        return self._outcomes.failures
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
@@ -97,13 +196,13 @@ class Shell:
             if command is not None:
                 await self._actions[type(command)](command)
         except Undecodable as error:
-            self._error(f"Unable to decode: {line.strip()[:300]}\n{error}")
+            self._outcomes.error(f"Unable to decode: {line.strip()[:300]}\n{error}")
         except BmqError as error:
-            self._error(str(error))
+            self._outcomes.error(str(error))
         except OSError as error:
-            self._error(f"{error.filename or 'file'}: {error.strerror or error}")
+            self._outcomes.error(f"{error.filename or 'file'}: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - whatever it is, the commands that follow can still be carried out
-            self._error(f"{type(error).__name__}: {error}")
+            self._outcomes.error(f"{type(error).__name__}: {error}")
         return True
 
     async def finish(self) -> None:
@@ -114,23 +213,13 @@ class Shell:
             task.cancel()
         self._log.info("Goodbye.")
 
-    def _error(self, text: str) -> None:
-        self.failures += 1
-        self._log.error("%s", text, stacklevel=2)
-
-    def _ended(self, text: str, result: Result | str) -> None:
-        """How something that was asked for ended."""
-        if result is not Result.SUCCESS:
-            self.failures += 1
-        self._log.log(logging.INFO if result is Result.SUCCESS else logging.ERROR, "<-- session.%s", text, stacklevel=2)
-
     def _later(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it beside the commands that follow."""
         async def guarded() -> None:
             try:
                 await work()
             except BmqError as error:
-                self._error(str(error))
+                self._outcomes.error(str(error))
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -140,21 +229,21 @@ class Shell:
     async def _start(self, command: commands.Start) -> None:
         self._log.info("--> Starting session: %s", command_text(command))
         if self._session is not None:
-            self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
+            self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
             return
         self._session = session = aio.Session(
             options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
             on_event=self._on_event)
         if command.async_:
             self._later(lambda: self._connect(session))
-            self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
+            self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
             return
         result = Result.SUCCESS
         try:
             await self._connect(session)
         except SdkError as error:
             result = error.result
-        self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
+        self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
 
     async def _connect(self, session: aio.Session) -> None:
         connected = False
@@ -171,17 +260,17 @@ class Shell:
             self._later(self._end_session)
         else:
             await self._end_session()
-        self._ended("stop()", Result.SUCCESS)
+        self._outcomes.ended("stop()", Result.SUCCESS)
 
     async def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.stop()
-            self._report()
+            self._arrivals.report()
         self._entries.clear()
 
     def _on_event(self, event: SessionEvent) -> None:
-        self._report()
+        self._arrivals.report()
         self._log.info("==> EVENT received: %s", session_event_text(event))
         self._file_log.event(event)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
@@ -215,7 +304,8 @@ class Shell:
             status = status_text(entry.uri, entry.number, kind, result, message)
             if asynchronous:
                 self._log.info("==> %s_QUEUE_RESULT received: %s", kind.upper(), status)
-            self._ended(f"{what}{'Async' if asynchronous else 'Sync'}() => {outcome(result, kind)[0]} ({status})", result)
+            form = "Async" if asynchronous else "Sync"
+            self._outcomes.ended(f"{what}{form}() => {outcome(result, kind)[0]} ({status})", result)
 
         if asynchronous:
             self._later(work)
@@ -239,13 +329,13 @@ class Shell:
         if refusal or session is None:
             status = status_text(uri, entry.number, "open", refusal)
             form = "Async" if command.async_ else "Sync"
-            self._ended(f"openQueue{form}() => {outcome(refusal, 'open')[0]} ({status})", refusal)
+            self._outcomes.ended(f"openQueue{form}() => {outcome(refusal, 'open')[0]} ({status})", refusal)
             return
         self._entries[uri] = entry
 
         def ask() -> Awaitable[Any]:
             return _awaited(session.open(uri, read=flags.read, write=flags.write, options=options,
-                                         on_message=self._on_message))
+                                         on_message=self._arrivals.on_message))
 
         def then(queue: aio.Queue) -> None:
             entry.queue = queue
@@ -311,7 +401,7 @@ class Shell:
         except SdkError as error:
             result = error.result
         session.turn(flush=True)
-        self._ended(f"post() => {outcome_text(result)}", result)
+        self._outcomes.ended(f"post() => {outcome_text(result)}", result)
 
     async def _post_one(self, entry: _Entry, payload: bytes, values: dict[str, Any], types: dict[str, PropertyType],
                         compress: bool) -> None:
@@ -321,7 +411,7 @@ class Shell:
         while True:
             try:
                 guid = queue.post_nowait(payload, values, types, ack=entry.flags.ack, compress=compress,
-                                         on_ack=self._on_ack if entry.flags.ack else None, correlation=number)
+                                         on_ack=self._arrivals.on_ack if entry.flags.ack else None, correlation=number)
                 break
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT or loop.time() >= end:
@@ -336,79 +426,12 @@ class Shell:
                     auto_incremented=command.auto_incremented)
         if not entry.flags.write:
             raise CommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
-        poster = Poster(plan, entry.opened, self._on_ack if entry.flags.ack else None, self._file_log)
+        poster = Poster(plan, entry.opened, self._arrivals.on_ack if entry.flags.ack else None, self._file_log)
         session = entry.opened.session
         await poster.run(lambda: session.core.online, lambda: True)
         self._log.info("All messages have been posted")
 
-    def _on_ack(self, ack: Ack) -> None:
-        self._acked.append(ack)
-        self._report_soon()
-
     # -- consuming ----------------------------------------------------------------------------------------------------
-
-    def _on_message(self, message: Message) -> None:
-        self._arrived.append(message)
-        self._report_soon()
-
-    def _report_soon(self) -> None:
-        if not self._reporting:
-            self._reporting = True
-            asyncio.get_running_loop().call_soon(self._report)
-
-    def _report(self) -> None:
-        """Say what came since the last time, and keep the messages."""
-        self._reporting = False
-        acked, self._acked = self._acked, []
-        if acked:
-            self._report_acks(acked)
-        arrived, self._arrived = self._arrived, []
-        if arrived:
-            self._report_messages(arrived)
-            self._news.set()
-
-    def _report_acks(self, acked: list[Ack]) -> None:
-        self._log.info("==> EVENT received: %s", message_event_text("ACK", (ack.uri for ack in acked)))
-        for index, ack in enumerate(acked):
-            entry = self._entries.get(ack.uri)
-            number = entry.number if entry else 0
-            self._file_log.ack(ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1])
-            if not ack.ok:
-                self._error(f"ACK #{index}: {ack_text(ack, number)}")
-            elif self._settings.dump_msg:
-                self._log.info("ACK #%d: %s", index, ack_text(ack, number))
-
-    def _report_messages(self, arrived: list[Message]) -> None:
-        self._log.info("==> EVENT received: %s", message_event_text("PUSH", (message.uri for message in arrived)))
-        for index, message in enumerate(arrived):
-            entry = self._entries.get(message.uri)
-            if entry is None:
-                continue  # closed meanwhile: it will come again
-            if self._file_log.enabled:
-                self._file_log.push(message, _payload(message))
-            if self._settings.dump_msg:
-                self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
-            if self._settings.confirm_msg:
-                self._confirm_one(message)
-            else:
-                self._keep(entry, message)
-
-    def _keep(self, entry: _Entry, message: Message) -> None:
-        entry.messages[message.guid] = message
-        if len(entry.messages) > LISTED_MAX:
-            del entry.messages[next(iter(entry.messages))]
-            if not entry.overflowed:
-                entry.overflowed = True
-                self._log.warning("more than %d messages of %s: the oldest are not listed any more", LISTED_MAX, entry.uri)
-
-    def _confirm_one(self, message: Message) -> Result:
-        try:
-            message.confirm()
-        except SdkError as error:
-            self._error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
-            return error.result
-        self._file_log.confirm(message)
-        return Result.SUCCESS
 
     async def _list(self, command: commands.List) -> None:
         entries = [self._entry(command.uri)] if command.uri is not None else list(self._entries.values())
@@ -430,15 +453,15 @@ class Shell:
             else:
                 self._file_log.confirm(message)
                 del entry.messages[guid]
-            self._ended(f"confirmMessage() => {outcome_text(result)}", result)
+            self._outcomes.ended(f"confirmMessage() => {outcome_text(result)}", result)
 
     async def _wait(self, command: commands.Wait) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + command.timeout
         while (count := self._unconfirmed(command.uri)) < command.messages:
-            self._news.clear()
+            self._arrivals.news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), end - loop.time())
+                await asyncio.wait_for(self._arrivals.news.wait(), end - loop.time())
             except TimeoutError:
                 raise CommandError(f"{count} of {command.messages} messages within {command.timeout:g} s") from None
         self._log.info("%d messages are there", count)

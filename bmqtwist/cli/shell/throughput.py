@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bmqtwist.cli.shell.latency import pretty_time
+from bmqtwist.cli.latencies import pretty_time
 from bmqtwist.textformat import grouped, pretty_bytes
 
 _COLUMNS = (" Msg/s         |", " Delta         |", " Bytes/s       ||", " Evt/s         |", " Delta         |",

@@ -16,6 +16,7 @@ from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck
 from bmqtwist.sdk._adapters.identity import queue_options
 from bmqtwist.sdk._core import queue as core_queue
 from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Group
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueMembers, QueueOptions
@@ -38,10 +39,11 @@ class BaseQueue(Generic[ValueT]):
     """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
 
     core: core_queue.Queue  # what the session core knows of it
+    session: Any
 
     def __init__(self, session: BaseSession, uri: str, codec: Codec[ValueT] | None,
                  on_message: Callable[[Message[ValueT]], object] | None) -> None:
-        self._session = session
+        self._session = self.session = session
         self.uri: str = uri
         self.codec: Codec[ValueT] | None = codec
         self.on_message: Callable[[Message[ValueT]], object] | None = on_message
@@ -84,12 +86,12 @@ class BaseQueue(Generic[ValueT]):
         hint = ": encode it, or open the queue with a codec" if self.codec is None else ""
         raise TypeError(f"{whose}, not {type(payload).__name__}{hint}")
 
-    def _put(self, data: bytes, properties: Properties | None, types: Types | None, more: dict[str, Any]) -> bytes:
+    def _put(self, data: bytes, properties: Properties | None, types: Types | None, post: Post) -> bytes:
         session = self._session
-        return session.core.post(self.core, data, session.clock(), properties, types, **more)
+        return session.core.post(self.core, data, session.clock(), properties, types, post)
 
     async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
-                     more: dict[str, Any], latest: float = math.inf) -> bytes:
+                     post: Post, latest: float = math.inf) -> bytes:
         """A post did not find room: try again when there is some, within the time that the options give."""
         if error.result is not Result.BW_LIMIT:
             raise error
@@ -98,7 +100,7 @@ class BaseQueue(Generic[ValueT]):
         while True:
             await session._room(end, len(data))
             try:
-                return self._put(data, properties, types, more)
+                return self._put(data, properties, types, post)
             except SdkError as again:
                 if again.result is not Result.BW_LIMIT or session.clock() >= end:
                     raise
@@ -107,32 +109,31 @@ class BaseQueue(Generic[ValueT]):
                     compress: bool | None) -> Ack:
         data = self._encoded(payload)
         promise = self._session.promise()
-        more = {"token": promise, "correlation": correlation, "compress": compress}
+        post = Post(True, promise, correlation, None, compress)
         try:
-            self._put(data, properties, types, more)
+            self._put(data, properties, types, post)
         except SdkError as error:
-            await self._place(error, data, properties, types, more)
+            await self._place(error, data, properties, types, post)
         return accepted(await promise)
 
-    def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> dict[str, Any]:
+    def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
         """What goes with a post that nobody waits for."""
         if on_ack is not None and not ack:
             raise LocalError("on_ack is never called with ack=False: leave one of them out")
-        return {"ack": ack, "group": self._group, "token": on_ack, "correlation": correlation, "compress": compress}
+        return Post(ack, on_ack, correlation, self._group, compress)
 
     async def _post_many(self, payloads: Iterable[Any], return_exceptions: bool) -> list[Any]:
         session = self._session
-        group = Group(keep_acks=True)
-        more: dict[str, Any] = {"group": group}
+        group = Group(acks={})
         guids: list[bytes] = []
         try:
             for each in payloads:
                 payload, properties = each if isinstance(each, tuple) else (each, None)
-                data = self._encoded(payload)
+                data, post = self._encoded(payload), Post(group=group)
                 try:
-                    guids.append(self._put(data, properties, None, more))
+                    guids.append(self._put(data, properties, None, post))
                 except SdkError as error:
-                    guids.append(await self._place(error, data, properties, None, more))
+                    guids.append(await self._place(error, data, properties, None, post))
                 if not len(guids) % _POSTS_A_TURN:
                     await session.breathe()
             self._seal(group)

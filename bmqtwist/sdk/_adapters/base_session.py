@@ -11,10 +11,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, assert_never
 
 from bmqtwist.sdk._adapters.log import emit
-from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Group, Note, Room, Settled
+from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room, Settled
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
@@ -70,9 +70,6 @@ class BaseSession(ABC):
         self.open_queues: set[OpenedQueue] = set()
         self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
         self._deaf: Callable[[], None] | None = None
-        self._actions: dict[type, Callable[[Any], None]] = {
-            Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
-            SessionEvent: self._on_session_event, Room: self._on_room, Close: self._on_close, Note: emit}
 
     def counters(self) -> Counters:
         """What this session has done so far, and how things stand."""
@@ -105,13 +102,40 @@ class BaseSession(ABC):
         """Let what waits go out and come in."""
 
     @abstractmethod
+    def _on_connect(self, effect: Connect) -> None:
+        """Open a channel."""
+
+    @abstractmethod
     def turn(self, flush: bool = False) -> None:
         """Do what the core wants. `flush`: batches that could still wait leave, too."""
 
     # -- effects ----------------------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Message[Any]) -> None:
-        message.queue.owner.deliver(message)
+    def _perform(self, effect: Effect) -> None:
+        """Do what the core asks for; the most frequent first."""
+        match effect:
+            case Message():
+                effect.queue.owner.deliver(effect)
+            case Ack():
+                self._on_ack(effect)
+            case Completed():
+                if effect.token is not None:
+                    self.fire(effect.token, effect)
+            case Settled():
+                if callable(effect.group.token):
+                    effect.group.token()
+            case SessionEvent():
+                self._on_session_event(effect)
+            case Room():
+                self.fire_all(self._rooms)
+            case Connect():
+                self._on_connect(effect)
+            case Close():
+                self._on_close(effect)
+            case Note():
+                emit(effect)
+            case _:
+                assert_never(effect)
 
     def _on_ack(self, ack: Ack) -> None:
         token = ack.token
@@ -120,22 +144,11 @@ class BaseSession(ABC):
         elif (token is None or not self.fire(token, ack)) and not ack.ok and self._on_nack is not None:
             self.call(self._on_nack, ack)
 
-    def _on_completed(self, completed: Completed) -> None:
-        if completed.token is not None:
-            self.fire(completed.token, completed)
-
-    def _on_settled(self, settled: Settled) -> None:
-        if callable(settled.group.token):
-            settled.group.token()
-
     def _on_session_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS and event.queue:
             event.queue.owner.end(SdkError(event.result, event.message))
         if self._on_event is not None:
             self.call(self._on_event, event)
-
-    def _on_room(self, _: Room) -> None:
-        self.fire_all(self._rooms)
 
     def _on_close(self, effect: Close) -> None:
         if self.core.state is State.STOPPED:
@@ -230,9 +243,8 @@ class BaseSession(ABC):
             raise SdkError(Result.NOT_CONNECTED, "the session is not started: use it with `async with`, or call `start`")
 
         def make(token: object, now: float) -> None:
-            queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options, owner=queue,
-                                   timeout_s=timeout_s)
-            queue.core.codec = queue.codec
+            queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options, timeout_s=timeout_s)
+            queue.core.owner, queue.core.codec = queue, queue.codec
             self.open_queues.add(queue)
         try:
             await self._request(make)

@@ -61,7 +61,6 @@ class LoopSession(BaseSession):
         self._dialling: Timer | None = None
         self._timer: Timer | None = None
         self._timer_due = 0.0
-        self._actions[Connect] = self._on_connect
         self.core = make_core(options, clock(), self._wake)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
 
@@ -108,12 +107,12 @@ class LoopSession(BaseSession):
         self._flush |= flush
         if self._performing:  # called back by an effect: the turn under way goes on with what was added
             return
-        core, actions = self.core, self._actions
+        core, perform = self.core, self._perform
         self._performing = True
         try:
             while effects := core.take_effects():
                 for effect in effects:
-                    actions[type(effect)](effect)
+                    perform(effect)
         finally:
             self._performing = False
         chunks = core.take_output(self._flush)

@@ -12,15 +12,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from bmqtwist.sdk._adapters.identity import make_core
 from bmqtwist.sdk._adapters.log import LOG, emit
-from bmqtwist.sdk._core.effects import Close, Connect, Note
+from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
 from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.results import Ack, SessionEvent
 
-Dispatch = Callable[[object], None]
+Dispatch = Callable[[object], None]  # given an Effect
 
 
 class Transport(ABC):
@@ -75,15 +77,18 @@ class Transport(ABC):
         try:
             while effects := self.core.take_effects():
                 for effect in effects:
-                    if isinstance(effect, Connect):
-                        self.dial(effect)
-                    elif isinstance(effect, Close):
-                        self.hang_up()
-                        self.dispatch(effect)
-                    elif isinstance(effect, Note):
-                        emit(effect, self.logger)
-                    else:
-                        self.dispatch(effect)
+                    match effect:
+                        case Message() | Ack() | Completed() | Settled() | SessionEvent() | Room():
+                            self.dispatch(effect)
+                        case Connect():
+                            self.dial(effect)
+                        case Close():
+                            self.hang_up()
+                            self.dispatch(effect)
+                        case Note():
+                            emit(effect, self.logger)
+                        case _:
+                            assert_never(effect)
         finally:
             self._performing = False
         chunks = self.core.take_output(flush)

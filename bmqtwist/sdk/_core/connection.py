@@ -1,4 +1,4 @@
-"""The connection of a session: it is tried for, comes up, is lost, comes back, and ends for good."""
+"""The connection of a session: tried for, brought up, watched with heartbeats, lost, brought back, and ended for good."""
 
 from __future__ import annotations
 
@@ -7,33 +7,107 @@ from logging import INFO, WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
-from bmqtwist.sdk._core.backoff import Backoff
-from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.effects import Close, Completed, Connect
-from bmqtwist.sdk._core.heartbeats import Heartbeats
-from bmqtwist.sdk._core.live_counters import LiveCounters
-from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queues import Queues
 from bmqtwist.sdk._core.requests import Requests
-from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import Input, State
-from bmqtwist.sdk._core.unacked import UnackedPosts
-from bmqtwist.sdk.options import Address, SessionOptions
+from bmqtwist.sdk.options import Address
 from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import schema
+from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.frames import FrameBuffer
+
+
+class Backoff:
+    """Rotates over the addresses: no pause within a round, a growing one (with chance in it) between rounds.
+
+    `random` gives numbers in [0, 1). The first pause after a loss is at most `first_s`; each round doubles it up to
+    `max_s`; half of a pause is chance, so that many clients of one broker do not come back in step.
+    """
+
+    __slots__ = ("_addresses", "_first_s", "_max_s", "_next", "_pause_s", "_random", "_tried")
+
+    def __init__(self, addresses: tuple[Address, ...], first_s: float, max_s: float,
+                 random: Callable[[], float]) -> None:
+        self._addresses, self._first_s, self._max_s, self._random = addresses, first_s, max_s, random
+        self._next = self._tried = 0
+        self._pause_s = first_s
+
+    def address(self) -> Address:
+        """The address of the next attempt."""
+        found = self._addresses[self._next]
+        self._next = (self._next + 1) % len(self._addresses)
+        self._tried += 1
+        return found
+
+    @property
+    def rounds(self) -> int:
+        """How often has every address been tried since the last success?"""
+        return self._tried // len(self._addresses)
+
+    @property
+    def left(self) -> int:
+        """Addresses that this round has not finished with: the last one given, and those after it."""
+        return len(self._addresses) - (self._tried - 1) % len(self._addresses)
+
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt."""
+        if self._tried and self._tried % len(self._addresses):
+            return 0.0
+        pause = self._pause_s
+        self._pause_s = min(self._pause_s * 2, self._max_s)
+        return pause * (0.5 + self._random() / 2)
+
+    def succeeded(self) -> None:
+        """A session came up: start over."""
+        self._tried, self._pause_s = 0, self._first_s
+
+
+class Heartbeats:
+    """Watches one connection after the other. `received`: has anything come since the last look?"""
+
+    def __init__(self, shared: Shared) -> None:
+        self._state, self._outbox, self._deadlines = shared.state, shared.outbox, shared.deadlines
+        self.received = False
+        self._silent = 0  # intervals without a byte
+        self._interval_s = 0.0
+        self._missed_max = 0
+
+    def begin(self, interval_s: float, missed_max: int) -> None:
+        """A session is up; what the broker wants is in its response. 0 = no heartbeats."""
+        self._silent, self.received = 0, True
+        self._interval_s, self._missed_max = interval_s, missed_max
+        if missed_max > 0 and interval_s > 0:
+            self._deadlines.after(Input.HEARTBEAT_DUE, interval_s)
+
+    def on_request(self, *_: object) -> None:
+        """From the broker: are you there?"""
+        self._outbox.write(HEARTBEAT_RSP)
+
+    def due(self) -> None:
+        """An interval is over."""
+        if self.received:
+            self.received, self._silent = False, 0
+        else:
+            self._silent += 1
+            if self._silent > self._missed_max:
+                self._state.feed(Input.LOST, f"nothing heard for {self._silent} heartbeats")
+                return
+            self._outbox.write(HEARTBEAT_REQ)
+        self._deadlines.after(Input.HEARTBEAT_DUE, self._interval_s)
 
 
 class Connection:
     """`attempt` numbers the attempts to connect: what is reported of an earlier one is void. `address`: of the last one."""
 
-    def __init__(self, options: SessionOptions, state: SessionState, posts: Posts, unacked: UnackedPosts, queues: Queues,
-                 requests: Requests, heartbeats: Heartbeats, outbox: Outbox, deadlines: Deadlines,
-                 counters: LiveCounters, random: Callable[[], float]) -> None:
-        self._options, self._state, self._posts, self._unacked = options, state, posts, unacked
-        self._queues, self._requests, self._heartbeats = queues, requests, heartbeats
-        self._outbox, self._deadlines, self._counters = outbox, deadlines, counters
+    def __init__(self, shared: Shared, posts: Posts, queues: Queues, requests: Requests, heartbeats: Heartbeats,
+                 random: Callable[[], float]) -> None:
+        self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
+        self._deadlines, self._counters = shared.deadlines, shared.counters
+        self._posts, self._queues, self._requests, self._heartbeats = posts, queues, requests, heartbeats
+        options = shared.options
         self._backoff = Backoff(options.brokers, options.backoff_first_s, options.backoff_max_s, random)
         self.attempt = 0
         self.address: Address = options.brokers[0]
@@ -66,8 +140,8 @@ class Connection:
     def begin(self, token: object) -> None:
         """Connect for the first time."""
         self._start_token = token
-        self._deadlines.after("start", self._options.connect_timeout_s)
-        self._connect()
+        self._deadlines.after(Input.START_DUE, self._options.connect_timeout_s)
+        self.connect()
 
     def refuse_start(self, token: object) -> None:
         """It was started before."""
@@ -89,16 +163,17 @@ class Connection:
         if token is not None:
             self._outbox.add(Completed(token, result, message))
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """Try the next address."""
         self.attempt += 1
         self._counters.attempts += 1
         self._state.enter(State.CONNECTING)
         self.address = self._backoff.address()
         seconds = self._options.attempt_timeout_s
-        end = self._deadlines.due("start")
+        end = self._deadlines.due(Input.START_DUE)
         if end is not None:  # the time for the first connection is that of all addresses together
             seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.left)
-        self._deadlines.after("attempt", seconds)
+        self._deadlines.after(Input.ATTEMPT_DUE, seconds)
         self._outbox.add(Connect(self.attempt, self.address, seconds))
 
     # -- attempts that fail -----------------------------------------------------------------------------------------
@@ -108,17 +183,17 @@ class Connection:
         self._drop_channel()
         self._causes[self.address] = reason or "no reason given"
         rounds_max = self._options.connect_rounds_max
-        if rounds_max and "start" in self._deadlines and self._backoff.rounds >= rounds_max:
+        if rounds_max and Input.START_DUE in self._deadlines and self._backoff.rounds >= rounds_max:
             self._give_up(Result.NOT_CONNECTED, "")
             return
         pause = self._backoff.pause()
         self._outbox.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
                                 f"the next attempt {f'in {pause:.1f} s' if pause else 'at once'}")
         if pause:
-            self._state.enter(State.WAITING)
-            self._deadlines.after("pause", pause)
+            self._state.enter(State.WAITING, reason)
+            self._deadlines.after(Input.PAUSE_DUE, pause)
         else:
-            self._connect()
+            self.connect()
 
     def refused(self, result: Result, message: str) -> None:
         """The broker does not want us: final only if no broker ever did."""
@@ -134,10 +209,6 @@ class Connection:
     def attempt_due(self) -> None:
         """The attempt has taken too long."""
         self.retry("no answer")
-
-    def pause_due(self) -> None:
-        """The pause between two attempts is over."""
-        self._connect()
 
     def on_unexpected(self, *_: object) -> None:
         """From the broker: something that does not belong there."""
@@ -179,16 +250,16 @@ class Connection:
     def reconnect(self, reason: str = "") -> None:
         """The session was up and is not any more: keep everything, come back."""
         sent = self._state.state is State.READY
-        self._state.enter(State.WAITING)
+        self._state.enter(State.WAITING, reason)
         self._drop_channel(sent)
         self._counters.losses += 1
         self._outbox.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
-                                f"queues and {len(self._unacked.kept)} posts are kept")
+                                f"queues and {len(self._posts.unacked.kept)} posts are kept")
         self._outbox.event(EventKind.CONNECTION_LOST, message=reason)
         self._queues.lost()
-        if self._unacked.kept:
+        if self._posts.unacked.kept:
             self._posts.expiry_due()
-        self._deadlines.after("pause", self._backoff.pause())
+        self._deadlines.after(Input.PAUSE_DUE, self._backoff.pause())
 
     def _drop_channel(self, sent: bool = False) -> None:
         """Forget everything that belongs to the channel, and have it closed. `sent`: were posts sent on it?"""
@@ -205,9 +276,9 @@ class Connection:
         """Stop: with `drain` wait for acknowledgements, not longer than the options say."""
         self._stop_tokens.append(token)
         self._queues.stopping()
-        if self._unacked.kept and drain and self._options.drain_s and self._state.state is State.READY:
+        if self._posts.unacked.kept and drain and self._options.drain_s and self._state.state is State.READY:
             self._state.enter(State.DRAINING)
-            self._deadlines.after("drain", self._options.drain_s)
+            self._deadlines.after(Input.DRAIN_DUE, self._options.drain_s)
             self._outbox.wake()
             return
         self.leave()
@@ -219,14 +290,14 @@ class Connection:
 
     def sent(self) -> None:
         """What was to be written is with the channel, or posts were answered: a stop may have waited for that."""
-        if self._state.state is State.DRAINING and not self._unacked.kept:
+        if not self._posts.unacked.kept:
             self.leave()
 
     def leave(self) -> None:
         """Say farewell; also when acknowledgements did not come in time."""
         self._requests.send("disconnect", schema.Disconnect(), lambda _: self.finish())
         self._state.enter(State.LEAVING)
-        self._deadlines.after("leave", self._options.disconnect_timeout_s)
+        self._deadlines.after(Input.LEAVE_DUE, self._options.disconnect_timeout_s)
 
     def stop_again(self, token: object, drain: bool) -> None:
         """It is stopping, or stopped."""
@@ -244,7 +315,7 @@ class Connection:
     def finish(self, reason: str = "") -> None:
         """The session is over: nothing is left waiting, nothing reconnects."""
         self._drop_channel()
-        self._state.enter(State.STOPPED)
+        self._state.enter(State.STOPPED, reason)
         self._queues.stopped()
         if self._start_token is not None:
             self._outbox.add(Completed(self._start_token, Result.CANCELED, "the session was stopped"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
-from bmqtwist.sdk._core.live_counters import LiveCounters
-from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.queue import Queue, Routes
-from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import QueueState
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import SessionOptions, Subscription
+from bmqtwist.sdk.options import Subscription
 from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import options
 from bmqtwist.wire.fast import (
@@ -29,8 +27,9 @@ _OPEN, _DECONFIGURING = QueueState.OPEN, QueueState.DECONFIGURING  # an enumerat
 class Deliveries:
     """Hands messages out as effects. `routes`: whom a delivery is for; `untaken`: how many the application has not had."""
 
-    def __init__(self, session_options: SessionOptions, state: SessionState, outbox: Outbox, counters: LiveCounters) -> None:
-        self._options, self._state, self._outbox, self._counters = session_options, state, outbox, counters
+    def __init__(self, shared: Shared) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._counters = shared.outbox, shared.counters
         self.routes: Routes = {}
         self.untaken = 0
         self._slow = False  # has the application been told that it is?
@@ -123,6 +122,9 @@ class Deliveries:
     def confirm(self, message: Message) -> None:
         """Confirm a message; SdkError NOT_CONNECTED if that cannot be said now: the message comes again then."""
         self._state.confirm(message)
+
+    def give_back(self, message: Message) -> None:
+        """A message will not be confirmed: the broker finds out when the queue is closed."""
 
     def send_confirm(self, message: Message) -> None:
         """There is a connection."""

@@ -15,10 +15,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address
-from bmqtwist.sdk.results import Ack, Result
+from bmqtwist.sdk.results import Ack, Result, SessionEvent
 
 FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group keeps; all are counted
 
@@ -61,6 +63,7 @@ class Note:
     text: str
 
 
+@dataclass(eq=False, slots=True)
 class Group:
     """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
 
@@ -68,19 +71,14 @@ class Group:
     their own hears of. Nothing is reported before `seal`. `reported`: somebody has been told of all failures.
     """
 
-    __slots__ = ("acks", "failed", "failures", "outstanding", "reported", "sealed", "token", "untold")
-
-    failures: int
-    untold: int
-
-    def __init__(self, token: object = None, keep_acks: bool = False) -> None:
-        self.token: object = token
-        self.outstanding: int = 0
-        self.sealed: bool = False
-        self.failures = self.untold = 0
-        self.reported: bool = False
-        self.failed: list[Ack] = []
-        self.acks: dict[bytes, Ack] | None = {} if keep_acks else None
+    token: object = None
+    acks: dict[bytes, Ack] | None = None  # all of them, if they are wanted
+    outstanding: int = 0
+    sealed: bool = False
+    failures: int = 0
+    untold: int = 0
+    reported: bool = False
+    failed: list[Ack] = field(default_factory=list)
 
     def settle(self, ack: Ack) -> None:
         """Take note of an acknowledgement that has something to say."""
@@ -98,3 +96,6 @@ class Settled:
     """A sealed group has no outstanding posts left."""
 
     group: Group
+
+
+Effect = Connect | Close | Completed | Settled | Room | Note | Message[Any] | Ack | SessionEvent

@@ -7,11 +7,9 @@ from typing import Any
 
 from bmqtwist.errors import Category, PeerError
 from bmqtwist.sdk._core.connection import Connection
-from bmqtwist.sdk._core.deadlines import Deadlines
-from bmqtwist.sdk._core.outbox import Outbox
-from bmqtwist.sdk._core.session_state import SessionState
-from bmqtwist.sdk._core.states import State
-from bmqtwist.sdk.options import Credential, SessionOptions
+from bmqtwist.sdk._core.session_state import Shared
+from bmqtwist.sdk._core.states import Input, State
+from bmqtwist.sdk.options import Credential
 from bmqtwist.sdk.results import EventKind, Result, result_of
 from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import AuthenticationMessage, NegotiationMessage, encoding_of
@@ -22,10 +20,10 @@ _RENEWAL_S = 5.0  # a credential is shown again that long before it ends, or at 
 class Negotiation:
     """Speaks first on each connection; tells `connection` how that ended. `identity`: who we are."""
 
-    def __init__(self, options: SessionOptions, identity: schema.ClientIdentity, state: SessionState,
-                 connection: Connection, outbox: Outbox, deadlines: Deadlines) -> None:
-        self._options, self._identity, self._state, self._connection = options, identity, state, connection
-        self._outbox, self._deadlines = outbox, deadlines
+    def __init__(self, shared: Shared, identity: schema.ClientIdentity, connection: Connection) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._deadlines = shared.outbox, shared.deadlines
+        self._identity, self._connection = identity, connection
 
     def introduce(self) -> None:
         """The channel is up."""
@@ -97,7 +95,7 @@ class Negotiation:
     def _renew_later(self, lifetime_ms: int | None) -> None:
         if lifetime_ms is not None:
             life = lifetime_ms / 1000
-            self._deadlines.after("reauthenticate", max(min(0.9 * life, life - _RENEWAL_S), 0.0))
+            self._deadlines.after(Input.REAUTHENTICATE_DUE, max(min(0.9 * life, life - _RENEWAL_S), 0.0))
 
     def reauthenticate_due(self) -> None:
         """The credential ends soon."""

@@ -11,10 +11,11 @@ from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk._core.deadlines import Deadlines
-from bmqtwist.sdk._core.effects import Note
-from bmqtwist.sdk._core.live_counters import LiveCounters
+from bmqtwist.sdk._core.effects import Effect, Note
 from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.states import Input
 from bmqtwist.sdk._core.unacked import UnackedPosts
+from bmqtwist.sdk.counters import LiveCounters
 from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.sdk.results import EventKind, Result, SessionEvent
 from bmqtwist.wire import control
@@ -35,7 +36,7 @@ class Outbox:
         self._wake = wake
         self.woken: bool = False
         self._chunks: list[bytes] = []
-        self.effects: list[object] = []
+        self.effects: list[Effect] = []
         self.confirms: list[bytes] = []
 
     def wake(self) -> None:
@@ -46,7 +47,7 @@ class Outbox:
 
     # -- effects ----------------------------------------------------------------------------------------------------
 
-    def add(self, effect: object) -> None:
+    def add(self, effect: Effect) -> None:
         """Add an effect."""
         self.effects.append(effect)
         if not self.woken:
@@ -69,7 +70,7 @@ class Outbox:
         self.note(WARNING, f"from the broker: {error}")
         self.event(EventKind.ERROR, message=str(error))
 
-    def take_effects(self) -> list[object]:
+    def take_effects(self) -> list[Effect]:
         """What to do now, in order."""
         effects, self.effects = self.effects, []
         self.woken = False
@@ -113,11 +114,11 @@ class Outbox:
         options = self._options
         if not options.batch_delay_s or self._unacked.batch_bytes >= options.batch_bytes_max:
             return True
-        return "batch" not in self._deadlines
+        return Input.BATCH_DUE not in self._deadlines
 
     def _cut_posts(self) -> None:
         self._chunks.extend(self._unacked.cut())
-        self._deadlines.clear("batch")
+        self._deadlines.clear(Input.BATCH_DUE)
 
     def _cut_confirms(self) -> None:
         confirms, self.confirms = self.confirms, []

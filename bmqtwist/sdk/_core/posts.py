@@ -7,16 +7,12 @@ from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
-from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.effects import Group, Room, Settled
-from bmqtwist.sdk._core.live_counters import LiveCounters
-from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.session_state import SessionState
-from bmqtwist.sdk._core.states import State
+from bmqtwist.sdk._core.session_state import Shared
+from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk._core.unacked import Post, UnackedPosts
 from bmqtwist.sdk.message import typed
-from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.tracing import inject
 from bmqtwist.wire import properties
@@ -30,10 +26,10 @@ _EXPIRY_STEP_S = 0.1  # posts that grow too old are looked for at most that ofte
 class Posts:
     """Makes posts, settles them. `blocked`: the channel has more to write than its high watermark."""
 
-    def __init__(self, options: SessionOptions, make_guid: Callable[[], bytes], state: SessionState,
-                 unacked: UnackedPosts, outbox: Outbox, deadlines: Deadlines, counters: LiveCounters) -> None:
-        self._options, self._make_guid, self._state, self._unacked = options, make_guid, state, unacked
-        self._outbox, self._deadlines, self._counters = outbox, deadlines, counters
+    def __init__(self, shared: Shared, make_guid: Callable[[], bytes], unacked: UnackedPosts) -> None:
+        self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
+        self._deadlines, self._counters = shared.deadlines, shared.counters
+        self._make_guid, self.unacked = make_guid, unacked
         self.blocked = False
         self.room_wanted = False  # somebody waits for a Room effect
         self._v2_properties = False  # does the broker read new-style properties?
@@ -43,15 +39,12 @@ class Posts:
 
     def has_room(self, size: int = 0) -> bool:
         """May a post of so many bytes be made now?"""
-        held = self._unacked.held_bytes
+        held = self.unacked.held_bytes
         return not self.blocked and (not held or held + size <= self._options.unacked_bytes_max)
 
     def post(self, queue: Queue, payload: bytes, now: float, values: Mapping[str, object] | None = None,
-             types: Mapping[str, properties.PropertyType] | None = None, *, ack: bool = True, token: object = None,
-             correlation: object = None, group: Group | None = None, compress: bool | None = None,
-             guid: bytes | None = None) -> bytes:
-        """Post a message; its GUID, a new one unless it is given. With `token` an Ack effect follows, with `group` the group
-        is told.
+             types: Mapping[str, properties.PropertyType] | None = None, post: Post | None = None) -> bytes:
+        """Post a message; its GUID. `post` says what else is asked for, and is kept once this has returned.
 
         Raises SdkError: INVALID_QUEUE, QUEUE_SUSPENDED, PAYLOAD_EMPTY, PAYLOAD_TOO_BIG, and BW_LIMIT if there is no
         room: an adapter waits then for a Room effect. LocalError: properties that cannot be sent.
@@ -63,6 +56,8 @@ class Posts:
             raise SdkError(Result.QUEUE_SUSPENDED, queue.uri)
         if not payload:
             raise SdkError(Result.PAYLOAD_EMPTY, "a message needs at least one byte of payload")
+        if post is None:
+            post = Post()
         session_options = self._options
         if not self.has_room(len(payload)):
             self.room_wanted = True
@@ -76,40 +71,40 @@ class Posts:
             area = properties.encode(typed(values or {}, types), self._v2_properties)
             schema_id = SCHEMA_ANONYMOUS if self._v2_properties else 0
             data = area + payload
-        if session_options.compression if compress is None else compress:
+        if session_options.compression if post.compress is None else post.compress:
             size = len(payload) if schema_id else len(data)
             data, cat = close_data(area, payload, schema_id != 0, size >= session_options.compression_threshold_bytes)
         if len(data) > APPLICATION_DATA_BYTES_MAX:
             raise SdkError(Result.PAYLOAD_TOO_BIG, f"{len(data)} bytes, more than {APPLICATION_DATA_BYTES_MAX}")
-        if guid is None:
-            guid = self._make_guid()
-        elif guid in self._unacked.kept:
+        guid = post.guid or self._make_guid()
+        if post.guid and guid in self.unacked.kept:
             raise SdkError(Result.ALREADY_IN_PROGRESS, f"a post with GUID {guid.hex().upper()} has no acknowledgement yet")
-        packed = put_message(queue.q_id, guid, data, crc32c(data), (1 if ack else 0) | (2 if area else 0), cat,
+        packed = put_message(queue.q_id, guid, data, crc32c(data), (1 if post.ack else 0) | (2 if area else 0), cat,
                              schema_id)
-        self._state.post(Post(queue, guid, packed, now, ack, token, correlation, group))
-        if group is not None:
-            group.outstanding += 1
+        post.queue, post.guid, post.packed, post.posted_at = queue, guid, packed, now
+        self._state.post(post)
+        if post.group is not None:
+            post.group.outstanding += 1
         return guid
 
     def keep(self, post: Post) -> None:
         """No connection, or not restored yet: it is sent with all others."""
-        self._unacked.keep(post)
-        if "expiry" not in self._deadlines:
-            self._deadlines.after("expiry", post.queue.deduplication_s)
+        self.unacked.keep(post)
+        if Input.EXPIRY_DUE not in self._deadlines:
+            self._deadlines.after(Input.EXPIRY_DUE, post.queue.deduplication_s)
 
     def send(self, post: Post) -> None:
         """Into the batch, which leaves with the turn, when it is full, or after its delay."""
-        unacked, options = self._unacked, self._options
+        unacked, options = self.unacked, self._options
         unacked.keep(post)
         unacked.send(post)
         if options.batch_delay_s:
             if unacked.batch_bytes < options.batch_bytes_max:
-                if "batch" not in self._deadlines:
-                    self._deadlines.after("batch", options.batch_delay_s)
+                if Input.BATCH_DUE not in self._deadlines:
+                    self._deadlines.after(Input.BATCH_DUE, options.batch_delay_s)
                     self._outbox.wake()
                 return
-            self._deadlines.clear("batch")
+            self._deadlines.clear(Input.BATCH_DUE)
         if not self._outbox.woken:
             self._outbox.wake()
 
@@ -139,21 +134,21 @@ class Posts:
         if step < ITEM_BYTES or position == start:
             self._outbox.nonsense(PeerError("bad sizes", "ACK", start))
             return
-        unpack, answer = ACK_MESSAGE.unpack_from, self._unacked.answer
-        kept, counters = self._unacked.kept, self._counters
-        settled = len(kept) + counters.failures
+        unpack, answer = ACK_MESSAGE.unpack_from, self.unacked.answer
+        kept, counters = self.unacked.kept, self._counters
+        settled = len(kept) + counters.nacked
         while position + step <= end:
             word, guid, _ = unpack(buffer, position)
             position += step
             post = answer(guid)
             if post is not None:
                 self._settle(post, ACK_RESULTS[word >> 24 & 15])
-        counters.acked += settled - len(kept) - counters.failures
+        counters.acked += settled - len(kept) - counters.nacked
         self.give_room()
 
     def sent(self) -> None:
         """What was to be written is with the channel: posts that want no acknowledgement have their outcome."""
-        taken = self._unacked.taken()
+        taken = self.unacked.taken()
         if taken:
             self._counters.unasked += len(taken)
             for post in taken:
@@ -162,22 +157,22 @@ class Posts:
 
     def fail_all(self, queue: Queue) -> None:
         """The queue is closed: nobody will acknowledge these any more."""
-        for post in self._unacked.of(queue):
-            self._unacked.answer(post.guid)
+        for post in self.unacked.of(queue):
+            self.unacked.answer(post.guid)
             self._settle(post, Result.UNKNOWN)
         self.give_room()
 
     def expiry_due(self) -> None:
         """Without a connection: posts too old to be sent again safely fail."""
-        old, due = self._unacked.expired(self._deadlines.now)
+        old, due = self.unacked.expired(self._deadlines.now)
         if old:
             self._outbox.note(WARNING, f"{len(old)} posts failed: without acknowledgement for longer than the "
                                        "deduplication time")
         for post in old:
-            self._unacked.answer(post.guid)
+            self.unacked.answer(post.guid)
             self._settle(post, Result.UNKNOWN)
         if due is not None:
-            self._deadlines.set("expiry", max(due, self._deadlines.now + _EXPIRY_STEP_S))
+            self._deadlines.set(Input.EXPIRY_DUE, max(due, self._deadlines.now + _EXPIRY_STEP_S))
         if old:
             self.give_room()
 
@@ -206,22 +201,22 @@ class Posts:
 
     def connected(self, v2_properties: bool) -> None:
         """There is a broker again, perhaps an older one."""
-        if self._v2_properties and not v2_properties and self._unacked.kept:
-            self._unacked.restyle()
+        if self._v2_properties and not v2_properties and self.unacked.kept:
+            self.unacked.restyle()
         self._v2_properties = v2_properties
         self._told.clear()
 
     def send_kept(self) -> int:
         """All queues are back: send what waited, in the order it was posted; the number of posts."""
-        kept = len(self._unacked.kept)
+        kept = len(self.unacked.kept)
         if kept:
-            self._counters.retransmitted += self._unacked.again()
+            self._counters.retransmitted += self.unacked.again()
             self._outbox.wake()
         return kept
 
     def lost(self, sent: bool) -> None:
         """The connection is gone. `sent`: were posts sent on it?"""
-        self._unacked.lost(sent)
+        self.unacked.lost(sent)
         self.blocked = False
 
     def pause(self) -> None:

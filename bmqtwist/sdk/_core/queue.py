@@ -1,4 +1,9 @@
-"""What is known of one opened queue. A record: `queue_machine` changes it."""
+"""What is known of one opened queue, and the queues of a session with the ids they have. Records: `queue_machine` and
+`queue_settings` change them.
+
+Ids, as the other SDKs give them: one queue id per canonical URI, kept over reconnects; one sub-queue id per reader with
+an application id; a new subscription id for each subscription in each configure request (`requests`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bmqtwist.ids import QueueUri
+from bmqtwist.machine import TransitionLog
 from bmqtwist.sdk._core.states import QueueState
 from bmqtwist.sdk.codecs import Codec
 from bmqtwist.sdk.options import QueueOptions, Subscription
@@ -37,39 +43,34 @@ class Setting:
     r_id: int = 0  # of its request, once that is sent
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class Queue:
     """One opened URI. `owner` and `codec` belong to the adapter; `owner.confirm(message)` is what Message.confirm calls."""
-
-    __slots__ = ("at_most_once", "close_tokens", "codec", "deduplication_s", "flags", "handle", "options", "owner", "paused",
-                 "q_id", "routes", "routes_new", "setting", "settings", "state", "sub_id", "suspended", "target", "token",
-                 "uri")
 
     uri: str
     target: QueueUri
     flags: int
     options: QueueOptions
     handle: Handle
-    q_id: int
     sub_id: int
     owner: Any
-    token: object
+    token: object  # of the open
+    q_id: int = field(init=False)
+    codec: Codec[Any] | None = None
+    state: QueueState = QueueState.OPEN_HELD
+    history: TransitionLog = field(default_factory=TransitionLog)
+    close_tokens: list[object] = field(default_factory=list)
+    at_most_once: bool = False
+    deduplication_s: float = _DEDUPLICATION_S
+    suspended: bool = False
+    paused: bool = False
+    setting: Setting | None = None  # under way
+    settings: deque[Setting] = field(default_factory=deque)  # to be sent after it
+    routes: dict[int, Subscription] = field(default_factory=dict)  # keys as in Routes: of the accepted configuration
+    routes_new: dict[int, Subscription] = field(default_factory=dict)  # and of the one that is not answered yet
 
-    def __init__(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, handle: Handle, sub_id: int,
-                 owner: Any, token: object) -> None:
-        self.uri, self.target, self.flags, self.options, self.handle = uri, target, flags, options, handle
-        self.q_id, self.sub_id = handle.q_id, sub_id
-        self.owner, self.token = owner, token
-        self.codec: Codec[Any] | None = None
-        self.state: QueueState = QueueState.OPEN_HELD
-        self.close_tokens: list[object] = []
-        self.at_most_once: bool = False
-        self.deduplication_s: float = _DEDUPLICATION_S
-        self.suspended: bool = False
-        self.paused: bool = False
-        self.setting: Setting | None = None  # under way
-        self.settings: deque[Setting] = deque()  # to be sent after it
-        self.routes: dict[int, Subscription] = {}  # keys as in Routes: of the configuration that was accepted
-        self.routes_new: dict[int, Subscription] = {}  # and of the one that is not answered yet
+    def __post_init__(self) -> None:
+        self.q_id = self.handle.q_id
 
     @property
     def readable(self) -> bool:
@@ -106,3 +107,45 @@ class Queue:
 
 
 Routes = dict[int, tuple[Queue, Subscription]]  # whom a delivery is for, by queue id << 32 | id in a PUSH
+
+
+class QueueRegistry:
+    """Queues by URI, and by canonical URI what those of one share. `restoring`: not reopened yet since a reconnect."""
+
+    __slots__ = ("_next_q_id", "by_uri", "handles", "restoring")
+
+    def __init__(self) -> None:
+        self.by_uri: dict[str, Queue] = {}
+        self.handles: dict[str, Handle] = {}
+        self.restoring: set[Queue] = set()
+        self._next_q_id = 0
+
+    def make(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Any, token: object) -> Queue:
+        """A queue that waits to be opened, with its ids."""
+        handle = self.handles.get(target.canonical)
+        if handle is None:
+            handle = self.handles[target.canonical] = Handle(self._next_q_id)
+            self._next_q_id += 1
+        sub_id = 0
+        if flags & FLAG_READ and target.app_id:
+            sub_id, handle.next_sub_id = handle.next_sub_id, handle.next_sub_id + 1
+        queue = self.by_uri[uri] = Queue(uri, target, flags, options, handle, sub_id, owner, token)
+        handle.users.add(queue)
+        return queue
+
+    def release(self, queue: Queue) -> None:
+        """A queue does not use its ids any more."""
+        handle = queue.handle
+        handle.users.discard(queue)
+        if not handle.users and self.handles.get(queue.target.canonical) is handle:
+            del self.handles[queue.target.canonical]
+
+    def forget(self, queue: Queue) -> None:
+        """A queue is closed."""
+        self.release(queue)
+        if self.by_uri.get(queue.uri) is queue:
+            del self.by_uri[queue.uri]
+
+    def all(self) -> list[Queue]:
+        """All queues, in a list of its own: what is done with them may change the registry."""
+        return list(self.by_uri.values())

@@ -1,5 +1,4 @@
-"""The machine that opens, reopens and closes queues: `states.QUEUE` says what is done with which input in which state, its
-cells name methods of QueueMachine.
+"""The machine that opens, reopens and closes queues: `QUEUE` says what is done with which input in which state.
 
 A queue is opened in two phases, openQueue and for readers a configuration, and closed in two, the other way round. What is
 configured while it is open is the business of `queue_settings`.
@@ -7,21 +6,18 @@ configured while it is open is the business of `queue_settings`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from logging import WARNING
 from typing import Any
 
-from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.sdk._core.effects import Completed
-from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.posts import Posts
-from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.queue_registry import QueueRegistry
-from bmqtwist.sdk._core.queue_requests import QueueRequests
+from bmqtwist.sdk._core.queue import Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_settings import QueueSettings
-from bmqtwist.sdk._core.requests import Answer, OnAnswer
-from bmqtwist.sdk._core.session_state import SessionState
-from bmqtwist.sdk._core.states import QUEUE, Input, QueueInput, QueueState
-from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk._core.requests import Answer, OnAnswer, QueueRequests
+from bmqtwist.sdk._core.session_state import Shared, ignore
+from bmqtwist.sdk._core.states import Input, QueueInput, QueueState
 from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import schema
 
@@ -30,18 +26,28 @@ ROUTING_UNREGISTERED_APP = 1 << 32  # of our broker alone
 
 
 class QueueMachine:
-    """Performs the cells of `states.QUEUE` for all queues of a session."""
+    """Performs the cells of `QUEUE` for all queues of a session."""
 
-    def __init__(self, options: SessionOptions, state: SessionState, registry: QueueRegistry, requests: QueueRequests,
-                 settings: QueueSettings, posts: Posts, outbox: Outbox, deadlines: Deadlines) -> None:
-        self._options, self._state, self._registry, self._requests = options, state, registry, requests
-        self._settings, self._posts, self._outbox, self._deadlines = settings, posts, outbox, deadlines
-        self._cells = {state: {what: getattr(self, name) for what, name in row.items()} for state, row in QUEUE.items()}
+    def __init__(self, shared: Shared, requests: QueueRequests, settings: QueueSettings, posts: Posts) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._deadlines = shared.outbox, shared.deadlines
+        self.registry: QueueRegistry = requests.registry
+        self.requests, self.settings, self._posts = requests, settings, posts
+        self._cause = QueueInput.CONNECTED
 
     def feed(self, queue: Queue, what: QueueInput, result: Result = Result.SUCCESS, message: str = "",
              value: Any = None, token: object = None) -> None:
         """Let something happen to a queue. `value`: what a request was granted with; `token`: of a close."""
-        self._cells[queue.state][what](queue, result, message, value, token)
+        before, outer, self._cause = queue.state, self._cause, what
+        try:
+            QUEUE[before][what].action(self, queue, result, message, value, token)
+        finally:
+            self._cause = outer
+            check(QUEUE, before, what, queue.state)
+
+    def _enter(self, queue: Queue, state: QueueState, why: str = "") -> None:
+        queue.history.note(self._deadlines.now, queue.state.value, state.value, why or self._cause.value, self._cause.value)
+        queue.state = state
 
     def _hears(self, queue: Queue) -> OnAnswer:
         """Who hears the answer to the request of a phase."""
@@ -63,7 +69,7 @@ class QueueMachine:
 
     def _restored(self, queue: Queue) -> None:
         """A queue is back, or will not come back."""
-        restoring = self._registry.restoring
+        restoring = self.registry.restoring
         if queue in restoring:
             restoring.discard(queue)
             if not restoring:
@@ -71,16 +77,13 @@ class QueueMachine:
 
     # -- opening ----------------------------------------------------------------------------------------------------
 
-    def ignore(self, queue: Queue, *_: object) -> None:
-        """Nothing to do."""
-
     def send_open(self, queue: Queue, *_: object) -> None:
         """Phase one."""
-        if self._requests.lacks(queue, queue.options):
+        if self.requests.lacks(queue, queue.options):
             self.fail_open(queue, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
             return
-        queue.state = QueueState.OPENING
-        self._requests.open(queue, self._hears(queue))
+        self._enter(queue, QueueState.OPENING)
+        self.requests.open(queue, self._hears(queue))
 
     def _granted(self, queue: Queue, value: Any) -> None:
         if isinstance(value, schema.OpenQueueResponse):
@@ -91,48 +94,50 @@ class QueueMachine:
                                            "an operator adds it")
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
-    def _wants_configure(self, queue: Queue) -> bool:
-        """Phase two is for readers, and not while the host is unhealthy or the application has paused them."""
-        return queue.readable and not queue.paused and not self._settings.suspends(queue)
-
     def opened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
-        """Phase one succeeded."""
+        """Phase one of opening or reopening succeeded. Phase two is for readers, and not while the host is unhealthy or the
+        application has paused them."""
         self._granted(queue, value)
-        if self._wants_configure(queue):
-            queue.state = QueueState.CONFIGURING
-            self._requests.configure(queue, queue.options.effective(), self._hears(queue))
+        if queue.readable and not queue.paused and not self.settings.suspends(queue):
+            again = queue.state is QueueState.REOPENING
+            self._enter(queue, QueueState.RECONFIGURING if again else QueueState.CONFIGURING)
+            self.requests.configure(queue, queue.options.effective(), self._hears(queue))
         else:
-            self.open_complete(queue, Result.SUCCESS, message, value, token)
+            self.open_complete(queue)
 
     def open_complete(self, queue: Queue, *_: object) -> None:
-        """The queue is open."""
-        self._requests.commit(queue)
+        """The queue is open, for the first time or as before the loss."""
+        again = queue.state in (QueueState.REOPENING, QueueState.RECONFIGURING)
+        self.requests.commit(queue)
         self._deadlines.clear((queue, "step"))
-        queue.state = QueueState.OPEN
+        self._enter(queue, QueueState.OPEN)
         token, queue.token = queue.token, None
         self._complete(token)
-        self._settings.opened(queue)
+        if again:
+            self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
+        self.settings.opened(queue)
+        self._restored(queue)
         self._after_open(queue)
 
     def _after_open(self, queue: Queue) -> None:
         if queue.close_tokens:
             self.start_close(queue, Result.SUCCESS, "", None, None)
         else:
-            self._settings.send_next(queue)
+            self.settings.send_next(queue)
 
     def _end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "") -> None:
         """The queue is closed, however that came: nothing of it is left waiting."""
-        queue.state = QueueState.CLOSED
-        self._registry.forget(queue)
-        self._requests.forget_routes(queue)
+        self._enter(queue, QueueState.CLOSED, message)
+        self.registry.forget(queue)
+        self.requests.forget_routes(queue)
         self._deadlines.clear((queue, "step"))
-        self._settings.cancel(queue, "the queue was closed")
+        self.settings.cancel(queue, "the queue was closed")
         self._posts.fail_all(queue)
         tokens, queue.close_tokens = queue.close_tokens, []
         for token in tokens:
             self._complete(token, result, message)
         self._restored(queue)
-        self._settings.health_settled(queue)
+        self.settings.health_settled(queue)
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """The open ends with an error."""
@@ -154,49 +159,30 @@ class QueueMachine:
 
     def roll_back_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """Phase two was refused: give back what phase one took."""
-        self._requests.close(queue, None)
+        self.requests.close(queue, None)
         self.fail_open(queue, result, message)
 
     def hold_open(self, queue: Queue, *_: object) -> None:
         """The connection is gone: open from the start on the next one, within the same time."""
-        self._requests.forget_routes(queue)
-        queue.state = QueueState.OPEN_HELD
+        self.requests.forget_routes(queue)
+        self._enter(queue, QueueState.OPEN_HELD)
 
     # -- reopening --------------------------------------------------------------------------------------------------
 
     def hold_reopen(self, queue: Queue, *_: object) -> None:
         """The connection is gone: wait for the next one. A configuration under way is sent again then."""
-        self._requests.forget_routes(queue)
+        self.requests.forget_routes(queue)
         self._deadlines.clear((queue, "step"))
-        self._settings.hold(queue)
-        queue.state = QueueState.REOPEN_HELD
+        self.settings.hold(queue)
+        self._enter(queue, QueueState.REOPEN_HELD)
         if queue.close_tokens:
             self._end(queue)
 
     def send_reopen(self, queue: Queue, *_: object) -> None:
         """Phase one, with the ids it had."""
         self._deadlines.after((queue, "step"), self._options.open_timeout_s)
-        queue.state = QueueState.REOPENING
-        self._requests.open(queue, self._hears(queue))
-
-    def reopened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
-        """Phase one succeeded."""
-        self._granted(queue, value)
-        if self._wants_configure(queue):
-            queue.state = QueueState.RECONFIGURING
-            self._requests.configure(queue, queue.options.effective(), self._hears(queue))
-        else:
-            self.reopen_complete(queue, Result.SUCCESS, message, value, token)
-
-    def reopen_complete(self, queue: Queue, *_: object) -> None:
-        """As before the loss."""
-        self._requests.commit(queue)
-        self._deadlines.clear((queue, "step"))
-        queue.state = QueueState.OPEN
-        self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
-        self._settings.opened(queue)
-        self._restored(queue)
-        self._after_open(queue)
+        self._enter(queue, QueueState.REOPENING)
+        self.requests.open(queue, self._hears(queue))
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """The broker does not want it any more; or had no primary for it in time, which is as if there were no answer."""
@@ -210,7 +196,7 @@ class QueueMachine:
     def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """It was reopened and could not be configured."""
         if result is not Result.TIMEOUT:
-            self._requests.close(queue, None)
+            self.requests.close(queue, None)
         self.fail_reopen(queue, result, message)
 
     def reset(self, queue: Queue, *_: object) -> None:
@@ -229,16 +215,16 @@ class QueueMachine:
             queue.close_tokens.append(token)
         self._deadlines.after((queue, "step"), self._options.close_timeout_s)
         if queue.readable and queue.routes:
-            queue.state = QueueState.DECONFIGURING
-            self._requests.configure(queue, (), self._hears(queue))
+            self._enter(queue, QueueState.DECONFIGURING)
+            self.requests.configure(queue, (), self._hears(queue))
         else:
             self.send_close(queue)
 
     def send_close(self, queue: Queue, *_: object) -> None:
         """Phase two."""
-        self._requests.forget_routes(queue)
-        queue.state = QueueState.CLOSING
-        self._requests.close(queue, self._hears(queue))
+        self.requests.forget_routes(queue)
+        self._enter(queue, QueueState.CLOSING)
+        self.requests.close(queue, self._hears(queue))
 
     def closed(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
         """Closed, at the broker or because there is none."""
@@ -264,3 +250,35 @@ class QueueMachine:
     def already_closed(self, queue: Queue, *_: object) -> None:
         """It is closed."""
         raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")
+
+
+Cells = Mapping[QueueInput, Cell[QueueState]]
+_IGNORED: Cells = dict.fromkeys(QueueInput, to(ignore))
+_S, _I, _M = QueueState, QueueInput, QueueMachine
+_CANCEL: Cells = {_I.CLOSE: to(_M.cancel_open, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.cancel_open, _S.CLOSED)}
+_CLOSED: Cells = {_I.CLOSE: to(_M.closed, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.closed, _S.CLOSED)}
+_COMING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED), _I.LOST: to(_M.hold_open, _S.OPEN_HELD),
+                  **_CANCEL, _I.CLOSE: to(_M.close_later)}
+_BACK: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset, _S.REOPEN_HELD, _S.CLOSED),
+                _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED), **_CLOSED, _I.CLOSE: to(_M.close_later)}
+_GOING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.closed, _S.CLOSED),
+                 _I.CLOSE: to(_M.refuse_close), _I.CLOSE_LOCALLY: to(_M.refuse_close)}
+_UP = (_S.OPEN, _S.DECONFIGURING, _S.CLOSING)  # open; or closed at once, if that was asked for meanwhile
+
+_ROWS: dict[QueueState, Cells] = {
+    _S.OPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_open, _S.OPENING, _S.CLOSED),
+                   _I.TIMED_OUT: to(_M.fail_open, _S.CLOSED), **_CANCEL},
+    _S.OPENING: {**_COMING, _I.GRANTED: to(_M.opened, _S.CONFIGURING, *_UP), _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
+    _S.CONFIGURING: {**_COMING, _I.GRANTED: to(_M.open_complete, *_UP), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
+    _S.OPEN: {**_IGNORED, _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED),
+              _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING), _I.CLOSE_LOCALLY: to(_M.closed, _S.CLOSED)},
+    _S.REOPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_reopen, _S.REOPENING), **_CLOSED},
+    _S.REOPENING: {**_BACK, _I.GRANTED: to(_M.opened, _S.RECONFIGURING, *_UP),
+                   _I.REFUSED: to(_M.fail_reopen, _S.CLOSED, _S.REOPEN_HELD)},
+    _S.RECONFIGURING: {**_BACK, _I.GRANTED: to(_M.open_complete, *_UP),
+                       _I.REFUSED: to(_M.roll_back_reopen, _S.CLOSED, _S.REOPEN_HELD)},
+    _S.DECONFIGURING: {**_GOING, _I.GRANTED: to(_M.send_close, _S.CLOSING), _I.REFUSED: to(_M.send_close, _S.CLOSING)},
+    _S.CLOSING: {**_GOING, _I.GRANTED: to(_M.closed, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
+    _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.already_closed), _I.CLOSE_LOCALLY: to(_M.already_closed)},
+}
+QUEUE = table(QueueState, QueueInput, _ROWS)

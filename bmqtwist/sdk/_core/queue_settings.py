@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections import deque
 from logging import WARNING
 
-from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.effects import Completed
-from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.queue import Queue, Setting
-from bmqtwist.sdk._core.queue_registry import QueueRegistry
-from bmqtwist.sdk._core.queue_requests import QueueRequests
-from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.requests import QueueRequests
+from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import Input, QueueState
-from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.options import QueueOptions
 from bmqtwist.sdk.results import EventKind, Result, SdkError
 
 _PAUSES = ("pause", "unpause")
@@ -23,10 +20,10 @@ _PAUSES = ("pause", "unpause")
 class QueueSettings:
     """Sends the settings of all queues. `healthy`: is the host fit to work?"""
 
-    def __init__(self, options: SessionOptions, state: SessionState, registry: QueueRegistry, requests: QueueRequests,
-                 outbox: Outbox, deadlines: Deadlines) -> None:
-        self._options, self._state, self._registry, self._requests = options, state, registry, requests
-        self._outbox, self._deadlines = outbox, deadlines
+    def __init__(self, shared: Shared, requests: QueueRequests) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._deadlines = shared.outbox, shared.deadlines
+        self._requests, self._registry = requests, requests.registry
         self.healthy = True
         self._resuming: set[Queue] = set()  # suspended when the host got well
         self._recovering = False  # the host is well, and the application has not been told yet

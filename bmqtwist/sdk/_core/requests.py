@@ -1,4 +1,5 @@
-"""Requests under way: each has a number, an answer that fits it, and somebody who hears the answer."""
+"""Requests under way, each with a number, an answer that fits it, and somebody who hears the answer; requests about queues
+in the form that the broker understands, and the routes of deliveries that follow from them."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.errors import PeerError
+from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Routes
+from bmqtwist.sdk.options import QueueOptions, Subscription
 from bmqtwist.sdk.results import Result, result_of
-from bmqtwist.wire import control
+from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import ControlMessage, encoding_of
 
 _ANSWERS = {"openQueue": "openQueueResponse", "configureStream": "configureStreamResponse",
@@ -76,3 +80,95 @@ class Requests:
         if result is Result.SUCCESS:
             result = Result.UNKNOWN
         on_answer(Answer(result, message.value.message, message.value))
+
+
+class QueueRequests:
+    """Opens, configures, closes at the broker. `has_configure_stream`: does the broker know subscriptions?
+
+    A delivery names a subscription by an id of the configuration that was in force at the broker when it was sent. So the
+    routes of a new configuration count from its request on, and those of the former one until the answer.
+    """
+
+    def __init__(self, requests: Requests, registry: QueueRegistry, routes: Routes) -> None:
+        self._requests, self.registry, self._routes = requests, registry, routes
+        self.has_configure_stream = False
+        self._next_s_id = 1
+
+    def _parameters(self, queue: Queue) -> schema.QueueHandleParameters:
+        return schema.QueueHandleParameters(queue.uri, queue.q_id, queue.sub_id_info, queue.flags,
+                                            int(queue.readable), int(queue.writable), 0)
+
+    def open(self, queue: Queue, on_answer: OnAnswer) -> None:
+        """Open, with the ids that the queue has."""
+        self._requests.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
+
+    def close(self, queue: Queue, on_answer: OnAnswer | None) -> None:
+        """Close; the broker is told if that was the last of its URI."""
+        self.registry.release(queue)
+        self._requests.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.handle.users), on_answer)
+
+    def configure(self, queue: Queue, subscriptions: tuple[Subscription, ...], on_answer: OnAnswer) -> int:
+        """Configure; the number of the request. The routes wait for `commit` or `revert`."""
+        app_id = queue.target.app_id or DEFAULT_APP_ID
+        if queue.routes_new:  # of a configuration that is not answered yet and that this one replaces
+            queue.routes = {**queue.routes, **queue.routes_new}
+        queue.routes_new = routes = {}
+        if self.has_configure_stream:
+            found = []
+            for each in subscriptions:
+                s_id, self._next_s_id = self._next_s_id, self._next_s_id + 1
+                routes[queue.q_id << 32 | s_id] = each
+                version = schema.ExpressionVersion.E_VERSION_1 if each.expression else (
+                    schema.ExpressionVersion.E_UNDEFINED)
+                found.append(schema.Subscription(s_id, schema.Expression(version, each.expression), [
+                    schema.ConsumerInfo(each.max_unconfirmed_messages, each.max_unconfirmed_bytes,
+                                        each.consumer_priority, 1)]))
+            r_id = self._requests.send("configureStream", schema.ConfigureStream(
+                queue.q_id, schema.StreamParameters(app_id, found)), on_answer)
+        else:
+            parameters = schema.QueueStreamParameters(queue.sub_id_info)
+            if subscriptions:
+                first = subscriptions[0]
+                routes[queue.q_id << 32 | queue.sub_id] = first
+                parameters = schema.QueueStreamParameters(
+                    queue.sub_id_info, first.max_unconfirmed_messages, first.max_unconfirmed_bytes,
+                    first.consumer_priority, 1)
+            r_id = self._requests.send("configureQueueStream", schema.ConfigureQueueStream(queue.q_id, parameters),
+                                       on_answer)
+        for key, each in routes.items():
+            self._routes[key] = queue, each
+        return r_id
+
+    def forget(self, r_id: int) -> None:
+        """Nobody waits for that answer any more."""
+        self._requests.forget(r_id)
+
+    def lacks(self, queue: Queue, options: QueueOptions) -> bool:
+        """Does the broker lack what these options need?"""
+        wanted = options.effective()
+        return queue.readable and not self.has_configure_stream and (
+            len(wanted) > 1 or any(each.expression for each in wanted))
+
+    def commit(self, queue: Queue) -> None:
+        """The configuration was accepted: its routes are the only ones."""
+        for key in queue.routes.keys() - queue.routes_new.keys():
+            self._routes.pop(key, None)
+        queue.routes, queue.routes_new = queue.routes_new, {}
+
+    def keep_both(self, queue: Queue) -> None:
+        """It was not answered: either may be in force."""
+        queue.routes, queue.routes_new = {**queue.routes, **queue.routes_new}, {}
+
+    def revert(self, queue: Queue) -> None:
+        """It was refused: the old routes hold."""
+        for key in queue.routes_new:
+            self._routes.pop(key, None)
+        queue.routes_new = {}
+        for key, each in queue.routes.items():
+            self._routes[key] = queue, each
+
+    def forget_routes(self, queue: Queue) -> None:
+        """Nothing is delivered to this queue any more."""
+        for key in (*queue.routes, *queue.routes_new):
+            self._routes.pop(key, None)
+        queue.routes, queue.routes_new = {}, {}

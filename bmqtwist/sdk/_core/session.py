@@ -1,4 +1,5 @@
-"""A session without a connection: calls and chunks in, effects and bytes out. Here all parts are made and connected.
+"""A session without a connection: calls and chunks in, effects and bytes out. Here all parts are made and connected, and
+`SESSION` says what is done with which input in which state.
 
     core.start(token, now) .. stop(token, now)      the application: open, configure, close, post, confirm
     core.connected / failed / received / lost       the channel
@@ -6,80 +7,88 @@
     core.take_effects(), core.take_output()         what to do and what to write, asked for after any of the above
 
 `wake` is called once when there begins to be something to take: an adapter schedules its turn then, and everything that
-is posted until that turn leaves in one event. What is done with which input in which state stands in `states.py`.
-Nothing a broker sends raises out of `received`. Times are seconds of a monotonic clock, handed in with each call.
+is posted until that turn leaves in one event. Nothing a broker sends raises out of `received`. Times are seconds of a
+monotonic clock, handed in with each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from bmqtwist.sdk._core.connection import Connection
+from bmqtwist.machine import Cell, TransitionLog, table, to
+from bmqtwist.sdk._core.connection import Connection, Heartbeats
 from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.deliveries import Deliveries
-from bmqtwist.sdk._core.heartbeats import Heartbeats
-from bmqtwist.sdk._core.live_counters import LiveCounters
 from bmqtwist.sdk._core.negotiation import Negotiation
 from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.posts import Posts
-from bmqtwist.sdk._core.queue import Queue, Setting
+from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Setting
 from bmqtwist.sdk._core.queue_machine import QueueMachine
-from bmqtwist.sdk._core.queue_registry import QueueRegistry
-from bmqtwist.sdk._core.queue_requests import QueueRequests
 from bmqtwist.sdk._core.queue_settings import QueueSettings
 from bmqtwist.sdk._core.queues import Queues
-from bmqtwist.sdk._core.requests import Requests
-from bmqtwist.sdk._core.session_state import Action, SessionState
+from bmqtwist.sdk._core.requests import QueueRequests, Requests
+from bmqtwist.sdk._core.session_state import SessionState, Shared, ignore
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk._core.unacked import UnackedPosts
-from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
+from bmqtwist.sdk.counters import Counters, LiveCounters
+from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.wire import schema
 
+_S, _I = State, Input
+Cells = Mapping[Input, Cell[State]]
+_RETRY = (_S.WAITING, _S.CONNECTING, _S.STOPPED)  # another attempt, later or at once; or none
+_UNEXPECTED: Cells = dict.fromkeys((_I.CONTROL, _I.PUSH, _I.ACK), to(Connection.on_unexpected, *_RETRY))
+_ANY: Cells = {**dict.fromkeys(Input, to(ignore)), _I.START: to(Connection.refuse_start)}
+_DOWN: Cells = {  # no session yet, or none now
+    **_ANY, _I.STOP: to(Connection.stop_now, _S.STOPPED), _I.REQUEST: to(Queues.hold), _I.CLOSE: to(Queues.close_locally),
+    _I.POST: to(Posts.keep), _I.CONFIRM: to(Deliveries.refuse_confirm), _I.START_DUE: to(Connection.start_due, _S.STOPPED),
+    _I.EXPIRY_DUE: to(Posts.expiry_due)}
+_TRYING: Cells = {**_DOWN, _I.ATTEMPT_DUE: to(Connection.attempt_due, *_RETRY)}
+_TALKING: Cells = {**_TRYING, _I.HEARTBEAT_REQ: to(Heartbeats.on_request), _I.LOST: to(Connection.retry, *_RETRY)}
+_UP: Cells = {
+    **_ANY, _I.STOP: to(Connection.drain, _S.DRAINING, _S.LEAVING), _I.LOST: to(Connection.reconnect, _S.WAITING),
+    _I.CONTROL: to(Requests.on_control, _S.READY, _S.WAITING), _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
+    _I.PUSH: to(Deliveries.on_push), _I.ACK: to(Posts.on_ack), _I.HEARTBEAT_REQ: to(Heartbeats.on_request),
+    _I.REQUEST: to(Queues.transmit), _I.CLOSE: to(Queues.close_remotely), _I.POST: to(Posts.send),
+    _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.due, _S.WAITING),
+    _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due), _I.BATCH_DUE: to(Posts.batch_due)}
+_ENDING: Cells = {
+    **_ANY, _I.STOP: to(Connection.stop_again), _I.REQUEST: to(Queues.refuse_request), _I.CLOSE: to(Queues.close_locally),
+    _I.POST: to(Posts.refuse), _I.CONFIRM: to(Deliveries.refuse_confirm)}
+_LEAVING: Cells = {
+    **_ENDING, _I.LOST: to(Connection.finish, _S.STOPPED), _I.CONTROL: to(Requests.on_control, _S.STOPPED),
+    _I.HEARTBEAT_REQ: to(Heartbeats.on_request)}
 
-def ignore(*_: object) -> None:
-    """Nothing to do."""
-
-
-def actions(connection: Connection, negotiation: Negotiation, heartbeats: Heartbeats, requests: Requests, posts: Posts,
-            deliveries: Deliveries, queues: Queues) -> dict[str, Action]:
-    """What the names in `states.SESSION` stand for."""
-    return {
-        "ignore": ignore,
-        "begin": connection.begin, "refuse_start": connection.refuse_start,
-        "stop_now": connection.stop_now, "stop_again": connection.stop_again, "drain": connection.drain,
-        "retry": connection.retry, "reconnect": connection.reconnect, "finish": connection.finish,
-        "ready": connection.ready, "on_unexpected": connection.on_unexpected, "on_ack_draining": connection.on_ack_draining,
-        "introduce": negotiation.introduce, "on_authentication": negotiation.on_authentication,
-        "on_negotiation": negotiation.on_negotiation, "on_reauthentication": negotiation.on_reauthentication,
-        "on_heartbeat": heartbeats.on_request,
-        "on_control": requests.on_control,
-        "keep": posts.keep, "send_post": posts.send, "refuse_post": posts.refuse, "on_ack": posts.on_ack,
-        "on_push": deliveries.on_push, "send_confirm": deliveries.send_confirm,
-        "refuse_confirm": deliveries.refuse_confirm,
-        "hold": queues.hold, "transmit": queues.transmit, "refuse_request": queues.refuse_request,
-        "close_locally": queues.close_locally, "close_remotely": queues.close_remotely,
-    }
-
-
-def timers(connection: Connection, negotiation: Negotiation, heartbeats: Heartbeats,
-           posts: Posts) -> dict[str, Callable[[], None]]:
-    """Who hears that a timer in `states.TIMERS` is due."""
-    return {
-        "start": connection.start_due, "attempt": connection.attempt_due, "pause": connection.pause_due,
-        "drain": connection.leave, "leave": connection.finish,
-        "heartbeat": heartbeats.due, "reauthenticate": negotiation.reauthenticate_due,
-        "batch": posts.batch_due, "expiry": posts.expiry_due,
-    }
+_ROWS: dict[State, Cells] = {
+    _S.IDLE: {**_DOWN, _I.START: to(Connection.begin, _S.CONNECTING), _I.START_DUE: to(ignore), _I.EXPIRY_DUE: to(ignore)},
+    _S.WAITING: {**_DOWN, _I.PAUSE_DUE: to(Connection.connect, _S.CONNECTING)},
+    _S.CONNECTING: {**_TRYING, _I.FAILED: to(Connection.retry, *_RETRY),
+                    _I.CONNECTED: to(Negotiation.introduce, _S.AUTHENTICATING, _S.NEGOTIATING, *_RETRY)},
+    _S.AUTHENTICATING: {**_TALKING, **_UNEXPECTED,
+                        _I.AUTHENTICATION: to(Negotiation.on_authentication, _S.NEGOTIATING, *_RETRY)},
+    _S.NEGOTIATING: {**_TALKING, **_UNEXPECTED,
+                     _I.CONTROL: to(Negotiation.on_negotiation, _S.RESTORING, _S.READY, *_RETRY),
+                     _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due)},
+    _S.RESTORING: {**_UP, _I.POST: to(Posts.keep), _I.CLOSE: to(Queues.close_remotely, _S.READY),
+                   _I.RESTORED: to(Connection.ready, _S.READY), _I.EXPIRY_DUE: to(Posts.expiry_due)},
+    _S.READY: _UP,
+    _S.DRAINING: {**_LEAVING, _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
+                  _I.ACK: to(Connection.on_ack_draining, _S.LEAVING), _I.SENT: to(Connection.sent, _S.LEAVING),
+                  _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.due, _S.STOPPED),
+                  _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due), _I.BATCH_DUE: to(Posts.batch_due),
+                  _I.DRAIN_DUE: to(Connection.leave, _S.LEAVING)},
+    _S.LEAVING: {**_LEAVING, _I.ACK: to(Posts.on_ack), _I.LEAVE_DUE: to(Connection.finish, _S.STOPPED)},
+    _S.STOPPED: _ENDING,
+}
+SESSION = table(State, Input, _ROWS)
 
 
 class SessionCore:
     """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1).
 
-    `queues`: by URI; `unacked`: posts on their way. What is done for each message (`post`, `confirm`, ...) is the method
-    of its part itself, not a call around it.
+    `queues`: by URI; `unacked`: posts on their way. Calls that one part answers (`open`, `post`, `confirm`, ...) are the
+    methods of the part itself, not calls around them.
     """
 
     def __init__(self, options: SessionOptions, identity: schema.ClientIdentity, make_guid: Callable[[], bytes], now: float,
@@ -88,23 +97,24 @@ class SessionCore:
         self._deadlines = deadlines = Deadlines(now)
         self._counters = counters = LiveCounters()
         self.unacked: UnackedPosts = UnackedPosts(options.batch_bytes_max)
-        self._outbox = outbox = Outbox(options, self.unacked, deadlines, counters, wake)
         self._state = state = SessionState(deadlines)
-        self._posts = posts = Posts(options, make_guid, state, self.unacked, outbox, deadlines, counters)
-        self._deliveries = deliveries = Deliveries(options, state, outbox, counters)
-        requests = Requests(outbox)
-        registry = QueueRegistry()
-        queue_requests = QueueRequests(requests, registry, deliveries.routes)
-        self._settings = QueueSettings(options, state, registry, queue_requests, outbox, deadlines)
-        self._machine = QueueMachine(options, state, registry, queue_requests, self._settings, posts, outbox, deadlines)
-        self._queues = Queues(options, state, registry, queue_requests, self._settings, self._machine, outbox, deadlines)
-        heartbeats = Heartbeats(state, outbox, deadlines)
-        self._connection = Connection(options, state, posts, self.unacked, self._queues, requests, heartbeats, outbox,
-                                      deadlines, counters, random)
-        negotiation = Negotiation(options, identity, state, self._connection, outbox, deadlines)
-        self._timers = timers(self._connection, negotiation, heartbeats, posts)
-        state.bind(actions(self._connection, negotiation, heartbeats, requests, posts, deliveries, self._queues))
-        self.queues: dict[str, Queue] = registry.by_uri
+        self._outbox = outbox = Outbox(options, self.unacked, deadlines, counters, wake)
+        shared = Shared(options, state, outbox, deadlines, counters)
+        self._posts = posts = Posts(shared, make_guid, self.unacked)
+        self._deliveries = deliveries = Deliveries(shared)
+        requests, heartbeats = Requests(outbox), Heartbeats(shared)
+        queue_requests = QueueRequests(requests, QueueRegistry(), deliveries.routes)
+        self._settings = QueueSettings(shared, queue_requests)
+        self._machine = QueueMachine(shared, queue_requests, self._settings, posts)
+        self._queues = queues = Queues(shared, self._machine, deliveries)
+        self._connection = Connection(shared, posts, queues, requests, heartbeats, random)
+        negotiation = Negotiation(shared, identity, self._connection)
+        state.bind(SESSION, self._connection, negotiation, heartbeats, requests, posts, deliveries, queues)
+        self.queues: dict[str, Queue] = queues.registry.by_uri
+        self.open: Final = queues.open
+        self.configure: Final = queues.configure
+        self.pause_deliveries: Final = queues.pause
+        self.close: Final = queues.close
         self.post: Final = posts.post
         self.has_room: Final = posts.has_room
         self.seal: Final = posts.seal
@@ -118,6 +128,11 @@ class SessionCore:
     def state(self) -> State:
         """What the session is doing."""
         return self._state.state
+
+    @property
+    def history(self) -> TransitionLog:
+        """How it came there."""
+        return self._state.history
 
     @property
     def online(self) -> bool:
@@ -156,34 +171,6 @@ class SessionCore:
         """Wait for acknowledgements (with `drain`, not longer than the options say), disconnect, never come back."""
         self._deadlines.now = now
         self._state.feed(Input.STOP, token, drain)
-
-    def open(self, uri: str, token: object, now: float, *, read: bool = False, write: bool = False,
-             queue_options: QueueOptions | None = None, owner: object = None,
-             timeout_s: float | None = None) -> Queue:
-        """Open a queue, now or once there is a connection; `token` is completed when that is done."""
-        self._deadlines.now = now
-        return self._queues.open(uri, token, read=read, write=write, options=queue_options, owner=owner or self,
-                                 timeout_s=timeout_s)
-
-    def configure(self, queue: Queue, queue_options: QueueOptions, token: object, now: float,
-                  timeout_s: float | None = None) -> None:
-        """Change how a queue is read."""
-        self._deadlines.now = now
-        self._queues.configure(queue, queue_options, token, timeout_s)
-
-    def pause_deliveries(self, queue: Queue, paused: bool, token: object, now: float,
-                         timeout_s: float | None = None) -> None:
-        """Have no deliveries, or have them again."""
-        self._deadlines.now = now
-        self._queues.pause(queue, paused, token, timeout_s)
-
-    def give_back(self, message: Message) -> None:
-        """A message will not be confirmed: the broker finds out when the queue is closed."""
-
-    def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
-        """Close a queue; without a connection that is done at once."""
-        self._deadlines.now = now
-        self._queues.close(queue, token, timeout_s)
 
     def want_room(self) -> None:
         """Somebody waits for a Room effect."""
@@ -240,8 +227,8 @@ class SessionCore:
         deadlines = self._deadlines
         deadlines.now = now
         while (key := deadlines.expire(now)) is not None:
-            if isinstance(key, str):
-                self._timers[key]()
+            if isinstance(key, Input):
+                self._state.feed(key)
                 continue
             queue, what = cast("tuple[Queue, str | Setting]", key)
             if isinstance(what, Setting):
@@ -254,5 +241,5 @@ class SessionCore:
         chunks = self._outbox.take_output(flush)
         if chunks and self.unacked.leaving:
             self._posts.sent()
-            self._connection.sent()
+            self._state.feed(Input.SENT)
         return chunks

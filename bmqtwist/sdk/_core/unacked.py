@@ -13,6 +13,7 @@ One dictionary in order of posting is all there is; a post is packed once, when 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from bmqtwist.sdk._core.effects import Group
 from bmqtwist.sdk._core.queue import Queue
@@ -23,24 +24,19 @@ from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType, event_header
 _GUID = slice(12, 28)  # of a packed message
 
 
+@dataclass(eq=False, slots=True)
 class Post:
-    """One post: the packed message and who waits for its outcome."""
+    """What is asked for with a post; once it is accepted, the post itself, packed. `token`: an Ack effect follows."""
 
-    __slots__ = ("correlation", "group", "guid", "packed", "posted_at", "queue", "token", "wants_ack")
-
-    queue: Queue
-    guid: bytes
-    packed: bytes
-    posted_at: float
-    wants_ack: bool
-    token: object
-    correlation: object
-    group: Group | None
-
-    def __init__(self, queue: Queue, guid: bytes, packed: bytes, posted_at: float, wants_ack: bool, token: object,
-                 correlation: object, group: Group | None) -> None:
-        self.queue, self.guid, self.packed, self.posted_at = queue, guid, packed, posted_at
-        self.wants_ack, self.token, self.correlation, self.group = wants_ack, token, correlation, group
+    ack: bool = True  # is an acknowledgement asked for?
+    token: object = None
+    correlation: object = None
+    group: Group | None = None
+    compress: bool | None = None  # None = as the session's options say
+    guid: bytes = b""  # chosen by the application; else a new one
+    queue: Queue = field(init=False)
+    packed: bytes = field(init=False)
+    posted_at: float = field(init=False)
 
 
 class UnackedPosts:
@@ -72,7 +68,7 @@ class UnackedPosts:
         packed = post.packed
         self._batch.append(packed)
         self.batch_bytes += len(packed)
-        if not post.wants_ack:
+        if not post.ack:
             self._forget.append(post.guid)
 
     def again(self) -> int:

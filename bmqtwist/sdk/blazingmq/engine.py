@@ -1,5 +1,5 @@
-"""What works for one session of the official interface: a transport, the thread that moves its bytes, and the thread that
-calls the application back.
+"""What works for one session of the official interface: a core with its thread, and the thread that calls the application
+back.
 
 The threads hold the engine and never the session, so that a session which nobody holds any more is collected: the engine is
 told (`abandon`), stops by itself, and delivers what was posted. At the exit of the program engines that still run are
@@ -19,13 +19,13 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 from bmqtwist.errors import BmqError
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import results
+from bmqtwist.sdk._adapters.threaded import ThreadedCore
 from bmqtwist.sdk._adapters.transport import TransportFactory
-from bmqtwist.sdk._core.effects import Completed, Room
 from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.blazingmq import session_events as events
 from bmqtwist.sdk.blazingmq.errors import STOPPED, confirm_error
@@ -54,41 +54,25 @@ _EVENTS_OF_QUEUES = {
 UNSTOPPED = "stop() not invoked before destruction of Session<{}> object"
 
 
-class _Waiter:
-    """One request that a thread waits for."""
-
-    __slots__ = ("completed", "event")
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.completed: Completed | None = None
-
-
-class Engine:
-    """Runs one session core; `lock` goes with every use of it. `started`: the application has not stopped the session."""
+class Engine(ThreadedCore):
+    """Runs one session core. `started`: the application has not stopped the session."""
 
     def __init__(self, options: SessionOptions, make_transport: TransportFactory,
                  on_session_event: Callable[[events.SessionEvent], object],
                  on_message: Callable[[Message, MessageHandle], object] | None, health: HealthMonitor | None) -> None:
         self._on_session_event, self._on_message = on_session_event, on_message
         self._calls: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
-        self._transport = make_transport(options, self._dispatch, None)
-        self._transport.logger = LOG
-        self.core: Final = self._transport.core
-        self.lock: Final = self._transport.lock
-        self.clock: Final = self._transport.clock
-        self.room: Final = threading.Condition(self.lock)
+        super().__init__(options, self._call_back, make_transport=make_transport, step_done=self._look)
+        self.transport.logger = LOG
         self.started: bool = True
-        self._abandoned = False
+        self._abandoned = self._stopping = False
         self._process = os.getpid()
         self._forget_health: Callable[[], None] = lambda: None
         if health is not None:
             self._set_health(health.healthy)
             self._forget_health = health.listen(self._set_health)
-        self._moving = True
-        self._mover = threading.Thread(target=self._move, name="bmqtwist-io", daemon=True)
         self._caller = threading.Thread(target=self._call, name="bmqtwist-callbacks", daemon=True)
-        self._mover.start()
+        self.start()
         self._caller.start()
         try:
             self.request(self.core.start)
@@ -100,17 +84,6 @@ class Engine:
         atexit.register(self._exit_handler)
 
     # -- for the session --------------------------------------------------------------------------------------------
-
-    def request(self, make: Callable[[object, float], object]) -> None:
-        """Make a request of the core, wait for its end; SdkError if it fails."""
-        waiter = _Waiter()
-        with self.lock:
-            make(waiter, self.clock())
-            self._transport.perform()
-        waiter.event.wait()
-        completed = waiter.completed
-        if completed is not None and completed.result is not Result.SUCCESS:
-            raise SdkError(completed.result, completed.message)
 
     def wait_for_callbacks(self) -> None:
         """Wait until all callbacks that are due by now have returned, unless this is one of them."""
@@ -125,7 +98,7 @@ class Engine:
         from."""
         with self.lock:
             started, self.started = self.started, False
-            self.room.notify_all()
+            self.changed.notify_all()
         if started:
             self.request(self.core.stop)
             self._end()
@@ -135,7 +108,7 @@ class Engine:
         if self.started and self._process == os.getpid():
             self._abandoned, self.started = True, False
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=3)
-            self._transport.poke()
+            self.transport.poke()
 
     def stop_at_exit(self) -> None:
         """The program ends: deliver what was posted. Not in a child process, whose parent has the threads."""
@@ -145,7 +118,7 @@ class Engine:
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=2)
         failed = self.core.counters().nacked
         if self._abandoned:
-            self._mover.join()
+            self.join()
             self._caller.join()
         else:
             self.stop()
@@ -159,48 +132,36 @@ class Engine:
 
     def _end(self) -> None:
         """Nothing moves any more."""
-        self._moving = False
         self._forget_health()
-        self._transport.poke()
+        self.end()
         self._calls.put(None)
-        current = threading.current_thread()
-        if current is not self._mover:
-            self._mover.join()
-        if current is not self._caller:
+        self.join()
+        if threading.current_thread() is not self._caller:
             self._caller.join()
         if hasattr(self, "_exit_handler"):
             atexit.unregister(self._exit_handler)
 
     # -- the threads ------------------------------------------------------------------------------------------------
 
-    def _move(self) -> None:
-        stopping = False
-        while self._moving:
-            self._transport.step()
-            if self._abandoned and not stopping:
-                stopping = True
-                with self.lock:
-                    self.core.stop(None, self.clock())
-                    self._transport.perform()
-            if stopping and self.core.state is State.STOPPED:
-                self._end()
-        self._transport.dispose()
+    def _look(self) -> None:
+        """After each step: is the session abandoned, and over with that?"""
+        if self._abandoned and not self._stopping:
+            self._stopping = True
+            with self.lock:
+                self.core.stop(None, self.clock())
+                self.transport.perform()
+        if self._stopping and self.core.state is State.STOPPED:
+            self._end()
 
-    def _dispatch(self, effect: object) -> None:
-        """An effect, under the lock: callbacks go to their thread, waiters are woken."""
+    def _call_back(self, effect: object) -> None:
+        """Callbacks go to their thread."""
         if isinstance(effect, sdk_message.Message):
             self._calls.put((self._give_message, effect))
         elif isinstance(effect, results.Ack):
             if effect.token is not None:
                 self._calls.put((self._give_ack, effect))
-        elif isinstance(effect, Completed):
-            if isinstance(effect.token, _Waiter):
-                effect.token.completed = effect
-                effect.token.event.set()
         elif isinstance(effect, results.SessionEvent):
             self._calls.put((self._give_event, effect))
-        elif isinstance(effect, Room):
-            self.room.notify_all()
 
     def _call(self) -> None:
         while (call := self._calls.get()) is not None:

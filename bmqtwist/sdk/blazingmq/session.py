@@ -14,6 +14,7 @@ from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk._adapters.sockets import SocketTransport
 from bmqtwist.sdk._adapters.transport import TransportFactory
 from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.blazingmq import session_events as events
 from bmqtwist.sdk.blazingmq.engine import Engine
 from bmqtwist.sdk.blazingmq.errors import NOT_OPENED, STOPPED, translated, translated_post
@@ -30,7 +31,6 @@ from bmqtwist.sdk.blazingmq.values import (
     Timeouts,
 )
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 _RESERVED_BYTES = 4 << 20  # of a channel's high watermark, for control messages
@@ -190,18 +190,8 @@ class Session:
             queue = self._queue(uri)
             if not queue.writable:
                 raise Error("Failed to construct message: QUEUE_READONLY")
-            end = 0.0
-            while True:
-                now = engine.clock()
-                try:
-                    engine.core.post(queue, message, now, values, types, ack=on_ack is not None, token=on_ack)
-                    return
-                except SdkError as error:
-                    end = end or now + self._options.post_wait_s
-                    if error.result is not Result.BW_LIMIT or now >= end:
-                        raise
-                engine.room.wait(end - now)
-                self._check_started()
+            engine.post(queue, message, values, types, Post(on_ack is not None, on_ack), self._options.post_wait_s,
+                        self._check_started)
 
     def confirm(self, message: Message) -> None:
         """Done with a message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -128,18 +129,14 @@ def make_handle(message: Message, confirm: Callable[[Message], None]) -> Message
 
 
 class _Record:
-    """A few attributes, compared and printed by them; None = not given."""
-
-    _names: tuple[str, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in self._names)
+    """A few members, compared and printed by them; None = not given."""
 
     def __repr__(self) -> str:
-        given = ((name, getattr(self, name)) for name in self._names)
+        given = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
 
 
+@dataclass(repr=False)
 class QueueOptions(_Record):
     """Options of a queue; None = the default when opening, unchanged when configuring."""
 
@@ -147,36 +144,27 @@ class QueueOptions(_Record):
     DEFAULT_MAX_UNCONFIRMED_BYTES = sdk_options.MAX_UNCONFIRMED_BYTES
     DEFAULT_CONSUMER_PRIORITY = 0
     DEFAULT_SUSPENDS_ON_BAD_HOST_HEALTH = False
-    _names = ("max_unconfirmed_messages", "max_unconfirmed_bytes", "consumer_priority", "suspends_on_bad_host_health")
-
-    def __init__(self, max_unconfirmed_messages: int | None = None, max_unconfirmed_bytes: int | None = None,
-                 consumer_priority: int | None = None, suspends_on_bad_host_health: bool | None = None) -> None:
-        self.max_unconfirmed_messages = max_unconfirmed_messages
-        self.max_unconfirmed_bytes = max_unconfirmed_bytes
-        self.consumer_priority = consumer_priority
-        self.suspends_on_bad_host_health = suspends_on_bad_host_health
+    max_unconfirmed_messages: int | None = None
+    max_unconfirmed_bytes: int | None = None
+    consumer_priority: int | None = None
+    suspends_on_bad_host_health: bool | None = None
 
     def over(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
         """`base` with what is given here."""
-        given: dict[str, Any] = {name: getattr(base, name) if getattr(self, name) is None else getattr(self, name)
-                                 for name in self._names}
-        return sdk_options.QueueOptions(**given)
+        given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return sdk_options.QueueOptions(**{name: getattr(base, name) if value is None else value
+                                           for name, value in given.items()})
 
 
+@dataclass(repr=False)
 class Timeouts(_Record):
     """Seconds to wait for each kind of request; None = the default."""
 
-    _names = ("connect_timeout", "disconnect_timeout", "open_queue_timeout", "configure_queue_timeout",
-              "close_queue_timeout")
-
-    def __init__(self, connect_timeout: float | None = None, disconnect_timeout: float | None = None,
-                 open_queue_timeout: float | None = None, configure_queue_timeout: float | None = None,
-                 close_queue_timeout: float | None = None) -> None:
-        self.connect_timeout = connect_timeout
-        self.disconnect_timeout = disconnect_timeout
-        self.open_queue_timeout = open_queue_timeout
-        self.configure_queue_timeout = configure_queue_timeout
-        self.close_queue_timeout = close_queue_timeout
+    connect_timeout: float | None = None
+    disconnect_timeout: float | None = None
+    open_queue_timeout: float | None = None
+    configure_queue_timeout: float | None = None
+    close_queue_timeout: float | None = None
 
 
 class BasicHealthMonitor:
@@ -197,23 +185,16 @@ class BasicHealthMonitor:
         return "BasicHealthMonitor()"
 
 
+@dataclass(repr=False)
 class SessionOptions(_Record):
     """Options of a session; None = the default. Threads, buffers and statistics of the official library are accepted
     and mean nothing here."""
 
-    _names = ("message_compression_algorithm", "timeouts", "host_health_monitor", "num_processing_threads",
-              "blob_buffer_size", "channel_high_watermark", "event_queue_watermarks", "stats_dump_interval")
-
-    def __init__(self, message_compression_algorithm: CompressionAlgorithmType | None = None,
-                 timeouts: Timeouts | None = None, host_health_monitor: BasicHealthMonitor | None = None,
-                 num_processing_threads: int | None = None, blob_buffer_size: int | None = None,
-                 channel_high_watermark: int | None = None, event_queue_watermarks: tuple[int, int] | None = None,
-                 stats_dump_interval: float | None = None) -> None:
-        self.message_compression_algorithm = message_compression_algorithm
-        self.timeouts = timeouts
-        self.host_health_monitor = host_health_monitor
-        self.num_processing_threads = num_processing_threads
-        self.blob_buffer_size = blob_buffer_size
-        self.channel_high_watermark = channel_high_watermark
-        self.event_queue_watermarks = event_queue_watermarks
-        self.stats_dump_interval = stats_dump_interval
+    message_compression_algorithm: CompressionAlgorithmType | None = None
+    timeouts: Timeouts | None = None
+    host_health_monitor: BasicHealthMonitor | None = None
+    num_processing_threads: int | None = None
+    blob_buffer_size: int | None = None
+    channel_high_watermark: int | None = None
+    event_queue_watermarks: tuple[int, int] | None = None
+    stats_dump_interval: float | None = None

@@ -64,14 +64,22 @@ def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
         F.concat(F.lit(name.encode() + b"\0"), F.col("guid")).alias("dedupKey"))
 
 
-def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, target: str = "",
-           name: str = "replay", rate: float = 0.0, dry_run: bool = False,
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """How they are posted. `target` "" = each where it was; `rate`: messages a second, 0 = as fast as it goes."""
+
+    target: str = ""
+    name: str = "replay"
+    rate: float = 0.0
+    dry_run: bool = False
+
+
+def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, how: Posting,
            progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
-    """Post the selected messages; how many they are. `rate`: messages a second, 0 = as fast as it goes. `progress` is told
-    how many of how many are posted."""
-    rows = to_post(selected(spark, source, wanted), target, name)
+    """Post the selected messages; how many they are. `progress` is told how many of how many are posted."""
+    rows, rate = to_post(selected(spark, source, wanted), how.target, how.name), how.rate
     total = rows.count()
-    if dry_run or not total:
+    if how.dry_run or not total:
         return total
     if rate < 0:
         raise LocalError("the rate is a number of messages a second, 0 for no limit")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from bmqtwist.spark import gold, tables
-from bmqtwist.spark.charts import Chart
-from bmqtwist.spark.report import Page, Part, write
+from bmqtwist.spark.report import Chart, Page, Part, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.cli.admin import is_error
-from bmqtwist.cli.histogram import Histogram
+from bmqtwist.cli.latencies import Latencies
 from bmqtwist.cli.payloads import BadInput, Properties, parse_json_line, parse_properties, split
 from bmqtwist.cli.textforms import FIELD_NAMES, as_tree, json_form, safe, template_form, unescape
 from bmqtwist.errors import LocalError
@@ -145,15 +145,15 @@ def test_percentiles_are_right_to_one_percent() -> None:
     """And the maximum exactly."""
     rng = random.Random(7)
     numbers = [int(rng.lognormvariate(14, 2)) + 1 for _ in range(5000)]
-    histogram = Histogram()
+    histogram = Latencies("ack")
     for number in numbers:
         histogram.add(number)
     numbers.sort()
     for share in (0.5, 0.99, 0.999):
         exact = numbers[int(share * 5000) - 1]
-        assert exact * 0.99 <= histogram.percentile(share) <= exact * 1.02
-    assert histogram.max == numbers[-1] and histogram.tree()["max"] == round(numbers[-1] / 1e6, 3)
-    assert Histogram().tree() == {"p50": 0, "p99": 0, "p99.9": 0, "max": 0}
+        assert exact * 0.99 <= histogram.percentile(100 * share) <= exact * 1.02
+    assert histogram.longest == numbers[-1] and histogram.figures_ms()["max"] == round(numbers[-1] / 1e6, 3)
+    assert Latencies("ack").figures_ms() == {"p50": 0, "p99": 0, "p99.9": 0, "max": 0}
 
 
 @pytest.mark.parametrize(("answer", "error"), [

@@ -9,12 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmqtwist.cli.latencies import Latencies, pretty_time
 from bmqtwist.cli.shell import commands, printing
-from bmqtwist.cli.shell.commands import Confirm, Flags, Open, Post, Property, SubscriptionArg, parse, parse_flags, select
+from bmqtwist.cli.shell.commands import (
+    LINE_CHARS_MAX,
+    CommandError,
+    Confirm,
+    Flags,
+    Open,
+    Post,
+    Property,
+    SubscriptionArg,
+    Undecodable,
+    parse,
+    parse_dump,
+    parse_flags,
+    select,
+    split,
+)
 from bmqtwist.cli.shell.console import RecordFormat
-from bmqtwist.cli.shell.dumpfile import parse_dump
-from bmqtwist.cli.shell.grammar import LINE_CHARS_MAX, CommandError, Undecodable, split
-from bmqtwist.cli.shell.latency import Latencies, pretty_time
 from bmqtwist.cli.shell.posting import Content, Plan
 from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_text
 from bmqtwist.cli.shell.settings import Settings, read_list, read_profile

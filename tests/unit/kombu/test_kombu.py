@@ -15,7 +15,7 @@ from kombu.transport import get_transport_cls
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
-from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, shared
+from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, transport
 from bmqtwist.kombu.errors import refusal
 from bmqtwist.kombu.link import Link, Reader
 from bmqtwist.kombu.names import is_private, queue_name, queue_uri
@@ -206,7 +206,7 @@ class FakeLink:
 def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
     """A connection whose link is a fake."""
     FakeLink.made = []
-    monkeypatch.setattr(shared, "Link", FakeLink)
+    monkeypatch.setattr(transport, "Link", FakeLink)
     return Connection(URL, transport_options=OPTIONS)
 
 
@@ -342,7 +342,7 @@ def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_l
 
 def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
         connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MAILBOX_MESSAGES_MAX", 2)
+    monkeypatch.setattr(transport, "MAILBOX_MESSAGES_MAX", 2)
     channel = connection.channel()
     events = Exchange("ev", "topic")
     got = consume(channel, Queue("r1", events, "task.#", durable=False, auto_delete=True), no_ack=True)

@@ -26,6 +26,7 @@ from bmqtwist.sdk import (
 )
 from bmqtwist.sdk._core.effects import Group
 from bmqtwist.sdk._core.states import QueueState, State
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.wire import properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
@@ -76,9 +77,9 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
     guid = b"\x40" + bytes(15)
-    assert bench.core.post(queue, b"x", bench.now, guid=guid) == guid
+    assert bench.core.post(queue, b"x", bench.now, post=Post(guid=guid)) == guid
     with pytest.raises(SdkError) as raised:
-        bench.core.post(queue, b"x", bench.now, guid=guid)
+        bench.core.post(queue, b"x", bench.now, post=Post(guid=guid))
     assert raised.value.result is Result.ALREADY_IN_PROGRESS
     bench.turn()
     assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.unacked.kept) == 1
@@ -87,8 +88,8 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
-    group = Group(keep_acks=True)
-    guids = [bench.core.post(queue, b"x", bench.now, group=group, token="t") for _ in range(3)]
+    group = Group(acks={})
+    guids = [bench.core.post(queue, b"x", bench.now, post=Post(group=group, token="t")) for _ in range(3)]
     bench.core.seal(group)
     bench.turn()
     bench.ack(*bench.puts()[:2])
@@ -169,7 +170,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
     queue = bench.open()
     group = Group()
     with pytest.raises(error):
-        bench.core.post(queue, payload, bench.now, group=group, **more)  # type: ignore[arg-type]
+        bench.core.post(queue, payload, bench.now, post=Post(group=group), **more)  # type: ignore[arg-type]
     assert not bench.core.unacked.kept and not group.outstanding
 
 

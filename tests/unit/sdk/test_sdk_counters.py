@@ -12,6 +12,7 @@ from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, parse_brokers
 from bmqtwist.sdk._adapters.log import LOG, emit
 from bmqtwist.sdk._core.effects import Note
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.counters import Counters
 from bmqtwist.wire.fast import sub_queue_ids
 
@@ -34,7 +35,7 @@ def test_posts_are_counted_by_their_outcome() -> None:
     queue = bench.open()
     for payload in (b"a", b"b", b"c", b"d"):
         bench.post(queue, payload)
-    bench.core.post(queue, b"no ack", bench.now, ack=False)
+    bench.core.post(queue, b"no ack", bench.now, post=Post(ack=False))
     assert balanced(bench).unacked_now == 5
     bench.turn()
     bench.ack(*bench.puts()[:2])

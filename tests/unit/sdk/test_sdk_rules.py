@@ -8,6 +8,7 @@ from kit.sdk_kit import FANOUT, URI, Bench
 from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError, SessionOptions, parse_brokers
 from bmqtwist.sdk._core.states import QueueState, State
+from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.wire import events, schema
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopRequest
 from bmqtwist.wire.control import ControlMessage
@@ -86,13 +87,13 @@ def test_s3_a_put_that_wants_an_ack_is_kept_until_its_ack(bench: Bench) -> None:
 @rule
 def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) -> None:
     queue = opened(bench)
-    bench.core.post(queue, b"sent", bench.now, ack=False)
+    bench.core.post(queue, b"sent", bench.now, post=Post(ack=False))
     bench.turn()
     assert not bench.core.unacked.kept
-    bench.core.post(queue, b"not yet", bench.now, ack=False)
+    bench.core.post(queue, b"not yet", bench.now, post=Post(ack=False))
     bench.lose()
     assert len(bench.core.unacked.kept) == 1
-    bench.core.post(queue, b"while down", bench.now, ack=False)
+    bench.core.post(queue, b"while down", bench.now, post=Post(ack=False))
     bench.come_back()
     bench.lose()
     bench.come_back()
@@ -106,7 +107,7 @@ def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> No
     bench = Bench(SessionOptions(batch_delay_s=5.0)).start()
     queue = opened(bench, read=True)
     bench.push(b"m")
-    bench.core.post(queue, b"waits", bench.now, ack=False)
+    bench.core.post(queue, b"waits", bench.now, post=Post(ack=False))
     bench.turn()
     bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
     assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked.kept) == 1

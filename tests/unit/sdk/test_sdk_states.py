@@ -1,32 +1,58 @@
-"""The tables of the client library: total, and every cell names something that exists."""
+"""The machines of the client library: every action has an owner, timers live where they mean something, and what happened is
+kept. (`machine.table` refuses a table that lacks a cell, `machine.check` a state that a cell does not name.)"""
 
 from __future__ import annotations
 
 import pytest
 from kit.sdk_kit import Bench
 
-from bmqtwist.sdk._core.states import QUEUE, SESSION, SESSION_TIMERS, TIMERS, Input, QueueInput, QueueState, State
+from bmqtwist.machine import IllegalTransition, to
+from bmqtwist.sdk._core.session import SESSION
+from bmqtwist.sdk._core.session_state import ignore
+from bmqtwist.sdk._core.states import Input, State
 
 
 @pytest.mark.parametrize("state", State)
-def test_every_input_of_a_session_has_a_decision_in_every_state(state: State) -> None:
+def test_every_action_of_a_session_is_a_method_of_one_of_its_parts(state: State) -> None:
     core = Bench().core
-    assert set(SESSION[state]) == set(Input)
     core._state.enter(state)
-    assert set(core._state.row) == set(Input) and all(map(callable, core._state.row.values()))
+    for what, action in core._state.row.items():
+        assert action is ignore or action.__func__ is SESSION[state][what].action
 
 
-@pytest.mark.parametrize("state", QueueState)
-def test_every_input_of_a_queue_has_a_decision_in_every_state(state: QueueState) -> None:
-    machine = Bench().core._machine
-    assert set(QUEUE[state]) == set(QueueInput)
-    assert all(callable(getattr(machine, name)) for name in QUEUE[state].values())
-
-
-def test_every_timer_has_a_handler_and_every_state_its_timers() -> None:
+def test_entering_a_state_clears_the_timers_that_mean_nothing_there() -> None:
     core = Bench().core
-    assert set(TIMERS) == set(State)
-    assert set(core._timers) == SESSION_TIMERS
+    due = [what for what in Input if what.name.endswith("_DUE")]
+    for state in State:
+        for each in due:
+            core._deadlines.after(each, 5.0)
+        core._state.enter(state)
+        assert {each for each in due if each in core._deadlines} == {
+            each for each in due if SESSION[state][each].action is not ignore}
+
+
+def test_a_session_and_its_queues_keep_the_last_transitions_with_events_and_causes() -> None:
+    bench = Bench().start()
+    queue = bench.open(read=True)
+    bench.lose()
+    bench.come_back()
+    told = [(each.event, each.change) for each in bench.core.history.transitions]
+    assert told[:3] == [("start", "idle -> connecting"), ("connected", "connecting -> negotiating"),
+                        ("control", "negotiating -> restoring")]
+    lost = next(each for each in bench.core.history.transitions if each.event == "lost")
+    assert lost.change == "ready -> waiting" and lost.cause == "connection reset"
+    assert [(each.event, each.change) for each in queue.history.transitions] == [
+        ("connected", "open held -> opening"), ("granted", "opening -> configuring"), ("granted", "configuring -> open"),
+        ("lost", "open -> reopen held"), ("connected", "reopen held -> reopening"),
+        ("granted", "reopening -> reconfiguring"), ("granted", "reconfiguring -> open")]
+
+
+def test_a_state_that_a_cell_does_not_name_is_found() -> None:
+    core = Bench().start().core
+    row = {**SESSION[State.READY], Input.LOST: to(SESSION[State.READY][Input.LOST].action)}
+    core._state._table = {**SESSION, State.READY: row}
+    with pytest.raises(IllegalTransition, match="READY --LOST--> WAITING"):
+        core._state.feed(Input.LOST, "gone")
 
 
 @pytest.mark.parametrize("state", State)

@@ -1,6 +1,6 @@
-"""Latencies with three significant digits, and what is reported of them. All in nanoseconds.
+"""Latencies with three significant digits, in bounded memory, and what is reported of them. All in nanoseconds.
 
-The report's members are those of the original's tool; `dataPoints` says how often each latency occurred.
+The members of `report` are those of the original's tool; `dataPoints` says how often each latency occurred.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ _UNITS = (("ns", 1000), ("us", 1000), ("ms", 1000), ("s", 60), ("m", 60), ("h", 
 
 
 class Latencies:
-    """How often each latency occurred. `origin`: `end2end` (post to delivery) or `ack` (post to acknowledgement)."""
+    """How often each latency occurred. `origin`: `end2end` (post to delivery) or `ack` (post to acknowledgement); `longest`:
+    the longest one, exact."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
-        self.count = 0
+        self.count = self.longest = 0
         self._times: dict[int, int] = {}
 
     def add(self, latency_ns: int) -> None:
         """One more; a negative one (clocks of two machines) counts for nothing."""
         if latency_ns < 0:
             return
+        self.longest = max(self.longest, latency_ns)
         step = 1
         while step * _DIGITS < latency_ns:
             step *= 10
@@ -31,7 +33,7 @@ class Latencies:
         self._times[rounded] = self._times.get(rounded, 0) + 1
         self.count += 1
 
-    def percentile(self, percent: int) -> int:
+    def percentile(self, percent: float) -> int:
         """The smallest latency that so many percent do not exceed; 0 if there are none."""
         wanted = -(-percent * self.count // 100)
         seen = 0
@@ -55,6 +57,12 @@ class Latencies:
     def average(self) -> int:
         """The mean."""
         return sum(latency * times for latency, times in self._times.items()) // self.count if self.count else 0
+
+    def figures_ms(self) -> dict[str, float]:
+        """The usual percentiles in milliseconds."""
+        figures = {"p50": self.percentile(50), "p99": self.percentile(99), "p99.9": self.percentile(99.9),
+                   "max": self.longest}
+        return {name: round(value / 1e6, 3) for name, value in figures.items()}
 
     def report(self) -> dict[str, Any]:
         """The report as it is written to a file."""

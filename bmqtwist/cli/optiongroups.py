@@ -1,0 +1,35 @@
+"""Options that several commands share, or that mean one thing together: a group becomes one argument of its command."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Command = Callable[..., Any]
+Group = Callable[[Command], Command]
+
+
+def option_group(*options: Group) -> Group:
+    """All these options, in this order."""
+    def apply(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+    return apply
+
+
+def gathered(name: str, make: Callable[..., Any], *options: Group) -> Group:
+    """All these options; the command gets what `make` makes of their values as its argument `name`."""
+    def apply(command: Command) -> Command:
+        taken: list[str] = []
+
+        @functools.wraps(command)
+        def wrapped(*args: Any, **values: Any) -> Any:
+            given = {each: values.pop(each) for each in taken}
+            return command(*args, **{name: make(**given)}, **values)
+        known = len(getattr(command, "__click_params__", ()))
+        found = option_group(*options)(wrapped)
+        taken += [str(each.name) for each in found.__click_params__[known:]]  # type: ignore[attr-defined]
+        return found
+    return apply

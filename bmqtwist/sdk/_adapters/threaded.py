@@ -1,0 +1,118 @@
+"""A session core, the thread that moves its bytes, and calls of other threads that wait: for programs that call and are
+called from their own threads (`sdk.blazingmq`, the kombu transport, Spark).
+
+`on_effect` hears, under the lock and mostly in the thread, of effects that no waiting call is for. The thread holds this
+object and never its owner, which may be collected: it calls `end` then.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bmqtwist.sdk._adapters.sockets import SocketTransport
+from bmqtwist.sdk._adapters.transport import Dispatch, TransportFactory
+from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.unacked import Post
+from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.wire.properties import PropertyType
+
+
+class Waiter:
+    """Where the outcome of one request or post is put."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: Completed | Ack | None = None
+
+
+class ThreadedCore:
+    """`lock` goes with every use of `core`; `changed` is notified when a call that waits may go on. `step_done` is called by
+    the thread, without the lock, after each step."""
+
+    def __init__(self, options: SessionOptions, on_effect: Dispatch, tls: ssl.SSLContext | None = None, *,
+                 name: str = "bmqtwist-io", make_transport: TransportFactory = SocketTransport,
+                 step_done: Callable[[], object] = lambda: None) -> None:
+        self._on_effect, self._step_done = on_effect, step_done
+        self.transport: Final = make_transport(options, self._dispatch, tls)
+        self.core: Final = self.transport.core
+        self.lock: Final = self.transport.lock
+        self.clock: Final = self.transport.clock
+        self.changed: Final = threading.Condition(self.lock)
+        self._moving = True
+        self._thread = threading.Thread(target=self._move, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to move bytes."""
+        self._thread.start()
+
+    def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
+        """Wait until something is so, which is looked at under the lock; is it?"""
+        with self.changed:
+            self.changed.wait_for(lambda: done() or not self._moving, timeout_s)
+            return bool(done())
+
+    def request(self, make: Callable[[object, float], object], timeout_s: float | None = None) -> bool:
+        """Make a request of the core and wait for its end; False if it has none in time, SdkError if it fails."""
+        waiter = Waiter()
+        with self.changed:
+            make(waiter, self.clock())
+            self.transport.perform()
+            self.wait(lambda: waiter.outcome is not None, timeout_s)
+        outcome = waiter.outcome
+        if isinstance(outcome, Completed) and outcome.result is not Result.SUCCESS:
+            raise SdkError(outcome.result, outcome.message)
+        return outcome is not None
+
+    def post(self, queue: Queue, payload: bytes, values: Mapping[str, object] | None = None,
+             types: Mapping[str, PropertyType] | None = None, post: Post | None = None, wait_s: float = 0.0,
+             check: Callable[[], object] = lambda: None) -> None:
+        """Post; without room wait for it, not longer than that. `check` may raise after each wait."""
+        end = 0.0
+        with self.changed:
+            while True:
+                now = self.clock()
+                try:
+                    self.core.post(queue, payload, now, values, types, post)
+                    return
+                except SdkError as error:
+                    end = end or now + wait_s
+                    if error.result is not Result.BW_LIMIT or now >= end:
+                        raise
+                self.changed.wait(end - now)
+                check()
+
+    def end(self) -> None:
+        """Have the thread end, without a word to the broker. From any thread, with or without the lock."""
+        self._moving = False
+        self.transport.poke()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the thread has ended, unless this is it."""
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def _move(self) -> None:
+        try:
+            while self._moving:
+                self.transport.step()
+                self._step_done()
+        finally:
+            self._moving = False
+            self.transport.dispose()
+            with self.changed:
+                self.changed.notify_all()
+
+    def _dispatch(self, effect: object) -> None:
+        if isinstance(effect, (Completed, Ack)) and isinstance(effect.token, Waiter):
+            effect.token.outcome = effect
+            self.changed.notify_all()
+        elif isinstance(effect, Room):
+            self.changed.notify_all()
+        else:
+            self._on_effect(effect)
