@@ -3,7 +3,7 @@
 A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
 
     layers      tests/kit/layers.py, and the first lines of the packages
-    way         tests/kit/message_way.py
+    way, three  tests/kit/message_way.py
     partition   tests/kit/partition_states.py
     elector     bmqtwist/cluster/elector.py
     replication bmqtwist/cluster/partition_machine.py
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
-from kit.message_way import WAY  # noqa: E402
+from kit.message_way import WAY, WAY_OF_THREE, Step  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
@@ -78,15 +78,15 @@ def layers() -> str:
     return "\n".join([*lines, "```"])
 
 
-def way() -> str:
+def way(parts: list[tuple[str, list[Step]]]) -> str:
     """The functions that a message passes."""
     lines, number = ["```text"], 0
-    for headline, steps in WAY:
+    for headline, steps in parts:
         lines.append(f"{headline}")
         for step in steps:
             number += 1
             mark = "s" if step.sockets else " "
-            lines.append(f"{number:>3} {mark} {step.module:<18} {step.function:<28} {step.says}")
+            lines.append(f"{number:>3} {mark} {step.module:<23} {step.function:<30} {step.says}")
         lines.append("")
     return "\n".join([*lines[:-1], "```"])
 
@@ -134,7 +134,8 @@ def circles() -> str:
     return "\n".join(["| module | imports | because |", "|---|---|---|", *rows])
 
 
-PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
+PICTURES = {"layers": layers, "way": partial(way, WAY), "three": partial(way, WAY_OF_THREE), "partition": partition,
+            "elector": partial(machine_picture, elector.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),

@@ -4,6 +4,7 @@ A partition has an upstream while its active primary is known and connected (`Re
 lease. `relay.relays` does all the rest. The primary names a message by its GUID alone: this node has its records, or is
 about to get them. When this node becomes primary its relays become what they stand for, and the other way round
 (`queue.handover`).
+The way of a PUT through three nodes, and of its ACK back, is in docs/architecture.md.
 """
 
 from __future__ import annotations

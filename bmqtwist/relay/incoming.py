@@ -1,6 +1,7 @@
 """ACKs and PUSHes of upstream nodes: to the queues that clients here have open, in order.
 
 A PUSH without payload waits until its record is here, and goes back to the upstream node after RECORD_WAIT_S.
+The way of an ACK back to its client is part of the way of a PUT through three nodes, in docs/architecture.md.
 """
 
 from __future__ import annotations

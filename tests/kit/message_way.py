@@ -70,3 +70,39 @@ WAY: list[tuple[str, list[Step]]] = [
     ]),
 ]
 STEPS = [step for _, steps in WAY for step in steps]
+
+# A PUT of a client at a replica of three nodes, until its ACK.
+WAY_OF_THREE: list[tuple[str, list[Step]]] = [
+    ("A replica: the queue is led elsewhere", [
+        Step("link.client", "ClientSession.on_puts", "walks the PUTs, finds the handle by queue id"),
+        Step("queue.relay", "RelayQueue.post", "keeps the PUT until its ACK"),
+        Step("relay.uplink", "RelayUplink.put", "finds the upstream: the primary of the partition"),
+        Step("link.upbound", "Upbound.put", "adds it to the PUT event of this turn"),
+    ]),
+    ("The primary: the PUT becomes a record", [
+        Step("link.peer", "PeerSession.on_frame", "gives what clients send to the handles of the member"),
+        Step("queue.root", "RootQueue.post", "checks, deduplicates, meters"),
+        Step("storage.partition", "Partition.append_message", "makes DATA and MESSAGE records"),
+        Step("storage.partition", "Partition.flush", "writes the batch at the end of the turn"),
+        Step("member.partition_runner", "PartitionRunner.on_written", "steps the partition's machine: its log has moved"),
+        Step("member.feeding", "Feeding.send_records", "sends the batch to each replica, in a STORAGE event"),
+    ]),
+    ("Each replica: the record is appended", [
+        Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
+        Step("member.replication", "Replication.received", "steps the partition's machine: records of the primary"),
+        Step("storage.replica", "ReplicatedPartition.append_run", "appends and applies them; the turn writes and syncs"),
+    ]),
+    ("The primary: its own copy is durable", [
+        Step("storage.partition", "Partition.synced", "lets out what the sync has covered"),
+        Step("queue.root", "RootQueue.release", "acknowledges early: a pair of nodes is a majority of three"),
+        Step("link.downstream", "DownstreamClient.ack_ahead", "adds it to an ACK event that names the record"),
+    ]),
+    ("The replica of the client: ACK and record are here", [
+        Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
+        Step("member.member_relays", "MemberRelays.acks", "holds the ACK back until the record is durable here"),
+        Step("relay.incoming", "RelayIncoming.acked", "finds the queue by its id at the primary"),
+        Step("queue.relay", "RelayQueue.acked", "lets the PUT go"),
+        Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
+    ]),
+]
+STEPS_OF_THREE = [step for _, steps in WAY_OF_THREE for step in steps]

@@ -14,7 +14,8 @@ from types import FrameType, ModuleType
 import pytest
 from kit.layers import MODULES
 from kit.memory import MemoryWorld
-from kit.message_way import STEPS, Step
+from kit.message_way import STEPS, STEPS_OF_THREE, Step
+from sim.replicated import STRONG, ReplicatingCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 OUT_OF_DATE = "run: make docs (it draws the pictures of docs/architecture.md anew), and commit what it wrote"
@@ -74,7 +75,7 @@ def test_what_the_page_says_of_a_class_is_there() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.module}.{step.function}")
+@pytest.mark.parametrize("step", [*STEPS, *STEPS_OF_THREE], ids=lambda step: f"{step.module}.{step.function}")
 def test_what_the_way_of_a_message_names_is_there(step: Step) -> None:
     found = importlib.import_module(f"bmqtwist.{step.module}")
     for name in step.function.split("."):
@@ -110,8 +111,31 @@ def test_a_message_goes_the_way_that_is_drawn(tmp_path: Path) -> None:
         consumer.confirm(*pushes)
         world.run()
     assert [push.payload for push in pushes] == [b"message"]
+    follow(STEPS, calls)
+
+
+def follow(steps: list[Step], calls: list[tuple[str, str]]) -> None:
+    """Each step is among the calls, after the one before it."""
     at = 0
-    for step in STEPS:
+    for step in steps:
         if not step.sockets:
             assert step.code in calls[at:], f"{step.module}.{step.function} is not called after the step before it"
             at = calls.index(step.code, at) + 1
+
+
+def test_a_put_through_three_nodes_goes_the_way_that_is_drawn() -> None:
+    nodes = ReplicatingCluster(1, 3)
+    nodes.settle()
+    nodes.post(1, STRONG)
+    primary = nodes.primary(nodes.record(STRONG).partition_id)
+    replica = next(each for each in nodes.machines if each is not primary)
+    queue = nodes.client(replica.name).open(STRONG, write=1)
+    nodes.run(2.0)
+    calls: list[tuple[str, str]] = []
+    with traced(calls):
+        assert queue.next_ack(queue.put(b"message")).status == 0
+    follow(STEPS_OF_THREE, calls)
+
+
+def test_whoever_follows_a_put_through_three_nodes_opens_fifteen_files_at_most() -> None:
+    assert len({step.module for step in STEPS_OF_THREE}) <= 15
