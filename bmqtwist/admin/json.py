@@ -144,13 +144,10 @@ def _app(app: AppState) -> Tree:
 def queue_internals(queue: QueueState) -> Tree:
     """An open queue."""
     primary = queue.role is NodeRole.PRIMARY
-    flags = read = write = 0
-    for handle in queue.handles:
-        flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
     state = {
         "uri": queue.uri,
         "handleParametersJson": handle_parameters(
-            queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, flags, read, write),
+            queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, *queue.uses),
         "streamParametersJson": " [ ]", "id": PRIMARY_QUEUE_ID if primary else queue.internal_id, "key": queue.key,
         "partitionId": queue.partition_id,
         "storage": {"numMessages": queue.messages, "numBytes": queue.bytes,
@@ -252,9 +249,7 @@ def cluster_status(cluster: ClusterSnapshot) -> Tree:
 
 def queue_helper(cluster: ClusterSnapshot) -> Tree:
     """Which queues are assigned where."""
-    domains: dict[str, int] = {}
-    for queue in cluster.queues:
-        domains[queue.domain] = domains.get(queue.domain, 0) + 1
+    domains = cluster.queues_by_domain
     return {
         "clusterName": cluster.name, "locality": "local",
         "numQueues": len(cluster.queues), "numQueueKeys": len({queue.key for queue in cluster.queues}),

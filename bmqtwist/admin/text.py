@@ -240,14 +240,11 @@ def _remote_queue(queue: QueueState) -> Lines:
 
 def queue_internals(queue: QueueState) -> str:
     """INTERNALS of a queue."""
-    flags = read = write = 0
-    for handle in queue.handles:
-        flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
     primary = queue.role is NodeRole.PRIMARY
     lines = ["Queue Internals", "---------------", "    State:", "    ------",
              f"        URI ...............: {queue.uri}",
              "        Handle Parameters .: "
-             + handle_parameters(queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, flags, read, write),
+             + handle_parameters(queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, *queue.uses),
              "        Stream Parameters .:  [ ]",
              f"        Id/Key ............: {'primary' if primary else queue.internal_id} ~ {queue.key}",
              f"        PartitionId .......: {queue.partition_id}",
@@ -363,9 +360,7 @@ def cluster_status(cluster: ClusterSnapshot) -> str:
 
 def queue_helper(cluster: ClusterSnapshot) -> str:
     """QUEUEHELPER of a cluster."""
-    domains: dict[str, int] = {}
-    for queue in cluster.queues:
-        domains[queue.domain] = domains.get(queue.domain, 0) + 1
+    domains = cluster.queues_by_domain
     lines = ["ClusterQueueHelper :", "--------------------",
              f"    cluster......................: {cluster.name} (local)",
              f"    nbQueues.....................: {len(cluster.queues)}",

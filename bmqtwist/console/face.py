@@ -74,9 +74,8 @@ class Face:
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(Console(host, log=host.log_failure), Parts(
-            http, host.moment, lambda: os.urandom(18).hex(), doorkeeper, cookies, tokens, self.collector, operations,
-            live, StaticFiles(folder("web")), PageWriter(folder("templates"), bool(http.report_directory)), host.log_failure,
-            host.reactor))
+            operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(folder("web")),
+            PageWriter(folder("templates"), bool(http.report_directory))))
         self.site: Site = make_site(host, resource=self._web.resource())
         self._tick: Any = None
         self._busy = self._stopped = False

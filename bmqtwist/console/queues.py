@@ -7,14 +7,15 @@ the rows that are shown are looked at whenever they are shown. Pure: time is an 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from bmqtwist.console.documents import Document
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.view.queue_facts import queue_view
+from bmqtwist.view.stored_queue import Slowly
 
 STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
 RANK_STEP_QUEUES = 2000  # put in order in one step
@@ -24,8 +25,6 @@ TOP_ROWS = 10
 FILTER_CHARS_MAX = 200
 LOOK_SECONDS_MIN = 0.2  # between two looks that a rate is made of
 
-_T = TypeVar("_T")
-Steps = Generator[None, None, _T]  # gives a result, and pauses now and then before
 Key = tuple[float | str, str]  # what is sorted by, and the URI
 
 
@@ -187,7 +186,7 @@ class QueueBook:
         """What is known of one queue."""
         return self._records.get(uri)
 
-    def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
+    def rank(self, text: str, order: Order, upto: int, wall: float) -> Slowly[tuple[int, list[Key]]]:
         """How many queues there are with a text in their URI, and the first of them."""
         wanted, total, runs = text.lower(), 0, list[list[Key]]()
         records = iter(list(self._records.values()))

@@ -22,14 +22,12 @@ from twisted.web.http import Request
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import HTTPException
 
-from bmqtwist.config.broker import Http
 from bmqtwist.console import api
 from bmqtwist.console.access import (
     OPEN_NONCE,
     OPEN_NOTICE,
     ROLES,
     Asker,
-    Doorkeeper,
     LoginLimiter,
     Refusal,
     Role,
@@ -42,7 +40,6 @@ from bmqtwist.console.access import (
 )
 from bmqtwist.console.actions import REFUSALS, reason_of
 from bmqtwist.console.audit import AuditEntry
-from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import compact, for_script
 from bmqtwist.console.files import StaticFiles, read_report
 from bmqtwist.console.http import Console
@@ -50,7 +47,7 @@ from bmqtwist.console.operation import Asked, Download, Operations, Route
 from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, PageWriter, Shell, page_policy
 from bmqtwist.console.peers import TOKEN_HEADER, as_body
 from bmqtwist.console.routes import ROUTES
-from bmqtwist.console.tokens import Cookies, Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
+from bmqtwist.console.tokens import Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
 from bmqtwist.security import console_passwords
 
 SESSION_COOKIE, LOGIN_COOKIE = "bmq_session", "bmq_login"
@@ -65,22 +62,15 @@ WRONG = "The name or the password is wrong."
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the web face joins. `moment`: seconds now, monotonic and since the epoch; `nonce`: something random; `tokens`: of
-    other nodes, None = they are not believed; `files`, `pages`: what is shown."""
+    """What the web face joins. `nonce`: something random; `tokens`: of other nodes, None = they are not believed; `files`,
+    `pages`: what is shown."""
 
-    http: Http
-    moment: Callable[[], tuple[float, float]]
-    nonce: Callable[[], str]
-    doorkeeper: Doorkeeper
-    cookies: Cookies
-    tokens: NodeTokens | None
-    collector: Collector
     operations: Operations
+    nonce: Callable[[], str]
+    tokens: NodeTokens | None
     live: IResource
     files: StaticFiles
     pages: PageWriter
-    log: Callable[[Failure], None]
-    reactor: Any
 
 
 class WebConsole:
@@ -89,10 +79,13 @@ class WebConsole:
     app = Klein()
 
     def __init__(self, health: Console, parts: Parts) -> None:
-        self._health, self._parts, self._http = health, parts, parts.http
+        self._health, self._parts = health, parts
+        operations = parts.operations
+        self._host, self._collector, self._doorkeeper = operations.host, operations.collector, operations.doorkeeper
+        self._cookies, self._http = self._doorkeeper.cookies, self._host.node.broker.configuration.extension.http
         self._limiter, self._checks = LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
-        self._cookie_path = parts.http.prefix or "/"
-        self._secure = parts.http.url.startswith("https:")
+        self._cookie_path = self._http.prefix or "/"
+        self._secure = self._http.url.startswith("https:")
 
     def resource(self) -> Resource:
         """What a Site serves."""
@@ -141,10 +134,10 @@ class WebConsole:
         try:
             who = self._identify(request)
             self._renew(request, who)
-            document = yield self._parts.collector.cluster()
+            document = yield self._collector.cluster()
         except Refusal as refusal:
             return self._turn_away(request, refusal)
-        shell = Shell(PAGES[path], self._prefix(request), self._parts.cookies.csrf(who.nonce), who,
+        shell = Shell(PAGES[path], self._prefix(request), self._cookies.csrf(who.nonce), who,
                       OPEN_NOTICE if who.nonce == OPEN_NONCE else "", document["name"], for_script(document))
         return self._page(request, 200, shell)
 
@@ -170,7 +163,7 @@ class WebConsole:
         return self._message(request, refusal.status, "Not here", refusal.reason)
 
     def _page(self, request: Request, status: int, shell: Shell) -> bytes:
-        request.setHeader("Content-Security-Policy", page_policy(self._parts.collector.consoles.urls().values()))
+        request.setHeader("Content-Security-Policy", page_policy(self._collector.consoles.urls().values()))
         return self._end(request, status, self._parts.pages.write(shell).encode(), HTML, policy=False)
 
     def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
@@ -194,32 +187,32 @@ class WebConsole:
                      cookies.get(SESSION_COOKIE, ""))
 
     def _identify(self, request: Request) -> Who:
-        return self._parts.doorkeeper.identify(self._asker(request), self._parts.moment()[1])
+        return self._doorkeeper.identify(self._asker(request), self._host.moment()[1])
 
     def admit_watcher(self, address: str, headers: Mapping[str, str]) -> Who:
         """Whether somebody may open a WebSocket. Refusal: no."""
         host, origin = headers.get("host", ""), headers.get("origin", "")
         forwarded = headers.get("x-forwarded-for", "") or headers.get("forwarded", "")
         if origin:
-            others = {origin_of(url) for url in (*self._parts.collector.consoles.urls().values(), self._http.url) if url}
+            others = {origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
             if not origin_is_ours(origin, host, others):
                 raise Refusal(403, "pages of another origin may not watch here")
         cookie = cookies_of(headers.get("cookie", "")).get(SESSION_COOKIE, "")
-        who = self._parts.doorkeeper.identify(Asker(address, host, forwarded, cookie), self._parts.moment()[1])
+        who = self._doorkeeper.identify(Asker(address, host, forwarded, cookie), self._host.moment()[1])
         if not origin and who.nonce != OPEN_NONCE:
             raise Refusal(403, "the header Origin is missing")
         return who
 
     def _renew(self, request: Request, who: Who) -> None:
         """A login that is used does not end for being idle."""
-        login, wall = who.login, self._parts.moment()[1]
+        login, wall = who.login, self._host.moment()[1]
         if login is not None and wall - login.seen >= RENEW_S:
             self._set_session(request, Login(login.user, login.nonce, login.began, int(wall), login.proof))
 
     def _set_session(self, request: Request, login: Login) -> None:
-        value = self._parts.cookies.write(login)
+        value = self._cookies.write(login)
         request.cookies.append(cookie_header(SESSION_COOKIE, value, self._cookie_path, self._secure,
-                                             self._parts.cookies.life_s).encode())
+                                             self._cookies.life_s).encode())
 
     def _address(self, request: Request) -> str:
         """Where a request comes from: as a reverse proxy on this machine says, where there is one."""
@@ -240,26 +233,26 @@ class WebConsole:
     @app.route("/login", methods=["GET"])
     def login_form(self, request: Request) -> bytes:
         """Where a name and a password are asked for."""
-        if self._parts.doorkeeper.is_open:
+        if self._doorkeeper.is_open:
             return self._redirect(request, f"{self._prefix(request)}/")
         return self._login_page(request, 200, "", _argument(request, "next"))
 
     def _login_page(self, request: Request, status: int, error: str, onward: str) -> bytes:
         nonce = self._parts.nonce()
         request.cookies.append(cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
-        return self._page(request, status, Shell("login", self._prefix(request), self._parts.cookies.csrf(f"login {nonce}"),
+        return self._page(request, status, Shell("login", self._prefix(request), self._cookies.csrf(f"login {nonce}"),
                                                  next=local_path(onward), error=error))
 
     @app.route("/login", methods=["POST"])
     @inlineCallbacks
     def login(self, request: Request) -> Any:
         """A name and a password."""
-        parts, (now, wall) = self._parts, self._parts.moment()
+        parts, (now, wall) = self._parts, self._host.moment()
         form = _form(request)
         name, password, onward = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
         address = self._address(request)
         nonce = cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
-        if not nonce or not self._same_site(request) or not parts.cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
+        if not nonce or not self._same_site(request) or not self._cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
             return self._login_page(request, 403, "This form was not ours, or it is too old. Try again.", onward)
         wait = self._limiter.wait(address, name, now)
         if wait > 0:
@@ -267,10 +260,10 @@ class WebConsole:
             return self._login_page(request, 429, f"Too many logins have failed. Try again in {int(wait) + 1} s.", onward)
         if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
             return self._login_page(request, 503, "Many log in just now. Try again in a moment.", onward)
-        user = parts.doorkeeper.users.get(name)
-        known = user or next(iter(parts.doorkeeper.users.values()), None)  # an unknown name takes as long
+        user = self._doorkeeper.users.get(name)
+        known = user or next(iter(self._doorkeeper.users.values()), None)  # an unknown name takes as long
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
-            yield self._checks.run(deferToThreadPool, parts.reactor, parts.reactor.getThreadPool(),
+            yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
                                    console_passwords.matches,
                                    known.password_hash, password))
         if not good or user is None:
@@ -287,17 +280,18 @@ class WebConsole:
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
         """A login ends, here and at the other nodes."""
-        parts, wall = self._parts, self._parts.moment()[1]
+        parts, wall = self._parts, self._host.moment()[1]
         try:
             who = self._identify(request)
         except Refusal:
             return self._redirect(request, f"{self._prefix(request)}/login")
         token = request.getHeader("X-CSRF-Token") or _form(request).get("csrf", "")
-        if not self._same_site(request) or not parts.cookies.is_csrf(who.nonce, token):
+        if not self._same_site(request) or not self._cookies.is_csrf(who.nonce, token):
             return self._message(request, 403, "Not logged out", "This form was not ours, or it is too old.")
         if who.login is not None:
-            parts.cookies.end(who.nonce, wall)
-            parts.collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce})).addErrback(parts.log)
+            self._cookies.end(who.nonce, wall)
+            told = self._collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce}))
+            told.addErrback(self._host.log_failure)
             api.note(parts.operations, who, self._address(request), AuditEntry("logout", "", "ok"))
         request.cookies.append(cookie_header(SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
@@ -330,7 +324,7 @@ class WebConsole:
             if isinstance(error, REFUSALS):
                 error = Refusal(409, reason_of(error))
             if not isinstance(error, Refusal):
-                self._parts.log(failure)
+                self._host.log_failure(failure)
                 error = Refusal(500, "Internal error: the log of this node says more.")
             if asked:
                 api.log_action(self._parts.operations, asked[0], f"refused: {error.reason}")
@@ -378,17 +372,17 @@ class WebConsole:
             if route.method == "GET":
                 self._renew(request, who)
             return who
-        tokens, name = self._parts.tokens, self._parts.collector.name
-        if self._parts.doorkeeper.is_open:
+        tokens, name = self._parts.tokens, self._collector.name
+        if self._doorkeeper.is_open:
             self._identify(request)
-        found = tokens.check(token, name, route.method, path, body, self._parts.moment()[1]) if tokens is not None else None
+        found = tokens.check(token, name, route.method, path, body, self._host.moment()[1]) if tokens is not None else None
         if found is None:
             raise Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks differ by "
                                "more than 30 s, or it is meant for another node.")
         return Who(found.user or f"node {found.sender}", ROLES.get(found.role, Role.VIEWER), node=found.sender)
 
     def _check_page(self, request: Request, who: Who) -> None:
-        if not self._parts.cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
+        if not self._cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
             raise Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
         if not self._same_site(request):
             raise Refusal(403, "Pages of another origin may change nothing here.")
@@ -433,7 +427,7 @@ class WebConsole:
     @app.handle_errors(Exception)
     def failed(self, request: Request, failure: Failure) -> bytes:
         """Our own mistake: logged in full, told in short."""
-        self._parts.log(failure)
+        self._host.log_failure(failure)
         return self._end(request, 500, b"Internal Server Error\n", "text/plain; charset=utf-8")
 
 

@@ -6,6 +6,7 @@ refers to a living object, so a snapshot may be kept, compared and rendered at l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -191,6 +192,14 @@ class QueueState:
     message_limit: int = 0
     byte_limit: int = 0
 
+    @property
+    def uses(self) -> tuple[int, int, int]:
+        """Of all handles together: flags, read count, write count."""
+        flags = 0
+        for handle in self.handles:
+            flags |= handle.flags
+        return flags, sum(each.read_count for each in self.handles), sum(each.write_count for each in self.handles)
+
 
 @dataclass(frozen=True, slots=True)
 class DomainState:
@@ -309,6 +318,11 @@ class ClusterSnapshot:
     ledger_bytes: int = 0
     ledger_limit: int = 0
     unsafe_since: int = 0
+
+    @property
+    def queues_by_domain(self) -> Mapping[str, int]:
+        """How many queues each domain has."""
+        return Counter(queue.domain for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,56 @@
+"""view/queue_facts.py: one number for one fact, whoever asks."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from kit.admin_kit import Bench
+
+from bmqtwist.console.queues import QueueBook
+from bmqtwist.steps import at_once
+from bmqtwist.view import snapshots
+from bmqtwist.view.prometheus import families_in_steps
+from bmqtwist.view.queue_facts import queue_view, stored
+
+URI, DOMAIN = "bmq://d/q", "DOMAINS DOMAIN d "
+
+
+def console_row(bench: Bench) -> dict[str, object]:
+    book = QueueBook(lambda: bench.cluster.queues.values())
+    book.begin(lambda: bench.now)
+    while book.step():
+        pass
+    return book.rows([URI], bench.now, 0.0)[0]
+
+
+def test_everything_that_shows_the_depth_of_a_queue_shows_the_same() -> None:
+    bench = Bench()
+    bench.write_domain()
+    bench.post(bench.open(), b"1", b"22", b"333")
+    queue = bench.queue()
+    assert stored(queue) == (3, 6)
+    internals = json.loads(bench.run(f"ENCODING JSON_COMPACT {DOMAIN}QUEUE q INTERNALS"))
+    storage = internals["queueInternals"]["state"]["storage"]
+    infos = json.loads(bench.run(f"ENCODING JSON_COMPACT {DOMAIN}INFOS"))["domainInfo"]["storageContent"]["storages"][0]
+    listed = re.search(r"/ (\d+)\] \(total: (\d+)", bench.run(f"{DOMAIN}QUEUE q LIST 0 UNLIMITED"))
+    at_once(bench.statistics.sampling(bench.now, snapshots.sources(bench.broker)))
+    metrics = {family.name: family.samples[0][1] for family in at_once(families_in_steps(
+        snapshots.broker_state(bench.broker, bench.now), bench.statistics))}
+    row = console_row(bench)
+    assert listed is not None
+    assert {(storage["numMessages"], storage["numBytes"]), (infos["numMessages"], infos["numBytes"]),
+            (int(listed[1]), int(listed[2])), (metrics["queue_msgs_current"], metrics["queue_bytes_current"]),
+            (row["messages"], row["bytes"]), stored(queue)} == {(3, 6)}
+
+
+def test_a_view_of_a_queue_says_how_old_and_how_full_it_is() -> None:
+    bench = Bench()
+    bench.write_domain()
+    poster = bench.open()
+    assert queue_view(bench.queue()).age(1e10) is None
+    bench.post(poster, b"1", b"22")
+    seen = queue_view(bench.queue(), 7.0)
+    assert seen.oldest_wall is not None and (seen.at, seen.put, seen.writers) == (7.0, 2, 1)
+    assert seen.age(seen.oldest_wall + 30) == 30 and seen.age(seen.oldest_wall - 1) == 0
+    assert seen.quota == max(2 / seen.message_limit, 3 / seen.byte_limit)
