@@ -540,7 +540,7 @@ class Broker:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
         cluster.set_replication_factor(factor, self.now)
         for queue in cluster.queues.values():
-            queue.committed(self.now)
+            queue.uncommitted.committed(self.now)
 
     def make_guid(self) -> bytes:
         """For a client that makes none."""
@@ -637,8 +637,8 @@ class Broker:
             try:
                 if queue.messages and queue.expire(wall):
                     more.append(queue)
-                if queue.uncommitted:
-                    queue.expire_uncommitted(now, wall)
+                if queue.uncommitted.puts:
+                    queue.uncommitted.expire(now, wall)
                 queue.history.expire(now)
             except Exception as error:
                 self.contain.queue_failed(queue, "expiry", error)

@@ -41,13 +41,13 @@ class DownstreamClient(ClientSession):
     are told where messages are stored if they want to know (PLACES)."""
 
     is_broker = True
-    __slots__ = ("tells_places", "receipts", "receipt_log", "_ahead", "_newest")
+    __slots__ = ("receipts", "receipt_log", "_ahead", "_newest")
 
     def __init__(self, session: Session, context: QueueRequestsContext, is_member: bool = False) -> None:
         super().__init__(session, context)
         self.is_member = self.puts.ignores_unknown = is_member  # one that does not know that we are primary no longer
         # keeps its PUTs
-        self.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())
+        self.outbox.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())
         self.receipts: ConfirmReceipts | None = None  # None: it does not want any
         self.receipt_log = ReceiptLog()
         self._ahead: dict[int, list[bytes]] = {}  # ACKs of this turn that count once their records are safe there
@@ -129,18 +129,17 @@ class DownstreamClient(ClientSession):
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:
         """Deliver a message to one subscription of a handle."""
-        outbox, guid, compression = self.outbox, message.guid, message.compression
+        outbox = self.outbox
         if handle.queue.broadcast:
-            outbox.push_unnamed(handle.q_id, guid, flags, compression, schema_id, payload)
+            outbox.push_unnamed(handle.q_id, message.guid, flags, message.compression, schema_id, payload)
             return
         attempts = _UNLIMITED
         if message.attempts is not None or handle.queue.domain.max_attempts:
             attempts = _attempts(handle, sub_id, message)
-        lease, sequence = (message.lease, message.sequence) if self.tells_places else (0, 0)
         if handle.merges:
-            outbox.push_infos(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
+            outbox.push_infos(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
         else:
-            outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
+            outbox.push_info(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
 
     def on_rejects(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.storage.message import Message
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     ITEMS_HEADER,
@@ -40,15 +41,15 @@ ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 class Outbox:
     """Bytes waiting for the end of the turn."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_merged_infos", "_reached")
+    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached", "tells_places")
 
     def __init__(self) -> None:
         self._sealed: list[bytes] = []
         self._pushes: list[bytes] = []
         self._push_bytes = 0
         self._acks: list[bytes] = []
-        self._merged: dict[tuple[int, bytes, int], tuple[int, list[int]]] = {}  # place in _pushes, ids
-        self._merged_infos: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # the same for brokers
+        self._merged: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # place, (id, attempts)
+        self.tells_places = False  # PUSH messages for this broker say where they are stored
         self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): place of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
@@ -63,53 +64,41 @@ class Outbox:
             self._seal_pushes()
         return len(self._pushes) // _PUSH_PARTS
 
-    def push_info(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
-                  payload: bytes, lease: int, sequence: int) -> None:
-        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them; `lease` 0: where it is stored
-        is not told."""
-        size = len(payload)
-        if lease:
-            words = 15 + (size >> 2)  # header 8, option 6, data with padding (size >> 2) + 1
-            self._pushes += (_PUSH_PLACED.pack(flags << 28 | words, 0x608 | compression << 5, q_id, guid, schema_id, 0,
-                                               OPTION_ONE_PLACED_HEAD, sub_id, attempts, lease, sequence),
-                             payload, PAD4[size & 3])
-            self._push_bytes += words << 2
-            if self._push_bytes > OUT_EVENT_BYTES_MAX:
-                self._seal_pushes()
-            return
-        words = 12 + (size >> 2)  # header 8, option 3, data with padding (size >> 2) + 1
-        self._pushes += (_PUSH_INFO.pack(flags << 28 | words, 0x308 | compression << 5, q_id, guid, schema_id, 0,
-                                         OPTION_ONE_INFO_HEAD, sub_id, attempts), payload, PAD4[size & 3])
-        self._push_bytes += words << 2
-        if self._push_bytes > OUT_EVENT_BYTES_MAX:
-            self._seal_pushes()
+    def push_info(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
+                  payload: bytes) -> None:
+        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them."""
+        words, compression = 12 + (len(payload) >> 2), message.compression << 5  # header 8, option 3, data with padding
+        if self.tells_places and message.lease:
+            words += 3
+            header = _PUSH_PLACED.pack(flags << 28 | words, 0x608 | compression, q_id, message.guid, schema_id, 0,
+                                       OPTION_ONE_PLACED_HEAD, sub_id, attempts, message.lease, message.sequence)
+        else:
+            header = _PUSH_INFO.pack(flags << 28 | words, 0x308 | compression, q_id, message.guid, schema_id, 0,
+                                     OPTION_ONE_INFO_HEAD, sub_id, attempts)
+        self._add(header, payload, words)
 
     def push_unnamed(self, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int, payload: bytes) -> None:
         """One PUSH message for another broker, for everybody behind it."""
-        size = len(payload)
-        words = 10 + (size >> 2)  # header 8, option 1, data with padding (size >> 2) + 1
-        self._pushes += (_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
-                                            OPTION_UNNAMED), payload, PAD4[size & 3])
+        words = 10 + (len(payload) >> 2)  # header 8, option 1, data with padding (size >> 2) + 1
+        self._add(_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
+                                     OPTION_UNNAMED), payload, words)
+
+    def _add(self, header: bytes, payload: bytes, words: int) -> None:
+        self._pushes += (header, payload, PAD4[len(payload) & 3])
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
 
-    def push_infos(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
-                   payload: bytes, lease: int, sequence: int) -> None:
+    def push_infos(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
+                   payload: bytes) -> None:
         """The same, naming every substream of the handle that gets this message in this turn, as `push_merged`."""
-        key, place = (q_id, guid, flags), (q_id, sub_id)
-        index, infos = self._merged_infos.get(key, (-1, []))
-        if index <= self._reached.get(place, -1):
-            self._merged_infos[key] = index, _ = len(self._pushes), [(sub_id, attempts)]
-            self._reached[place] = index
-            self.push_info(q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
+        index = self._join((q_id, message.guid, flags), sub_id, attempts)
+        if index < 0:
+            self.push_info(q_id, message, sub_id, attempts, flags, schema_id, payload)
             return
-        self._reached[place] = index
-        infos.append((sub_id, attempts))
-        option = sub_queue_infos(infos, lease, sequence)
-        words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
-        self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
-                                               guid, schema_id, 0) + option
+        lease, sequence = (message.lease, message.sequence) if self.tells_places else (0, 0)
+        option = sub_queue_infos(self._merged[q_id, message.guid, flags][1], lease, sequence)
+        self._readdress(index, q_id, message.guid, flags, message.compression, schema_id, option)
         self._push_bytes += PLACED_INFO_WORDS << 2 if lease else 8
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
@@ -118,20 +107,31 @@ class Outbox:
 
         A message joins an earlier one only behind everything its subscription has got: order comes first.
         """
-        key, place = (q_id, guid, flags), (q_id, sub_id)
-        index, ids = self._merged.get(key, (-1, []))
-        if index <= self._reached.get(place, -1):
-            self._merged[key] = index, _ = len(self._pushes), [sub_id]
-            self._reached[place] = index
+        index = self._join((q_id, guid, flags), sub_id, 0)
+        if index < 0:
             self.push(q_id, guid, sub_id, flags, compression, schema_id, payload)
             return
-        self._reached[place] = index
-        ids.append(sub_id)
-        option = sub_queue_ids(ids)
-        words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
+        option = sub_queue_ids([each for each, _ in self._merged[q_id, guid, flags][1]])
+        self._readdress(index, q_id, guid, flags, compression, schema_id, option)
+        self._push_bytes += 4
+
+    def _join(self, key: tuple[int, bytes, int], sub_id: int, attempts: int) -> int:
+        """Where the PUSH message is that one more subscription joins; -1 = it gets one of its own, behind all others."""
+        place = key[0], sub_id
+        found = self._merged.get(key)
+        if found is None or found[0] <= self._reached.get(place, -1):
+            self._reached[place] = index = len(self._pushes)
+            self._merged[key] = index, [(sub_id, attempts)]
+            return -1
+        self._reached[place] = found[0]
+        found[1].append((sub_id, attempts))
+        return found[0]
+
+    def _readdress(self, index: int, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int,
+                   option: bytes) -> None:
+        words = _WORDS + (len(option) >> 2) + (len(self._pushes[index + 1]) >> 2) + 1
         self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
                                                guid, schema_id, 0) + option
-        self._push_bytes += 4
 
     def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> int:
         """One ACK message; how many wait now."""
@@ -170,7 +170,7 @@ class Outbox:
         self._pushes = []
         self._push_bytes = 0
         if self._reached:
-            self._merged, self._merged_infos, self._reached = {}, {}, {}
+            self._merged, self._reached = {}, {}
 
     def _seal(self) -> None:
         if self._pushes:

@@ -508,7 +508,7 @@ class Cluster:
             queue.leave_domain()
             self._deleting.discard(queue)
             queue.finish_purges()
-            self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
+            self._hand_over(queue, [*queue.uncommitted.puts, *waiting.get(queue, ())])
             queue.meter.clear()
             queue.retire()
         partition.waiters.clear()
@@ -585,8 +585,8 @@ class Cluster:
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
         self.receipts.committed()
-        for queue in list(partition.waiters):
-            queue.committed(now)
+        for waiter in list(partition.waiters):
+            waiter.committed(now)
 
     def _state_changed(self, changes: Changes) -> None:
         """The metadata of several nodes say something else now: what is led here follows."""

@@ -36,10 +36,10 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
             app.redelivery.add(app.fresh.popleft())
     for app_id, guids in relay.held_confirms.items():
         _confirm(root, root.apps.get(app_id), guids, wall)
-    for put in relay.take_posts():
+    for put in _take_posts(relay):
         refused = root.post(put, now, wall)
         if refused:
-            _answer(root, put, refused)
+            root.answer(put, refused)
     relay.disabled = True
     root.touch()
 
@@ -66,17 +66,44 @@ def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int
 
 def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:
     """These clients of a root go on with a relay; `waiting`: PUTs that were not safe in the cluster, in order."""
-    _move(root, list(handles), relay, lambda app, message: relay.hold(app, _copy(message)))
+    _move(root, list(handles), relay, lambda app, message: _hold(relay, app, _copy(message)))
     for put in waiting:
         if put.handle is None or put.handle.closing or put.handle.queue is not relay:
             continue  # nobody waits for an answer, or the node below posts it again
         try:
             put.message = _copy(put.message, root.payload(put.message))
         except (PartitionUnavailable, OSError):  # it cannot be read: nobody can say what becomes of it
-            _answer(relay, put, AckStatus.UNKNOWN)
+            relay.answer(put, AckStatus.UNKNOWN)
             continue
-        relay.take_over(put)
+        _wait_for_primary(relay, put)
     root.disabled = True
+
+
+def _take_posts(relay: RelayQueue) -> list[Put]:
+    """What waits for an answer, in order, to be posted here."""
+    found: list[Put] = []
+    for guid in list(relay.pending):
+        repeated = relay.repeated.get(guid, ())
+        put = relay.take_pending(guid)
+        found += (put, *repeated) if put is not None else ()
+    return found
+
+
+def _wait_for_primary(relay: RelayQueue, put: Put) -> None:
+    """A PUT that this node has taken as the primary waits for the next one."""
+    put.queue, put.stored = relay, False
+    if put.message.guid in relay.pending:
+        relay.repeated.setdefault(put.message.guid, []).append(put)
+    else:
+        relay.keep(put)
+
+
+def _hold(relay: RelayQueue, app: App, message: Message) -> Message:
+    """A consumer has got this message from this node as the primary."""
+    message = relay.messages.setdefault(message.guid, message)
+    message.pending |= app.bit
+    relay.number(message)
+    return message
 
 
 def _copy(message: Message, payload: bytes | None = None) -> Message:
@@ -121,10 +148,3 @@ def _keep(substream: Substream, same: Callable[[App, Message], Message | None]) 
     for subscription, (messages, size) in totals.items():
         subscription.carry_over(messages, size)
 
-
-def _answer(queue: Queue, put: Put, status: int) -> None:
-    """Answer a PUT; a client that fails then costs nobody else anything."""
-    try:
-        put.answer(status)
-    except Exception as error:
-        queue.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]

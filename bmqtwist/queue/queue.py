@@ -621,6 +621,13 @@ class Queue(ABC):
             return self.domain.max_attempts or None
         return message.attempts.get(app.ordinal, message.attempts.get(-1, self.domain.max_attempts))
 
+    def answer(self, put: Put, status: int) -> None:
+        """Answer a PUT; a client that fails costs no other client anything."""
+        try:
+            put.answer(status)
+        except Exception as error:
+            self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
+
     def touch(self) -> None:
         """Deliver at the end of the turn."""
         if not self.touched:

@@ -85,39 +85,28 @@ class RelayQueue(Queue):
             return 0
         self.stats.put_msgs += 1
         self.stats.put_bytes += message.size
-        if self.broadcast and self.generation:
-            self._broadcast(put, now)
-            return 0
-        self.pending[message.guid] = put
-        self.uplink.keep(put)
+        if not self.broadcast or not self.generation:
+            self.keep(put)
+        elif put.wants_ack:  # what is delivered at most once is sent once, and nobody above answers
+            self.stats.acked(now - message.arrived)
+            self.answer(put, 0)
         if self.generation:
             self.uplink.put(self, put)
         return 0
 
-    def _broadcast(self, put: Put, now: float) -> None:
-        """What is delivered at most once is sent once, and nobody above answers."""
-        self.uplink.put(self, put)
-        if put.wants_ack:
-            self.stats.acked(now - put.message.arrived)
-            self._answer(put, 0)
-
     def acked(self, guid: bytes, status: int, now: float) -> None:
         """The primary has answered a PUT."""
-        if status == AckStatus.NOT_READY:
-            self._not_ready(guid, now)
-            return
-        if guid in self.pending and not status:
-            self.stats.acked(now - self.pending[guid].message.arrived)
-        self._answer_pending(guid, status)
-
-    def _not_ready(self, guid: bytes, now: float) -> None:
-        """The primary takes nothing now: what follows must not overtake it, so everything waits for a while."""
         if guid not in self.pending:
             return
-        if not self._retry_due:
-            self._retry_due = True
-            self.uplink.post_again_at(self, now + NOT_READY_RETRY_S)
-        self.generation = 0
+        if status == AckStatus.NOT_READY:  # what follows must not overtake it, so everything waits for a while
+            if not self._retry_due:
+                self._retry_due = True
+                self.uplink.post_again_at(self, now + NOT_READY_RETRY_S)
+            self.generation = 0
+            return
+        if not status:
+            self.stats.acked(now - self.pending[guid].message.arrived)
+        self._answer_pending(guid, status)
 
     def post_again(self, generation: int) -> None:
         """The pause is over; `generation` of the upstream that takes PUTs, 0 = none."""
@@ -162,14 +151,14 @@ class RelayQueue(Queue):
         """For handles that are gone nobody is to be answered any more: their sessions say nothing, and forget the PUTs."""
         for put in (*self.pending.values(), *(put for puts in self.repeated.values() for put in puts)):
             if put.handle is not None and put.handle.closing:
-                self._answer(put, AckStatus.UNKNOWN)
+                self.answer(put, AckStatus.UNKNOWN)
                 put.handle = None
 
     def posts_closed(self) -> None:
         """Those above know of no producer any more, and answer nothing that was posted before."""
         for guid, put in list(self.pending.items()):
             if put.handle is None and not any(each.handle for each in self.repeated.get(guid, ())):
-                self._take_pending(guid)
+                self.take_pending(guid)
 
     def forget_all(self) -> None:
         """Nobody has the queue open any more, here or above."""
@@ -177,39 +166,20 @@ class RelayQueue(Queue):
             self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
-    def take_posts(self) -> list[Put]:
-        """This node is primary now: what waits for an answer, in order, to be posted here."""
-        found: list[Put] = []
-        for guid in list(self.pending):
-            repeated = self.repeated.get(guid, ())
-            put = self._take_pending(guid)
-            found += (put, *repeated) if put is not None else ()
-        return found
-
-    def take_over(self, put: Put) -> None:
-        """This node was primary: a PUT that it has taken waits for the next one."""
-        put.queue, put.stored = self, False
-        if put.message.guid in self.pending:
-            self.repeated.setdefault(put.message.guid, []).append(put)
-        else:
-            self.pending[put.message.guid] = put
-            self.uplink.keep(put)
-
-    def hold(self, app: App, message: Message) -> Message:
-        """This node was primary: a consumer has got this message from it."""
-        message = self.messages.setdefault(message.guid, message)
-        message.pending |= app.bit
-        self._number(message)
-        return message
-
-    def _number(self, message: Message) -> None:
+    def number(self, message: Message) -> None:
         """Its place among all that come: where it is stored, if those above say so; else it is behind what came before."""
         if message.lease:
             message.order = message.lease << SEQUENCE_BITS | message.sequence
         elif not message.order:
             self._order = message.order = self._order + 1
 
-    def _take_pending(self, guid: bytes) -> Put | None:
+    def keep(self, put: Put) -> None:
+        """A PUT waits for the answer of the primary."""
+        self.pending[put.message.guid] = put
+        self.uplink.keep(put)
+
+    def take_pending(self, guid: bytes) -> Put | None:
+        """A PUT waits no longer."""
         put = self.pending.pop(guid, None)
         if put is not None:
             self.repeated.pop(guid, None)
@@ -219,21 +189,14 @@ class RelayQueue(Queue):
     def _answer_pending(self, guid: bytes, status: int) -> None:
         """A PUT waits no longer: tell everybody who has posted it."""
         repeated = self.repeated.get(guid, ())
-        put = self._take_pending(guid)
+        put = self.take_pending(guid)
         if put is not None:
             for each in (put, *repeated):
-                self._answer(each, status)
-
-    def _answer(self, put: Put, status: int) -> None:
-        """Answer a PUT; a client that fails then costs nobody else anything."""
-        try:
-            put.answer(status)
-        except Exception as error:
-            self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
+                self.answer(each, status)
 
     def forget_post(self, guid: bytes) -> None:
         """A `post` raised."""
-        self._take_pending(guid)
+        self.take_pending(guid)
 
     def release(self, put: Put, now: float) -> None:
         """Nothing waits for a file here."""
@@ -254,7 +217,7 @@ class RelayQueue(Queue):
             message.pending |= app.bit
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
-            self._number(message)
+            self.number(message)
             if late or app.overtaken(message):
                 app.redelivery.add(message)
             else:
@@ -274,21 +237,20 @@ class RelayQueue(Queue):
         """As at the primary. What nobody here wants is given back."""
         delivery.deliver(self, now)
         for app in self.active:
-            if app.aside or not app.router.groups and app.substreams:
-                self._give_back(app)
-
-    def _give_back(self, app: App) -> None:
-        unwanted = list(app.aside.values())
-        if not app.router.groups:  # all its consumers are suspended
-            unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
-                message for message in app.fresh if message.pending & app.bit)]
-        if not unwanted or not self.uplink.give_back(self, app.app_id, [message.guid for message in unwanted]):
-            return
-        for message in unwanted:
-            self._drop(app, message)
-        app.aside = {}
-        if not app.router.groups:
-            app.register(app.key, app.ordinal, app.first_order)
+            suspended = bool(app.substreams) and not app.router.groups  # all its consumers
+            if not app.aside and not suspended:
+                continue
+            unwanted = list(app.aside.values())
+            if not app.router.groups:
+                unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
+                    message for message in app.fresh if message.pending & app.bit)]
+            if not unwanted or not self.uplink.give_back(self, app.app_id, [message.guid for message in unwanted]):
+                continue
+            for message in unwanted:
+                self._drop(app, message)
+            app.aside = {}
+            if not app.router.groups:
+                app.register(app.key, app.ordinal, app.first_order)
 
     def settled(self, app_id: str) -> None:
         """Those above know what the consumers of the app want."""

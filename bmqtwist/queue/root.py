@@ -63,8 +63,7 @@ class RootQueue(Queue):
         self.history = store.history
         self.history.set_window(domain.settings.deduplication_ms / 1000, now)
         self.meter = Meter(f"queue [{uri}]", domain.meter)
-        self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
-        self._holds_apps = False  # an app waits until the cluster has what may be delivered ahead
+        self.uncommitted = Uncommitted(self)
         self._order = 0
         self.purges: list[Steps] = []  # under way
         self._purged = 0  # of what came before this order something was purged
@@ -160,25 +159,12 @@ class RootQueue(Queue):
             self.history.discard(guid)
             return refused
         message.order = self._order
-        put.copies = copies = self.domain.settings.copies
-        if copies and copies is not Copies.MAJORITY:
-            self.partition.counted = True
-        if self.in_memory:
-            self.store.hold(message)
-            message.pending = mask
-            put.position = 0 if self.partition.replicated else COMMITTED_ALL  # no other node gets it
-        else:
-            message.ref_count = len(self.store.apps) if mask == self.store.mask else mask.bit_count()
-            try:
-                if mask != self.store.mask:
-                    for app in self.conditions:
-                        if not mask & app.bit:
-                            self.partition.append_auto_confirm(self.key, app.key, guid, wall)
-                self.partition.append_message(self.key, message, wall)
-            except PartitionUnavailable:
-                self.meter.remove(1, counted)
-                self.history.discard(guid)
-                return AckStatus.STORAGE_FAILURE
+        try:
+            self._append(put, message, mask, wall)
+        except PartitionUnavailable:
+            self.meter.remove(1, counted)
+            self.history.discard(guid)
+            return AckStatus.STORAGE_FAILURE
         self._order += 1
         stats.put_msgs += 1
         stats.put_bytes += size
@@ -189,6 +175,23 @@ class RootQueue(Queue):
         self._hold(put)
         self._remembered = b""
         return 0
+
+    def _append(self, put: Put, message: Message, mask: int, wall: int) -> None:
+        """Store a message for the apps with these bits. PartitionUnavailable: nothing is stored."""
+        put.copies = copies = self.domain.settings.copies
+        if copies and copies is not _MAJORITY:
+            self.partition.counted = True
+        if self.in_memory:
+            self.store.hold(message)
+            message.pending = mask
+            put.position = 0 if self.partition.replicated else COMMITTED_ALL  # no other node gets it
+            return
+        message.ref_count = len(self.store.apps) if mask == self.store.mask else mask.bit_count()
+        if mask != self.store.mask:
+            for app in self.conditions:
+                if not mask & app.bit:
+                    self.partition.append_auto_confirm(self.key, app.key, message.guid, wall)
+        self.partition.append_message(self.key, message, wall)
 
     def _hold(self, put: Put) -> None:
         if self.in_memory:
@@ -207,54 +210,10 @@ class RootQueue(Queue):
 
     def release(self, put: Put, now: float) -> None:
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
-        if self.uncommitted or put.copies and put.position > self.partition.marks[put.copies]:
-            if self.partition.pair_commits:
-                self._go_ahead(put, now)
-            if not self.uncommitted:
-                self.partition.waiters[self] = None
-            self.uncommitted.append(put)
+        if self.uncommitted.puts or put.copies and put.position > self.partition.marks[put.copies]:
+            self.uncommitted.add(put, now)
         else:
-            self._released(put, now)
-
-    def _go_ahead(self, put: Put, now: float) -> None:
-        """A node that has the records, too, may answer its producers and give its consumers a message when they are safe
-        there: they are safe here, and two copies are a majority. It need not wait until it is told so."""
-        waiting, ahead = self.uncommitted, -1
-        if waiting:
-            ahead = waiting[len(waiting) - 1].ahead  # nothing overtakes what came before
-        if put.stored and put.copies is _MAJORITY:
-            self._ack_ahead(put, now)
-            may = 0
-            for app in self.active:
-                if ahead & app.bit and app.routes().at_members:
-                    may |= app.bit
-            ahead = may
-            if ahead:
-                put.told_ahead = True
-                self.ready(put.message, ahead)
-        elif put.stored:
-            ahead = 0
-        put.ahead = ahead
-
-    def _ack_ahead(self, put: Put, now: float) -> None:
-        message, handle = put.message, put.handle
-        if put.wants_ack and handle is not None and handle.client.is_member:
-            put.wants_ack, put.told_ahead = False, True
-            self.stats.acked(now - message.arrived)
-            try:
-                cast(MemberClient, handle.client).ack_ahead(handle, message, self.partition_id)
-            except Exception as error:
-                self.context.client_failed(handle.client, error)
-
-    def committed(self, now: float) -> None:
-        """The cluster has more than before: release what waited for it, in order."""
-        waiting, marks = self.uncommitted, self.partition.marks
-        while waiting and waiting[0].position <= marks[waiting[0].copies]:
-            self._released(waiting.popleft(), now)
-        if not waiting:
-            self.partition.waiters.pop(self, None)
-        if self._holds_apps:
-            self.touch()
+            self.acknowledge(put, now)
 
     def hand_on(self, put: Put) -> None:
         """The records of a PUT are not written yet, but nobody waits for its ACK: its message may be delivered now."""
@@ -262,7 +221,8 @@ class RootQueue(Queue):
             self.ready(put.message, ~put.ahead)
             put.ahead = -1
 
-    def _released(self, put: Put, now: float) -> None:
+    def acknowledge(self, put: Put, now: float) -> None:
+        """Acknowledge a PUT and hand its message on."""
         message, handle = put.message, put.handle
         if put.wants_ack and handle is not None:
             self.stats.acked(now - message.arrived)
@@ -275,7 +235,9 @@ class RootQueue(Queue):
 
     def ready(self, message: Message, apps: int = -1) -> None:
         """A message may be delivered to the consumers of the apps with these bits."""
-        pending = apps & (message.pending if message.order >= self._purged else self._kept(message))
+        pending = apps & message.pending
+        if message.order < self._purged:
+            pending &= sum(app.bit for app in self.active if self.holds(app, message))
         if not pending:
             return
         for app in self.active:
@@ -283,37 +245,6 @@ class RootQueue(Queue):
                 app.fresh.append(message)
         if not self.touched:
             self.context.touch(self)
-
-    def expire_uncommitted(self, now: float, wall: int) -> None:
-        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on. What
-        another node may have told to be committed stays."""
-        patience = self.domain.settings.deduplication_ms / 1000
-        waiting, late, others = self.uncommitted, list[Put](), list[Put]()
-        while waiting and len(late) < EXPIRED_AT_ONCE_MAX and now - waiting[0].message.arrived >= patience:
-            put = waiting.popleft()
-            if put.told_ahead and put.wants_ack:
-                put.wants_ack = False
-                self._answer(put, AckStatus.UNKNOWN)
-            (late if put.copies and not put.told_ahead else others).append(put)
-        waiting.extendleft(reversed(others))
-        if not late:
-            return
-        for put in late:
-            message = put.message
-            if put.stored and self.messages.get(message.guid) is message:
-                self.remove(message, DeletionReason.NO_SC_QUORUM, wall)
-                self.history.discard(message.guid)
-            self.stats.nack_noquorum_msgs += 1
-            if put.wants_ack:
-                self._answer(put, AckStatus.UNKNOWN)
-        self.committed(now)
-
-    def _answer(self, put: Put, status: int) -> None:
-        """Answer a PUT; a client that fails then costs nobody else anything."""
-        try:
-            put.answer(status)
-        except Exception as error:
-            self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
 
     def forget_post(self, guid: bytes) -> None:
         """A `post` raised: unless the message is or was stored, it must be new when it is posted again."""
@@ -326,15 +257,7 @@ class RootQueue(Queue):
         self.meter.force_add(found.messages, found.bytes)
         for app in self.active:
             app.fresh = found.fresh.get(app.bit) or app.fresh
-        self.in_slices(self._finish(found.finished, wall), "the end of messages that all have confirmed")
-
-    def _finish(self, messages: list[Message], wall: int) -> Work:
-        while messages and not self.disabled:
-            for message in messages[-MESSAGES_AT_ONCE:]:
-                if self.messages.get(message.guid) is message:
-                    self.remove(message, _DONE, wall)
-            del messages[-MESSAGES_AT_ONCE:]
-            yield
+        self.in_slices(_finish(self, found.finished, wall), "the end of messages that all have confirmed")
 
     @property
     def has_plenty(self) -> bool:
@@ -343,19 +266,7 @@ class RootQueue(Queue):
 
     def deliver(self, now: float) -> None:
         """Redelivery first, then what was put aside, then new messages, app by app."""
-        held = 0
-        if self.uncommitted and self.uncommitted[0].ahead:
-            held = self._not_for_all(self.uncommitted[0].ahead)
-        self._holds_apps = held != 0
-        delivery.deliver(self, now, held)
-
-    def _not_for_all(self, ahead: int) -> int:
-        """The bits of apps that have messages the cluster does not have yet, and consumers who may not be given them."""
-        held = 0
-        for app in self.active:
-            if ahead & app.bit and not app.routes().at_members:
-                held |= app.bit
-        return held
+        delivery.deliver(self, now, self.uncommitted.held_apps())
 
     def payload(self, message: Message) -> bytes:
         """The application data, from memory or from the partition."""
@@ -470,10 +381,6 @@ class RootQueue(Queue):
         """Whether an app still needs a message: one that was purged may look as if."""
         return bool(message.pending & app.bit) and message.order >= app.purged
 
-    def _kept(self, message: Message) -> int:
-        """The bits of the apps that need a message, when something was purged."""
-        return sum(app.bit for app in self.active if self.holds(app, message))
-
     def in_slices(self, work: Work, doing: str) -> None:
         """Do what may take long in this turn and those that follow."""
         self.root_context.in_slices(self, doing, work)
@@ -484,6 +391,111 @@ class RootQueue(Queue):
         for message in self.messages.values():
             if message.attempts is None:
                 message.attempts = frozen
+
+
+class Uncommitted:
+    """PUTs of one queue whose records are safe here, but not in the cluster, and those that came after them, in order."""
+
+    __slots__ = ("puts", "_queue", "_holds_apps")
+
+    def __init__(self, queue: RootQueue) -> None:
+        self._queue = queue
+        self.puts: deque[Put] = deque()
+        self._holds_apps = False  # an app waits until the cluster has what may be delivered ahead
+
+    def add(self, put: Put, now: float) -> None:
+        """One more waits for the cluster."""
+        partition = self._queue.partition
+        if partition.pair_commits:
+            self._go_ahead(put, now)
+        if not self.puts:
+            partition.waiters[self] = None
+        self.puts.append(put)
+
+    def _go_ahead(self, put: Put, now: float) -> None:
+        """A node that has the records, too, may answer its producers and give its consumers a message when they are safe
+        there: they are safe here, and two copies are a majority. It need not wait until it is told so."""
+        waiting, ahead = self.puts, -1
+        if waiting:
+            ahead = waiting[len(waiting) - 1].ahead  # nothing overtakes what came before
+        if put.stored and put.copies is _MAJORITY:
+            self._ack_ahead(put, now)
+            may = 0
+            for app in self._queue.active:
+                if ahead & app.bit and app.routes().at_members:
+                    may |= app.bit
+            ahead = may
+            if ahead:
+                put.told_ahead = True
+                self._queue.ready(put.message, ahead)
+        elif put.stored:
+            ahead = 0
+        put.ahead = ahead
+
+    def _ack_ahead(self, put: Put, now: float) -> None:
+        message, handle, queue = put.message, put.handle, self._queue
+        if put.wants_ack and handle is not None and handle.client.is_member:
+            put.wants_ack, put.told_ahead = False, True
+            queue.stats.acked(now - message.arrived)
+            try:
+                cast(MemberClient, handle.client).ack_ahead(handle, message, queue.partition_id)
+            except Exception as error:
+                queue.context.client_failed(handle.client, error)
+
+    def held_apps(self) -> int:
+        """The bits of apps that have messages the cluster does not have yet, and consumers who may not be given them."""
+        held, ahead = 0, self.puts[0].ahead if self.puts else 0
+        if ahead:
+            for app in self._queue.active:
+                if ahead & app.bit and not app.routes().at_members:
+                    held |= app.bit
+        self._holds_apps = held != 0
+        return held
+
+    def committed(self, now: float) -> None:
+        """The cluster has more than before: release what waited for it, in order."""
+        waiting, queue = self.puts, self._queue
+        marks = queue.partition.marks
+        while waiting and waiting[0].position <= marks[waiting[0].copies]:
+            queue.acknowledge(waiting.popleft(), now)
+        if not waiting:
+            queue.partition.waiters.pop(self, None)
+        if self._holds_apps:
+            queue.touch()
+
+    def expire(self, now: float, wall: int) -> None:
+        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on. What
+        another node may have told to be committed stays."""
+        queue = self._queue
+        patience = queue.domain.settings.deduplication_ms / 1000
+        waiting, late, others = self.puts, list[Put](), list[Put]()
+        while waiting and len(late) < EXPIRED_AT_ONCE_MAX and now - waiting[0].message.arrived >= patience:
+            put = waiting.popleft()
+            if put.told_ahead and put.wants_ack:
+                put.wants_ack = False
+                queue.answer(put, AckStatus.UNKNOWN)
+            (late if put.copies and not put.told_ahead else others).append(put)
+        waiting.extendleft(reversed(others))
+        if not late:
+            return
+        for put in late:
+            message = put.message
+            if put.stored and queue.messages.get(message.guid) is message:
+                queue.remove(message, DeletionReason.NO_SC_QUORUM, wall)
+                queue.history.discard(message.guid)
+            queue.stats.nack_noquorum_msgs += 1
+            if put.wants_ack:
+                queue.answer(put, AckStatus.UNKNOWN)
+        self.committed(now)
+
+
+def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Work:
+    while messages and not queue.disabled:
+        for message in messages[-MESSAGES_AT_ONCE:]:
+            if queue.messages.get(message.guid) is message:
+                queue.remove(message, _DONE, wall)
+        del messages[-MESSAGES_AT_ONCE:]
+        yield
 
 
 class Domain(DomainRules):

@@ -17,8 +17,8 @@ class Copies(IntEnum):
     ALL = 3  # all that are available, and a majority in any case
 
 
-class Uncommitted(Protocol):
-    """What waits for the cluster to have records of a partition (`queue.root.RootQueue`)."""
+class Waiter(Protocol):
+    """What waits for the cluster to have records of a partition (`queue.root.Uncommitted`)."""
 
     def committed(self, now: float) -> None:
         """It has more than before."""
@@ -31,7 +31,7 @@ class CopyMarks:
     marks: list[int]
     counted = False  # somebody waits for ONE or ALL
     pair_commits = False  # what one other node has, too, is committed: there are no more than three
-    waiters: dict[Uncommitted, None]
+    waiters: dict[Waiter, None]
 
     @property
     def committed(self) -> int:

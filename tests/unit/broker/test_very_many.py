@@ -443,8 +443,8 @@ def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypa
     engine.post(*[b"%d" % number for number in range(3 * STEP)], handle=producer)
     engine.now += 2
     for left in (2 * STEP, STEP, 0):
-        engine.queue.expire_uncommitted(engine.now, WALL)
-        assert len(engine.queue.messages) == len(engine.queue.uncommitted) == left
+        engine.queue.uncommitted.expire(engine.now, WALL)
+        assert len(engine.queue.messages) == len(engine.queue.uncommitted.puts) == left
     assert len(producer.client.acks) == 3 * STEP  # type: ignore[attr-defined]
 
 

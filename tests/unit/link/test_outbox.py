@@ -9,6 +9,7 @@ from kit.data_events import PushMessage, encode_push
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.outbox import Outbox
+from bmqtwist.storage.message import Message
 from bmqtwist.wire import options
 from bmqtwist.wire.fast import HEARTBEAT_RSP
 
@@ -162,8 +163,11 @@ def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
 @pytest.mark.parametrize("sub_ids", [[3], [3, 4, 5]])
 def test_what_another_broker_is_pushed_is_what_the_codec_writes(place: tuple[int, int], sub_ids: list[int]) -> None:
     outbox = Outbox()
+    outbox.tells_places = place != (0, 0)
+    message = Message(guid(1), b"payload", b"", False, 1, 2, 0, 0.0, 0)
+    message.lease, message.sequence = 7, 1 << 40
     for sub_id in sub_ids:
-        outbox.push_infos(7, guid(1), sub_id, 0x80, 4, 1, 2, b"payload", *place)
+        outbox.push_infos(7, message, sub_id, 0x80, 4, 2, b"payload")
     infos = options.SubQueueInfos(tuple(options.SubQueueInfo(each, None, False, *place) for each in sub_ids))
     area = options.encode([infos])
     [event] = frames(outbox)

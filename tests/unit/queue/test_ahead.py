@@ -24,7 +24,7 @@ def _engine(**settings: object) -> Engine:
 def _commit(engine: Engine, records: int) -> None:
     """The cluster has so many more."""
     engine.partition.committed += records
-    engine.queue.committed(engine.now)
+    engine.queue.uncommitted.committed(engine.now)
     engine.turn()
 
 
@@ -41,7 +41,8 @@ def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed
     assert got(member) == [] and _acks(producer) == [1]
     engine.confirm(member)
     _commit(engine, 3)
-    assert got(member) == [] and _acks(producer) == [1, 2] and not engine.queue.messages and not engine.queue.uncommitted
+    assert got(member) == [] and _acks(producer) == [1, 2] and not engine.queue.messages
+    assert not engine.queue.uncommitted.puts
 
 
 @pytest.mark.parametrize("why", ["nodes", "client", "both", "copies", "nobody"])
@@ -129,9 +130,9 @@ def test_what_another_node_may_have_told_to_be_committed_is_never_removed_for_wa
     producer.client.is_broker = producer.client.is_member = who == "producer"
     engine.post(b"1", b"2", handle=producer)
     assert got(reader) == ([b"1"] if who == "consumer" else [])
-    engine.queue.expire_uncommitted(engine.now + 300, WALL)
-    engine.queue.expire_uncommitted(engine.now + 301, WALL)
-    assert len(engine.queue.messages) == len(engine.queue.uncommitted) == 2
+    engine.queue.uncommitted.expire(engine.now + 300, WALL)
+    engine.queue.uncommitted.expire(engine.now + 301, WALL)
+    assert len(engine.queue.messages) == len(engine.queue.uncommitted.puts) == 2
     told = [(number, AckStatus.UNKNOWN) for number in (1, 2)] if who == "consumer" else []
     assert [(guid[15], status) for guid, status in producer.client.acks] == told
     _commit(engine, 2)
@@ -153,7 +154,7 @@ def test_the_producer_of_a_node_that_has_the_records_is_answered_ahead_once() ->
     assert _acks(producer) == [], "nobody knows whether it has the first one"
     _commit(engine, 2)
     assert _acks(producer) == [1] and len(producer.client.acks_ahead) == 2
-    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    engine.queue.uncommitted.expire(engine.now + 300, WALL)
     assert _acks(producer) == [1]
 
 

@@ -181,10 +181,11 @@ def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> 
     put(engine, producer)
     assert not acks(producer) and not got(reader)
     assert engine.queue.domain.settings.deduplication_ms == 300_000
-    engine.queue.expire_uncommitted(engine.now + 299, WALL)
-    assert len(engine.queue.uncommitted) == 1
-    engine.queue.expire_uncommitted(engine.now + 300, WALL)
-    assert not engine.queue.messages and acks(producer)[-1] == (GUID, AckStatus.UNKNOWN) and not engine.queue.uncommitted
+    engine.queue.uncommitted.expire(engine.now + 299, WALL)
+    assert len(engine.queue.uncommitted.puts) == 1
+    engine.queue.uncommitted.expire(engine.now + 300, WALL)
+    assert not engine.queue.messages and acks(producer)[-1] == (GUID, AckStatus.UNKNOWN)
+    assert not engine.queue.uncommitted.puts
 
 
 def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
@@ -194,13 +195,13 @@ def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
     for number in range(3):
         put(engine, producer, bytes([0x40, number]) * 8, b"%d" % number)
     engine.partition.committed += 2
-    engine.queue.committed(engine.now)
+    engine.queue.uncommitted.committed(engine.now)
     engine.turn()
     assert [guid[1] for guid, _ in acks(producer)] == [0, 1] and got(reader) == [b"0", b"1"]
     engine.partition.committed += 1
-    engine.queue.committed(engine.now)
+    engine.queue.uncommitted.committed(engine.now)
     engine.turn()
-    assert got(reader) == [b"2"] and not engine.queue.uncommitted
+    assert got(reader) == [b"2"] and not engine.queue.uncommitted.puts
 
 
 def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
@@ -214,7 +215,7 @@ def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     assert got(reader) == [] and acks(producer) == []
     engine.partition.committed = COMMITTED_ALL
-    engine.queue.committed(engine.now)
+    engine.queue.uncommitted.committed(engine.now)
     engine.turn()
     assert got(reader) == [b"strong", b"eventual"] and [guid[1] for guid, _ in acks(producer)] == [1, 2, 1]
 
@@ -226,7 +227,7 @@ def test_what_was_behind_a_refused_put_goes_on() -> None:
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
     put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
-    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    engine.queue.uncommitted.expire(engine.now + 300, WALL)
     engine.turn()
     assert got(reader) == [b"eventual"]
     assert [(guid[1], status) for guid, status in acks(producer)] == [(1, AckStatus.UNKNOWN), (2, 0)]
