@@ -12,7 +12,7 @@ from bmqtwist.report import Report
 from bmqtwist.storage.partition import Partition
 
 
-class MemberHost(Protocol):
+class NodeHost(Protocol):
     """The broker."""
 
     report: Report
@@ -24,7 +24,7 @@ class MemberHost(Protocol):
         """Seconds since the epoch at a moment of the monotonic clock."""
 
 
-class ReplicationHost(MemberHost, Protocol):
+class ReplicationHost(NodeHost, Protocol):
     """The broker, as a member that replicates partitions needs it."""
 
     def replace_partition(self, old: Partition, new: Partition) -> None:

@@ -46,7 +46,7 @@ from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.member.election_report import report_active, report_change
-from bmqtwist.member.host import MemberHost
+from bmqtwist.member.host import NodeHost
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.storage.vote_file import VoteFile
@@ -73,7 +73,7 @@ class LeaderUser(Protocol):
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: MemberHost,
+    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: NodeHost,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
         self.definition, self.metadata, self._host = definition, metadata, host
         self.title = f"Cluster ({definition.name})"

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bmqtwist.cluster.gates import CLOSED
-from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import HELD_ACK_EVENTS_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.requests import is_of_a_client
+from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.member.replication import Replication
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.relays import Relays
@@ -46,42 +48,11 @@ class MemberHost(RelayHost, Protocol):
         """A domain by its qualified name, loaded at the first call; raises Refused."""
 
 
-class PartitionFacts(Protocol):
-    """What `member.replication.Replication` knows of the partitions."""
-
-    def primary_of(self, index: int) -> Primary | None:
-        """The active primary of a partition, if that is another node."""
-
-    def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
-        """Whether a record is safe here that the primary of a lease has, or known to be committed."""
-
-    def knows_committed(self, index: int, psn: Psn) -> bool:
-        """Whether a record that its primary has safe is committed, whoever has it beside that node."""
-
-    def told_ahead(self, index: int) -> None:
-        """Clients here are told of records as soon as they are safe here."""
-
-    def serves(self, index: int) -> bool:
-        """Whether this node is active primary of a partition."""
-
-
-class LeaderFacts(Protocol):
-    """What `member.leadership.Leadership` knows of the leader."""
-
-    @property
-    def knows_leader(self) -> bool:
-        """Whether this node hears one, or is one."""
-
-    @property
-    def others_may_have_one(self) -> bool:
-        """Whether other nodes may have one while this node has none."""
-
-
 class MemberRelays:
     """`relay.relays.RelayUser` of one cluster. `record_of`: what the metadata have of a queue."""
 
     def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
-                 record_of: Callable[[str], QueueRecord | None], replication: PartitionFacts, links: ClusterLinks,
+                 record_of: Callable[[str], QueueRecord | None], replication: Replication, links: ClusterLinks,
                  statuses: NodeStatuses, host: MemberHost) -> None:
         self.name, self.title = definition.name, f"Cluster ({definition.name})"
         self.operations = definition.queue_operations
@@ -90,7 +61,7 @@ class MemberRelays:
         self._upstreams: dict[int, Upstream] = {}  # by partition
         self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
         self.relays = Relays(self, host)
-        self.leadership: LeaderFacts
+        self.leadership: Leadership
         self._without_since: float | None = None  # a leader, and the primary of some partition
         self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
         host.timers.every(host.now, CHECK_PERIOD_S, self._check_use)
