@@ -13,10 +13,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 from kit.console import PASSWORDS, users
+from kit.merge_patch import apply_patch
 from kit.sdk import application
 from kit.websocket import CLOSE, Frames, request, say
 
-from bmqtwist.console.documents import apply_patch
 from bmqtwist.testing import ClusterProcess
 
 STRONG = "bmq://bmq.test.persistent.priority.sc/q"
