@@ -15,6 +15,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     session     bmqtwist/sdk/_core/session.py
     accepted    bmqtwist/link/negotiation.py, then client.py
     dialled     bmqtwist/link/negotiation.py, then peer.py
+    queue       bmqtwist/queue/lifecycle.py
     authentication    bmqtwist/link/authentication.py
 """
 
@@ -40,6 +41,7 @@ from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
 from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E402
 from bmqtwist.machine import Cell  # noqa: E402
+from bmqtwist.queue import lifecycle  # noqa: E402
 from bmqtwist.sdk._core.session import SESSION  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
@@ -139,6 +141,7 @@ PICTURES = {"layers": layers, "way": partial(way, WAY), "three": partial(way, WA
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),
+            "queue": partial(machine_picture, lifecycle.TABLE),
             "authentication": partial(machine_picture, authentication.TABLE),
             "accepted": partial(machine_picture, {**negotiation.LIFECYCLE.table, **client.LIFECYCLE.table}),
             "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table}),

@@ -91,7 +91,7 @@ class Containment:
         self.told(f"Queue '{queue.uri}': {doing}", error)
         often = len(failures) == QUEUE_FAILURES_MAX and now - failures[0] <= QUEUE_FAILURES_S
         if (disable or often) and not queue.disabled:
-            queue.disabled = True
+            queue.disable(now, f"{doing}: {type(error).__name__}")
             self._report.alarm(INTERNAL_ERROR, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
                                       "are kept.", queue.uri, len(failures))
 

@@ -30,6 +30,7 @@ from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue import handover
 from bmqtwist.queue.handles import spec_of
+from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Handle, Put, Queue
 from bmqtwist.queue.relay import RelayQueue
@@ -84,7 +85,6 @@ class Cluster:
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
         self._waking = Waking(self, context)
-        self._deleting: set[RootQueue] = set()  # queues whose deletion waits for its commit
         self.replication_factor = len(definition.nodes) // 2 + 1
 
     @property
@@ -284,7 +284,7 @@ class Cluster:
 
     def is_changing(self, queue: RootQueue) -> bool:
         """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
-        return queue in self._deleting or self.metadata.log.is_pending(queue.uri)
+        return queue.lifecycle.is_deleting or self.metadata.log.is_pending(queue.uri)
 
     def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
                      done: Callable[[RootQueue | Refused], None]) -> None:
@@ -411,15 +411,16 @@ class Cluster:
 
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
-        if queue not in self._deleting:
-            self._deleting.add(queue)
+        if not queue.lifecycle.is_deleting:
+            queue.feed(QueueChange.DELETE, self._context.now, "it is empty and unused")
             self._propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
-        self._deleting.discard(queue)
         self._note(outcome, wall)
-        if not isinstance(outcome, NotDone):
+        if isinstance(outcome, NotDone):
+            queue.feed(QueueChange.KEEP, self._context.now, outcome.reason)
+        else:
             self._forget(queue, wall)
 
     def _forget(self, queue: RootQueue, wall: int) -> None:
@@ -428,7 +429,7 @@ class Cluster:
             return
         self._record(queue.partition.delete_queue, queue.key, wall)
         del self.queues[queue.uri]
-        queue.leave_domain()
+        queue.feed(QueueChange.UNASSIGNED, self._context.now, "unassigned")
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
         self.report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
@@ -505,8 +506,7 @@ class Cluster:
             waiting.setdefault(put.queue, []).append(put)
         for queue in [queue for queue in self.queues.values() if queue.partition_id == partition_id]:
             del self.queues[queue.uri]
-            queue.leave_domain()
-            self._deleting.discard(queue)
+            queue.feed(QueueChange.MOVED, now, cause)
             queue.finish_purges()
             self._hand_over(queue, [*queue.uncommitted.puts, *waiting.get(queue, ())])
             queue.meter.clear()
@@ -524,7 +524,6 @@ class Cluster:
         for handle in list(queue.handles):
             if isinstance(handle.client, DownstreamClient) and handle.client.is_member:
                 handle.client.leave(handle)
-        queue.disabled = True
         if self.relays is not None and queue.handles:
             relay = RelayQueue(queue.uri, queue.name, queue.domain, self._context, self.relays.uplink)
             asked = {substream: [spec_of(each) for each in substream.subscriptions]

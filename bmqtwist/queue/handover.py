@@ -76,7 +76,6 @@ def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], wait
             relay.answer(put, AckStatus.UNKNOWN)
             continue
         _wait_for_primary(relay, put)
-    root.disabled = True
 
 
 def _take_posts(relay: RelayQueue) -> list[Put]:

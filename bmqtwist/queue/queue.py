@@ -475,7 +475,7 @@ class Queue(ABC):
         self.lines = LineLimiter()
         self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are busy stops behind every message
         self.touched = False
-        self.disabled = False  # it failed too often: nothing is taken or delivered until a restart
+        self.disabled = False  # nothing is taken or delivered: see `disable`; at a primary `lifecycle` says why
         self.idle_since: float | None = None
 
     # -- what depends on where the queue is led ---------------------------------------------------------------------
@@ -627,6 +627,10 @@ class Queue(ABC):
             put.answer(status)
         except Exception as error:
             self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
+
+    def disable(self, now: float, cause: str) -> None:
+        """Take and deliver nothing until a restart."""
+        self.disabled = True
 
     def touch(self) -> None:
         """Deliver at the end of the turn."""

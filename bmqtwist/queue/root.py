@@ -16,6 +16,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX, MESSAGES_AT_ONCE
 from bmqtwist.queue import delivery
 from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
+from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
@@ -32,6 +33,7 @@ from bmqtwist.storage.store import BEGINNING_BYTES
 _CONFIRMED: Final = int(ConfirmReason.CONFIRMED)  # of the hot path
 _DONE: Final = int(DeletionReason.NONE)
 _MAJORITY: Final = Copies.MAJORITY
+_DISABLED = QueuePhase.DISABLED, QueuePhase.DISABLED_DELETING, QueuePhase.RETIRED
 
 
 class RootContext(QueueContext, Protocol):
@@ -57,6 +59,7 @@ class RootQueue(Queue):
         self.partition_id = partition.partition_id
         self.root_context = context
         self._siblings = domain.queues  # the queues of its domain, by name
+        self.lifecycle = QueueLifecycle()
         self.since = now  # when this node began to lead it
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
@@ -373,9 +376,16 @@ class RootQueue(Queue):
         places = [place for app in self.apps.values() for place in app.unregister()]
         self.in_slices(let_go(places), "freeing what was kept for its apps")
 
-    def leave_domain(self) -> None:
-        """It is deleted, or this node is no longer its primary."""
-        self._siblings.pop(self.name, None)
+    def feed(self, change: QueueChange, now: float, cause: str) -> None:
+        """A change of its lifecycle."""
+        self.lifecycle.feed(change, now, cause)
+        self.disabled = self.lifecycle.phase in _DISABLED
+        if self.lifecycle.is_over:
+            self._siblings.pop(self.name, None)
+
+    def disable(self, now: float, cause: str) -> None:
+        """Take and deliver nothing until a restart."""
+        self.feed(QueueChange.FAILED, now, cause)
 
     def holds(self, app: App, message: Message) -> bool:
         """Whether an app still needs a message: one that was purged may look as if."""
@@ -384,13 +394,6 @@ class RootQueue(Queue):
     def in_slices(self, work: Work, doing: str) -> None:
         """Do what may take long in this turn and those that follow."""
         self.root_context.in_slices(self, doing, work)
-
-    def freeze_attempts(self, limit: int) -> None:
-        """Messages stored so far keep `limit` attempts although the domain's number changes."""
-        frozen = {-1: limit}  # of all of them; nobody changes it
-        for message in self.messages.values():
-            if message.attempts is None:
-                message.attempts = frozen
 
 
 class Uncommitted:
@@ -498,6 +501,14 @@ def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Work:
         yield
 
 
+def _freeze_attempts(queue: RootQueue, limit: int) -> None:
+    """Messages stored so far keep `limit` attempts although the domain's number changes."""
+    frozen = {-1: limit}  # of all of them; nobody changes it
+    for message in queue.messages.values():
+        if message.attempts is None:
+            message.attempts = frozen
+
+
 class Domain(DomainRules):
     """A domain at the primary of its queues."""
 
@@ -520,6 +531,6 @@ class Domain(DomainRules):
         for queue in self.queues.values():
             queue.meter.reconfigure(*settings.queue_limits)
             if before and self.max_attempts and before != self.max_attempts:
-                queue.freeze_attempts(before)
+                _freeze_attempts(queue, before)
             queue.set_conditions()
             queue.touch()

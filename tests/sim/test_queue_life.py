@@ -188,7 +188,8 @@ def test_an_open_that_races_with_the_removal_gets_a_fresh_queue_or_the_old_one(p
     before = nodes.record(EVENTUAL)
     primary = nodes.primary(before.partition_id)
     client = nodes.client(nodes.machines[place].name)
-    nodes.until(lambda: nodes.cluster(primary.name)._deleting, 10.0, step=0.001)
+    nodes.until(lambda: any(each.lifecycle.is_deleting for each in nodes.cluster(primary.name).queues.values()), 10.0,
+                step=0.001)
     nodes.run(late)
     queue = client.open(EVENTUAL, write=1)
     nodes.run(1.0)

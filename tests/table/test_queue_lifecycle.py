@@ -1,0 +1,40 @@
+"""queue/lifecycle.py: every cell, against a second account of it; and what a RootQueue makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from kit.engine_kit import Engine
+
+from bmqtwist.queue.lifecycle import TABLE, QueueChange, QueueLifecycle, QueuePhase
+
+P, C = QueuePhase, QueueChange
+LEADS = {  # from -> change -> to; what is not here changes nothing
+    P.SERVING: {C.DELETE: P.DELETING, C.FAILED: P.DISABLED, C.UNASSIGNED: P.DELETED, C.MOVED: P.RETIRED},
+    P.DELETING: {C.KEEP: P.SERVING, C.FAILED: P.DISABLED_DELETING, C.UNASSIGNED: P.DELETED, C.MOVED: P.RETIRED},
+    P.DISABLED: {C.DELETE: P.DISABLED_DELETING, C.UNASSIGNED: P.DELETED, C.MOVED: P.RETIRED},
+    P.DISABLED_DELETING: {C.KEEP: P.DISABLED, C.UNASSIGNED: P.DELETED, C.MOVED: P.RETIRED},
+    P.RETIRED: {}, P.DELETED: {}}
+REACHED_BY = {P.SERVING: [], P.DELETING: [C.DELETE], P.DISABLED: [C.FAILED], P.DISABLED_DELETING: [C.FAILED, C.DELETE],
+              P.RETIRED: [C.MOVED], P.DELETED: [C.UNASSIGNED]}
+
+
+@pytest.mark.parametrize("phase, change", [(phase, change) for phase in P for change in C], ids=lambda each: each.name)
+def test_every_change_in_every_phase(phase: QueuePhase, change: QueueChange) -> None:
+    engine = Engine()
+    queue, lifecycle = engine.queue, engine.queue.lifecycle
+    for each in REACHED_BY[phase]:
+        queue.feed(each, 1.0, "before")
+    assert lifecycle.phase is phase
+    queue.feed(change, 2.0, "why")
+    after = LEADS[phase].get(change, phase)
+    assert lifecycle.phase is after
+    assert queue.disabled is (after in (P.DISABLED, P.DISABLED_DELETING, P.RETIRED))
+    assert lifecycle.is_deleting is (after in (P.DELETING, P.DISABLED_DELETING))
+    assert (queue.name in engine.domain.queues) is (after not in (P.RETIRED, P.DELETED))
+    noted = [(each.before, each.after, each.cause) for each in lifecycle.transitions.transitions if each.at == 2.0]
+    assert noted == ([(phase.name, after.name, "why")] if after is not phase else [])
+
+
+def test_a_queue_that_is_over_stays_so() -> None:
+    assert not any(cell.after for phase in (P.RETIRED, P.DELETED) for cell in TABLE[phase].values())
+    assert not QueueLifecycle().is_over
