@@ -46,24 +46,23 @@ class Metadata(egg_info):
 
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "steps", "machine", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
-    "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
-    "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay",
-    "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
-    "queue/window", "queue/queue", "queue/restored", "queue/root",
-    "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler", "reactor/incoming", "link/pace",
-    "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts", "link/client", "link/receipts", "link/downstream", "link/upbound",
-    "link/admin", "link/peer", "link/negotiation", "broker/turn", "broker/broker", "loop/timers", "reactor/performer",
-    "reactor/epoll_round", "reactor/processor_time", "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog",
-    "storage/psn", "storage/batch", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events", "cluster/partition_standing",
-    "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
-    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times",
-    "cluster/active_primaries", "storage/exchange", "member/cell", "member/feeding", "member/replication",
-    "member/partition_runner", "member/partition_logs", "member/promises", "member/known_primaries",
-    "peers/links", "member/leadership", "member/dispatch", "relay/upstream_queue", "relay/relays",
-    "relay/uplink", "relay/incoming",
-    "member/member_relays", "member/cluster",
-    "member/handovers", "wire/budget", "wire/ber", "wire/control")]
+    "steps", "machine", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message",
+    "storage/gate", "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
+    "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay", "storage/recovery",
+    "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/queue",
+    "queue/restored", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler",
+    "reactor/incoming", "link/pace", "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts",
+    "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
+    "broker/turn", "broker/broker", "loop/timers", "reactor/performer", "reactor/epoll_round", "reactor/processor_time",
+    "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
+    "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "storage/reports",
+    "storage/open_set", "storage/set_directory", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events",
+    "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
+    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/active_primaries",
+    "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",
+    "member/partition_logs", "member/promises", "member/known_primaries", "peers/links", "member/leadership",
+    "member/dispatch", "relay/upstream_queue", "relay/relays", "relay/uplink", "relay/incoming", "member/member_relays",
+    "member/cluster", "member/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],
            "read": ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]}

@@ -46,9 +46,9 @@ class Bench:
         os.mkdir(archive)
         files = FileSets(RealDisk(), directory, archive, 0, sizes)
         files.open(int(time.time()))
-        self.partition = Partition(0, 1, files, recover(files), "none", cache_bytes=0)
+        self.partition = Partition(1, files, recover(files), "none", cache_bytes=0)
         self.partition.activate(1, int(time.time()))
-        self.partition.create_queue(KEY, URI, APPS, 0)
+        self.partition.queues.create(KEY, URI, APPS, 0)
         self.messages: list[Message] = []
         self._thread = ThreadPoolExecutor(1)
         self._jobs: list[tuple[Job, Future[None]]] = []

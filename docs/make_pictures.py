@@ -5,6 +5,8 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     layers      tests/kit/layers.py, and the first lines of the packages
     way, three  tests/kit/message_way.py
     partition   tests/kit/partition_states.py
+    way         tests/kit/message_way.py
+    partition   bmqtwist/storage/availability.py
     elector     bmqtwist/cluster/elector.py
     replication bmqtwist/cluster/partition_machine.py
     circles     tests/kit/layers.py
@@ -36,6 +38,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY, WAY_OF_THREE, Step  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
+from kit.message_way import WAY  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
@@ -43,6 +46,8 @@ from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E40
 from bmqtwist.machine import Cell  # noqa: E402
 from bmqtwist.queue import lifecycle  # noqa: E402
 from bmqtwist.sdk._core.session import SESSION  # noqa: E402
+from bmqtwist.storage import rollover  # noqa: E402
+from bmqtwist.storage.availability import TABLE, WriterState  # noqa: E402
 
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
 PAGE = ROOT / "docs" / "architecture.md"
@@ -95,13 +100,13 @@ def way(parts: list[tuple[str, list[Step]]]) -> str:
 
 def partition() -> str:
     """States with one reason at most; with several, each comes and goes as it does alone."""
-    simple = [state for state in State if "," not in state.value]
+    simple = [state for state in WriterState if "," not in state.value]
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> OPEN: activate(lease)"]
     lines += [f'    {state.name}: {state.value}' for state in simple]
     for state in simple:
-        leads: dict[State, list[str]] = {}
-        for event, target in TABLE[state].items():
-            if target is not state and target in simple:
+        leads: dict[WriterState, list[str]] = {}
+        for event, cell in TABLE[state].items():
+            for target in cell.after & set(simple):
                 leads.setdefault(target, []).append(event.value)
         lines += [f"    {state.name} --> {target.name}: {' or '.join(events)}" for target, events in leads.items()]
     return "\n".join([*lines, "    CLOSED --> [*]: stop", "```"])
@@ -138,6 +143,8 @@ def circles() -> str:
 
 PICTURES = {"layers": layers, "way": partial(way, WAY), "three": partial(way, WAY_OF_THREE), "partition": partition,
             "elector": partial(machine_picture, elector.TABLE),
+PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
+            "rollover": partial(machine_picture, rollover.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),

@@ -44,7 +44,7 @@ def _nothing(now: float) -> None:
 
 def _may_gather(partition: Partition) -> bool:
     """Whether what is stored may be written later, with what else comes until then."""
-    return not (partition.unwritten_bytes > GATHERED_BYTES_MAX or partition.roll_due or partition.files.rolling)
+    return not (partition.tail.unwritten_bytes > GATHERED_BYTES_MAX or partition.log.roll_due or partition.files.rolling)
 
 
 class Turn:
@@ -99,7 +99,7 @@ class Turn:
                 if pauses and _may_gather(partition) or self._gathers(partition, now):
                     continue
                 released = partition.flush(wall)
-                if partition.large:
+                if partition.tail.large:
                     self._broker.performer.turn_due()
             except Exception as error:
                 self._contain.partition_failed(partition, "writing the turn", error)
@@ -163,7 +163,7 @@ class Turn:
         pauses = pace.pauses(self._broker.now, newest, syncing)
         if pauses and not pausing:
             self._broker.later(PAUSE_S, _nothing)
-        unsynced = partition.files.data_position - pace.synced_to + partition.unwritten_bytes
+        unsynced = partition.files.data_position - pace.synced_to + partition.tail.unwritten_bytes
         return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
 
     def _gathers(self, partition: Partition, now: float) -> bool:
@@ -173,7 +173,7 @@ class Turn:
         gathering = self._gatherings.get(partition)
         if gathering is None:
             gathering = self._gatherings[partition] = Gathering()
-        waiting, seen, since = partition.waiting, gathering.seen, gathering.since
+        waiting, seen, since = partition.gate.waiting, gathering.seen, gathering.since
         goes_on = bool(waiting) and partition.available and not self._writes_now and _may_gather(
             partition) and gathering.goes_on(waiting, now)
         if goes_on:
@@ -196,7 +196,7 @@ class Turn:
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""
         performer = self._broker.performer
-        rolling = [partition for partition in self.partitions if partition.roll_due and self._roll_slice(partition, wall)]
+        rolling = [each for each in self.partitions if each.log.roll_due and self._roll_slice(each, wall)]
         if not rolling:
             return
         begun = performer.clock()

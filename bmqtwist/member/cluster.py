@@ -37,11 +37,11 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.relay.relays import LATE_S, Relays
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import StoredQueue
-from bmqtwist.storage.store import PartitionFiles
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Cluster:
             members.leadership = leadership
             members.statuses.changed = self._statuses_changed
 
-    def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
+    def start(self, leadership: Leadership, files: list[FileSets], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
         """Recover everything and become leader and primary of all."""
         self.join(leadership)
@@ -126,8 +126,8 @@ class Cluster:
                          f"sequenceNumber = {sequence} ], transitioning status from PASSIVE to ACTIVE")
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
         for index, each in enumerate(recovered):
-            partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
-            partition.listener = self._inform
+            partition = Partition(self.node_id, files[index], each, durability, cache_bytes)
+            partition.files.reports.listener = self._inform
             self.partitions.append(partition)
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
@@ -164,7 +164,7 @@ class Cluster:
         """The queues that the metadata have in a partition, by key."""
         return {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == partition_id}
 
-    def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
+    def _recover(self, index: int, files: FileSets, now: float, wall: int) -> RecoveredPartition:
         known = self.queue_records(index)
         return recover(files, known, wall - now, index, wall)
 
@@ -185,7 +185,7 @@ class Cluster:
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                self._record(self.partitions[index].delete_queue, key, wall)
+                self._record(self.partitions[index].queues.delete, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
         """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
@@ -219,7 +219,7 @@ class Cluster:
         store = partition.state.queues.get(record.key)
         if store is None:
             wall = self._context.wall(self._context.now)
-            store = partition.create_queue(record.key, record.uri, list(record.apps.items()), wall)
+            store = partition.queues.create(record.key, record.uri, list(record.apps.items()), wall)
         return store
 
     def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
@@ -369,7 +369,7 @@ class Cluster:
             return
         partition = self.partitions[record.partition_id]
         try:
-            store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
+            store = partition.queues.create(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
             self._propose(UnassignQueue(uri, record.key), partial(self._taken_back, uri, reason), wall)
@@ -427,7 +427,7 @@ class Cluster:
         """A queue is no longer assigned."""
         if self.queues.get(queue.uri) is not queue:
             return
-        self._record(queue.partition.delete_queue, queue.key, wall)
+        self._record(queue.partition.queues.delete, queue.key, wall)
         del self.queues[queue.uri]
         queue.feed(QueueChange.UNASSIGNED, self._context.now, "unassigned")
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
@@ -471,7 +471,7 @@ class Cluster:
                 queue.remove_app(app, wall)
                 self.report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
             if added:
-                queue.partition.add_apps(queue.key, queue.uri, added, wall)
+                queue.partition.queues.add_apps(queue.key, queue.uri, added, wall)
                 queue.register_apps()
                 for app_id, _ in added:
                     queue.apps[app_id].alarmed = False
@@ -494,7 +494,7 @@ class Cluster:
                 self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                              f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
-                self._record(partition.delete_queue, key, wall)
+                self._record(partition.queues.delete, key, wall)
         self._context.wake_queues(self)
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
@@ -502,7 +502,7 @@ class Cluster:
         self.report.info(f"Cluster ({self.name}): queues of Partition [{partition_id}] wait for its next primary: {cause}")
         partition = self.partitions[partition_id]
         waiting: dict[Queue, list[Put]] = {}
-        for put in partition.waiting if isinstance(partition, ReplicatedPartition) else ():
+        for put in partition.gate.waiting if isinstance(partition, ReplicatedPartition) else ():
             waiting.setdefault(put.queue, []).append(put)
         for queue in [queue for queue in self.queues.values() if queue.partition_id == partition_id]:
             del self.queues[queue.uri]
@@ -600,7 +600,7 @@ class Cluster:
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
             if record.uri in self._waking:
-                self._record(self.partitions[record.partition_id].delete_queue, record.key, wall)
+                self._record(self.partitions[record.partition_id].queues.delete, record.key, wall)
                 if self._waking.end(record.uri):
                     self._gone_again(record.uri)
             queue = self.queues.get(record.uri)

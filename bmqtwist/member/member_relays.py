@@ -178,7 +178,7 @@ class MemberRelays:
                                                            self._replication.has_safe(index, upstream.generation, psn)):
             return None
         try:
-            payload = partition.read_payload(message)
+            payload = partition.payloads.whole(message)
         except (PartitionUnavailable, OSError):  # told already; it goes back to the primary
             return None
         now = self._host.now
@@ -192,7 +192,7 @@ class MemberRelays:
         found = self._find(uri, guid)
         if found is None:
             raise PartitionUnavailable(f"message {guid.hex().upper()} is gone")
-        return found[0].read_payload(found[1])
+        return found[0].payloads.whole(found[1])
 
     def _find(self, uri: str, guid: bytes) -> tuple[Partition, Message] | None:
         record = self._record_of(uri)

@@ -50,13 +50,13 @@ class PartitionLogs:
             elif found.cut:
                 report.warn(f"{title}: the last {found.cut} B of JOURNAL do not count: they were being written when the "
                             "node died")
-            yield self._made(index, each, found)
+            yield self._made(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
         return RecoveryClock(self._epoch, self._host.wall(now))
 
-    def _made(self, index: int, files: FileSets, found: FoundLog) -> ReplicatedPartition:
-        return ReplicatedPartition(index, self._node_id, files, found, self._durability, self._cache_bytes, self._epoch,
+    def _made(self, files: FileSets, found: FoundLog) -> ReplicatedPartition:
+        return ReplicatedPartition(self._node_id, files, found, self._durability, self._cache_bytes, self._epoch,
                                    self._host.wall(self._host.now))
 
     def append(self, cell: Cell, output: Append, wall: int) -> None:
@@ -107,8 +107,7 @@ class PartitionLogs:
         old, index, wall, clock = cell.partition, cell.index, self._host.wall(now), self._clock(now)
         if psn is not None:
             self._host.report.info(f"{cell.machine.name}: what follows record {psn[0]}-{psn[1]} is cut off")
-            if old.batch_waits:
-                old.write_batch()
+            old.log.write_rest()
         known, made = self._cluster.queue_records(index), list[ReplicatedPartition]()
         limit = old.cut_at(psn) if install is None else None
         cell.busy = True
@@ -118,7 +117,7 @@ class PartitionLogs:
         def work() -> None:
             if install is not None:
                 install()
-            made.append(self._made(index, old.sets, find_log(old.files, known, clock, index, wall, limit)))
+            made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
         self._host.performer.in_thread(work, partial(self._on_read, cell, old, made), partial(self._on_failed, cell))
 
     def _on_read(self, cell: Cell, old: ReplicatedPartition, made: list[ReplicatedPartition], now: float) -> None:

@@ -98,7 +98,7 @@ class PartitionRunner:
 
     def _watch(self, cell: Cell) -> None:
         cell.partition.watcher = partial(self.on_written, cell.partition)
-        cell.partition.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
+        cell.partition.files.reports.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class PurgedQueue(Protocol):
 def purge_queue(queue: PurgedQueue, wall: int) -> Purge:
     """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
     steps = (queue.partition.state.empty(queue.store) if queue.in_memory
-             else queue.partition.purge(queue.key, None, None, wall))
+             else queue.partition.queues.purge(queue.key, None, None, wall))
     queue.messages = queue.store.messages
     if queue.in_memory:
         queue.meter.remove(queue.meter.messages, queue.meter.bytes)
@@ -69,7 +69,7 @@ def purge_app(queue: PurgedQueue, app: App, wall: int) -> Purge:
     """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
     seen = _first_of(queue, app)
     steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
-             else queue.partition.purge(queue.key, app.key, seen, wall))
+             else queue.partition.queues.purge(queue.key, app.key, seen, wall))
     places = queue.mark_purged([app])
     purged = yield from _without(queue, steps, places, wall)
     queue.touch()
@@ -80,8 +80,8 @@ def remove_app(queue: PurgedQueue, app: App, wall: int) -> Work:
     """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
     seen = _first_of(queue, app)
     if seen is not None and not queue.in_memory:
-        queue.partition.purge(queue.key, app.key, seen, wall)  # what it means is part of what the deletion means
-    steps = queue.partition.delete_app(queue.key, app.key, wall)
+        queue.partition.queues.purge(queue.key, app.key, seen, wall)  # what it means is part of what the deletion means
+    steps = queue.partition.queues.delete_app(queue.key, app.key, wall)
     return _without(queue, steps, app.unregister(), wall)
 
 

@@ -273,11 +273,11 @@ class RootQueue(Queue):
 
     def payload(self, message: Message) -> bytes:
         """The application data, from memory or from the partition."""
-        return message.payload if message.payload is not None else self.partition.read_payload(message)
+        return message.payload if message.payload is not None else self.partition.payloads.whole(message)
 
     def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
         """Of a long message that is not in memory no more is read."""
-        return message.payload if message.payload is not None else self.partition.read_beginning(message, size)
+        return message.payload if message.payload is not None else self.partition.payloads.beginning(message, size)
 
     # -- leaving messages -------------------------------------------------------------------------------------------
 

@@ -19,23 +19,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.layout import QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.records import (
-    DATA_HEADER,
-    FLAGS_MASK,
-    FLAGS_SHIFT,
-    MAGIC,
-    MESSAGE,
-    MESSAGE_HEAD,
-    RECORD_BYTES,
-    REF_COUNT_LOW_BITS,
-    REF_COUNT_MAX,
-    SEQUENCE_MASK,
-    data_record_bytes,
-)
+from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, SEQUENCE_MASK, data_record_bytes, pack_message_record
 from bmqtwist.storage.state import Live, PartitionState
-from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES, PartitionFiles
+from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES
 
 _QLIST_WORDS = slice(QUEUE_OP_RECORD.offset("qlist_words"), QUEUE_OP_RECORD.offset("start_sequence"))
 _DENSE = 4  # so many keys for each live record make a list of the keys worth its memory
@@ -44,7 +33,7 @@ _DENSE = 4  # so many keys for each live record make a list of the keys worth it
 class LiveCopy:
     """One copy. `keys` and `offsets` tell the live keys of the copied messages and their new DATA offsets, dwords."""
 
-    def __init__(self, files: PartitionFiles, state: PartitionState) -> None:
+    def __init__(self, files: FileSets, state: PartitionState) -> None:
         self._files, self._state = files, state
         _, self._data_end, self._qlist_end = files.next_positions()
         self.keys, self.offsets = array("Q"), array("I")
@@ -166,11 +155,8 @@ class LiveCopy:
 
     def _record(self, message: Message, size: int) -> None:
         """Its journal record; its DATA record ends `size` bytes later."""
-        ref_count = min(message.ref_count, REF_COUNT_MAX)
-        self._journal.append(MESSAGE.pack(
-            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease, message.wall,
-            ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key, self._data_end >> 3, message.guid,
-            message.crc, MAGIC))
+        self._journal.append(pack_message_record(message.sequence, message.lease, message.wall, message.queue_key,
+                                                 self._data_end >> 3, message))
         self.keys.append(message.live_key)
         self.offsets.append(self._data_end >> 3)
         self._data_end += size
@@ -204,10 +190,8 @@ class LiveCopy:
         self._journal, self._qlist, self._runs, self._pending = [], [], [], 0
 
     def _check_room(self) -> None:
-        sizes = self._files.sizes
-        for position, limit in zip(self._files.next_positions(), (sizes.journal, sizes.data, sizes.qlist), strict=True):
-            if position > limit:
-                raise OSError(errno.ENOSPC, "what is live does not fit into a new file set")
+        if not self._files.sizes.hold(self._files.next_positions()):
+            raise OSError(errno.ENOSPC, "what is live does not fit into a new file set")
 
 
 class Moved:

@@ -29,7 +29,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.replay import Apps, RecordMismatch, Replay, qlist_entry
 from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.state import PartitionState, StoredQueue
-from bmqtwist.storage.store import PartitionFiles
+from bmqtwist.storage.store import PartitionReader
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _DATA_AT = MESSAGE_RECORD.offset("data_dwords")
@@ -193,11 +193,11 @@ class FilesAhead:
     """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule. Up to `end`, where
     nothing is written yet: whoever reads there lets the system make pages of zeros, megabytes at a time."""
 
-    def __init__(self, files: PartitionFiles, end: int) -> None:
+    def __init__(self, files: PartitionReader, end: int) -> None:
         self._files, self._end, self._start, self._data = files, end, 0, b""
 
     def read_qlist(self, offset: int, size: int) -> bytes:
-        """As of `PartitionFiles`."""
+        """As of `PartitionReader`."""
         return self._files.read_qlist(offset, size)
 
     def read_data(self, offset: int, size: int) -> bytes:

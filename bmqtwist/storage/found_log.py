@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmqtwist.storage.exchange import FilesAhead, attachment
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan, is_sync_point
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
-from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes, PartitionFiles
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, PartitionReader
 
 SYNC_POINTS = 2  # behind a record, which was safe then
 
@@ -44,11 +45,10 @@ class RecoveryClock:
 
 
 class FilesUpTo:
-    """`PartitionFiles` to be read: behind a place in JOURNAL there is nothing."""
+    """A `PartitionReader` for which there is nothing behind a place in JOURNAL."""
 
-    def __init__(self, files: PartitionFiles, journal_end: int) -> None:
+    def __init__(self, files: FileSets, journal_end: int) -> None:
         self._files, self._end = files, journal_end
-        self.sizes: FileSizes = files.sizes
         self.broken = files.broken
         self.read_data, self.read_qlist, self.lengths = files.read_data, files.read_qlist, files.lengths
 
@@ -77,7 +77,7 @@ class _Journal:
         """Behind the record with this PSN, which is in the log."""
         return self.end - RECORD_BYTES * self.summary.distance(psn)
 
-    def torn_at_the_end(self, files: PartitionFiles) -> list[Psn]:
+    def torn_at_the_end(self, files: PartitionReader) -> list[Psn]:
         """The first record that may not have been safe yet and that cannot be sent to another node, if there is one."""
         summary = self.summary
         counted = [psn for psn in self.sync_points if psn <= summary.last]
@@ -95,13 +95,13 @@ class _Journal:
         return []
 
 
-def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, clock: RecoveryClock, partition_id: int,
+def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: RecoveryClock, partition_id: int,
              wall: int, limit: int | None = None) -> FoundLog:
     """Read the file set; nothing of JOURNAL counts behind `limit`. OSError."""
     journal = _read_journal(files, limit)
     reach, sync_points = journal.reach, journal.sync_points
     while journal.whole:
-        view: PartitionFiles = FilesUpTo(files, journal.end)  # type: ignore[assignment]
+        view = FilesUpTo(files, journal.end)
         recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
                    + journal.torn_at_the_end(view), default=None)
@@ -116,7 +116,7 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
     return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), lost=True, doubtful=True)
 
 
-def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
+def _read_journal(files: FileSets, limit: int | None) -> _Journal:
     length = files.lengths()[0]
     view = FilesUpTo(files, length if limit is None else limit)
     scan = JournalScan(view.read_journal, length, view.journal_after)

@@ -17,19 +17,13 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
     DATA_HEADER,
-    FLAGS_MASK,
-    FLAGS_SHIFT,
-    MAGIC,
-    MESSAGE,
-    MESSAGE_HEAD,
     RECORD_BYTES,
-    REF_COUNT_LOW_BITS,
-    REF_COUNT_MAX,
     SEQUENCE_MASK,
     TYPE_SHIFT,
     RecordType,
     SyncPoint,
     data_record_bytes,
+    pack_message_record,
     pack_sync_point,
 )
 from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, READ_BYTES, ReplicatedPartition
@@ -46,11 +40,11 @@ class ImageSource:
     """
 
     def __init__(self, partition: ReplicatedPartition, behind: Psn = NO_PSN) -> None:
-        if partition.batch_waits and not partition.write_batch():
+        if not partition.log.write_rest():
             raise OSError(errno.EIO, "its last records cannot be written")
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
-        self._files, self._set = partition.sets, partition.sets.base
+        self._files, self._set = partition.files, partition.files.base
         self._ahead = FilesAhead(self._files, self._files.data_position)
         base = partition.summary.base
         copied_to = partition.cut_at(base) if base > behind else None
@@ -97,7 +91,8 @@ class ImageSource:
                 content = self._ahead.read_data(item.data_offset * 8, length)
                 if len(content) < length:
                     raise OSError(errno.EIO, "DATA is shorter than its records")
-                journal.append(_message_record(item))
+                journal.append(pack_message_record(item.sequence, item.lease, item.wall, item.queue_key, item.data_offset,
+                                                   item))
                 data.append(content)
                 size += length
             elif isinstance(item, tuple):
@@ -122,8 +117,8 @@ class ImageFiles:
 
     def __init__(self, partition: ReplicatedPartition, wall: int) -> None:
         partition.roll.stop(wall)
-        partition.roll_due = False
-        self._files, self._node_id = partition.sets, partition.node_id
+        partition.log.roll_due = False
+        self._files, self._node_id = partition.files, partition.log.node_id
         if self._files.rolling:
             self._files.abandon_roll()
         self._files.begin_roll(wall)
@@ -147,8 +142,7 @@ class ImageFiles:
                 self._mark = journal_end if head >> TYPE_SHIFT == _JOURNAL_OP and psn == run.last else None
             journal_end += RECORD_BYTES
         self._files.append_next(journal, [run.data], [run.qlist])
-        ends, sizes = self._files.next_positions(), self._files.sizes
-        if any(end > size for end, size in zip(ends, (sizes.journal, sizes.data, sizes.qlist), strict=True)):
+        if not self._files.sizes.hold(self._files.next_positions()):
             raise OSError(errno.ENOSPC, "an image is larger than the files may be")
 
     def complete(self, at: Psn, wall: int) -> Callable[[], None]:
@@ -164,10 +158,3 @@ class ImageFiles:
     def abandon(self) -> None:
         """It does not come to its end."""
         self._files.abandon_roll()
-
-
-def _message_record(message: Message) -> bytes:
-    ref_count = min(message.ref_count, REF_COUNT_MAX)
-    return MESSAGE.pack(MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease,
-                        message.wall, ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key,
-                        message.data_offset, message.guid, message.crc, MAGIC)

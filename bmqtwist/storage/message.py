@@ -12,7 +12,7 @@ class Message:
     """What is known about a message from its arrival until the last app has confirmed it.
 
     guid: 16 bytes. payload: application data (properties and payload) without padding, or None when it has to be read
-    back with `Partition.read_payload`. size: length of the application data, bytes. options: the PUT's options area,
+    back with `Payloads.whole`. size: length of the application data, bytes. options: the PUT's options area,
     whole words. compression: 0 none, 1 zlib. schema_id: as it stands in the DATA record, `(id << 1) | recycled`.
     crc: CRC32-C of the application data. arrived: seconds, monotonic clock. wall: arrival, seconds since the epoch.
     ref_count: apps that had to confirm when it arrived. pending: bit mask of app ordinals that still must; 0 = gone.

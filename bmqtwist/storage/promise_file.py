@@ -1,9 +1,4 @@
-"""The file with what a node has promised to the primaries of its partitions: two slots, written in turn, each synced before
-anything is said of it.
-
-A write that was torn leaves the other slot, which is what was durable before. Where no slot is whole, it is not known any
-more what the node has promised.
-"""
+"""The file with what a node has promised to the primaries of its partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from bmqtwist.storage.store import Disk, File
+from bmqtwist.storage.slot_file import SlotFile
+from bmqtwist.storage.store import Disk
 from bmqtwist.wire.declare import Layout, magic, number
 
 #  0               4               8                       16              20
@@ -24,7 +20,7 @@ PROMISE_SLOT = Layout(magic(magic=b"BMQP"), number(version=32), number(number=64
 # +---------------+---------------+
 PROMISE = Layout(number(lease=32), number(flags=32))
 NAME = "bmqtwist_promises"
-SLOT_DISTANCE_BYTES = 1 << 16  # no sector holds both
+SLOT_DISTANCE_BYTES = 1 << 16
 PARTITIONS_MAX = (SLOT_DISTANCE_BYTES - PROMISE_SLOT.size - 4) // PROMISE.size
 _VERSION, _DOUBTFUL, _CRC_BYTES = 1, 1, 4
 
@@ -41,43 +37,14 @@ class PromiseFile:
     """In `directory`. All methods may raise OSError; `write` is for any thread, one call at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk, self._directory = disk, directory
-        self._file: File | None = None
-        self._number = 0  # of the last write
-        self._listed = False  # its name survives a loss of power, as far as this object knows
+        self._slots: SlotFile[Sequence[StoredPromise]] = SlotFile(disk, f"{directory}/{NAME}", SLOT_DISTANCE_BYTES, _encode,
+                                                                  _decode)
+        self.write, self.close = self._slots.write, self._slots.close
 
     def read(self) -> tuple[list[StoredPromise], bool]:
-        """The promises by partition, and whether they are lost; ([], False) if there were none yet. They are durable then,
-        also if the process that wrote them was killed before they were."""
-        if NAME not in self._disk.names(self._directory):
-            return [], False
-        self._file = self._disk.open(f"{self._directory}/{NAME}")
-        self._file.sync()
-        self._disk.sync_directory(self._directory)
-        self._listed = True
-        slots = [self._file.read(at, SLOT_DISTANCE_BYTES) for at in (0, SLOT_DISTANCE_BYTES)]
-        found = [each for each in map(_decode, slots) if each is not None]
-        if not found:
-            return [], any(any(slot) for slot in slots)
-        self._number, promises = max(found, key=lambda each: each[0])
-        return promises, False
-
-    def write(self, promises: Sequence[StoredPromise]) -> None:
-        """Return when they survive a loss of power."""
-        if self._file is None:
-            self._file = self._disk.create(f"{self._directory}/{NAME}")
-        self._file.write((self._number + 1) % 2 * SLOT_DISTANCE_BYTES, [_encode(self._number + 1, promises)])
-        self._file.sync()
-        if not self._listed:  # whoever made the file may have died, or failed, before it came to this
-            self._disk.sync_directory(self._directory)
-            self._listed = True
-        self._number += 1
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """The promises by partition, and whether they are lost; ([], False) if there were none yet."""
+        promises, lost = self._slots.read()
+        return list(promises or ()), lost
 
 
 def _encode(write: int, promises: Sequence[StoredPromise]) -> bytes:
@@ -86,8 +53,7 @@ def _encode(write: int, promises: Sequence[StoredPromise]) -> bytes:
     return body + crc32(body).to_bytes(_CRC_BYTES, "big")
 
 
-def _decode(slot: bytes) -> tuple[int, list[StoredPromise]] | None:
-    """(number of the write, promises); None = it is not whole."""
+def _decode(slot: bytes) -> tuple[int, Sequence[StoredPromise]] | None:
     if len(slot) < PROMISE_SLOT.size or slot[:4] != b"BMQP":
         return None
     head = PROMISE_SLOT.parse(slot[:PROMISE_SLOT.size])

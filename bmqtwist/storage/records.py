@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from bmqtwist.storage import layout
+from bmqtwist.storage.message import Message
 from bmqtwist.wire.fast import COMPILED
 
 if TYPE_CHECKING:
@@ -157,23 +158,27 @@ def _begun(head: int, lease: int, wall: int) -> BytesWriter:
     return writer
 
 
-def pack_message_record(head: int, lease: int, wall: int, ref_count_high: int, compression: int, queue_key: bytes,
-                        data_dwords: int, guid: bytes, crc: int) -> bytes:
-    """A MESSAGE record; `head` with type, flags and sequence number, `data_dwords`: where its DATA record is."""
+def pack_message_record(sequence: int, lease: int, wall: int, queue_key: bytes, data_dwords: int, message: Message) -> bytes:
+    """The MESSAGE record of a message; `data_dwords`: where its DATA record is."""
+    ref_count = message.ref_count
+    if ref_count > REF_COUNT_MAX:
+        ref_count = REF_COUNT_MAX
+    head = MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | sequence
     if COMPILED:
-        counts: i64 = ref_count_high << 8 | compression
+        counts: i64 = ref_count >> REF_COUNT_LOW_BITS << 8 | message.compression
         place: i64 = data_dwords
-        checksum: i64 = crc
+        checksum: i64 = message.crc
         writer = _begun(head, lease, wall)
         write_i16_be(writer, i16(counts))
         writer.write(queue_key)
         writer.write(_NULL_KEY)
         write_i32_be(writer, i32(place))
-        writer.write(guid)
+        writer.write(message.guid)
         write_i64_be(writer, checksum << 32 | i64(MAGIC))
         if len(writer) == RECORD_BYTES:
             return writer.getvalue()
-    return MESSAGE.pack(head, lease, wall, ref_count_high, compression, queue_key, data_dwords, guid, crc, MAGIC)
+    return MESSAGE.pack(head, lease, wall, ref_count >> REF_COUNT_LOW_BITS, message.compression, queue_key, data_dwords,
+                        message.guid, message.crc, MAGIC)
 
 
 def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, guid: bytes) -> bytes:
@@ -230,11 +235,11 @@ def data_record_bytes(content: int) -> int:
     return (content & -8) + 8
 
 
-def pack_queue_op(sequence: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, op: QueueOp,
-                  qlist_offset: int = 0, start_sequence: int = 0, start_lease: int = 0) -> bytes:
-    """A QUEUE_OP record; `qlist_offset` in bytes."""
-    return QUEUE_OP.pack(QUEUE_OP_HEAD | sequence, lease, wall, queue_key, app_key, op, qlist_offset >> 2,
-                         start_sequence, start_lease, MAGIC)
+def pack_queue_op(psn: tuple[int, int], wall: int, queue_key: bytes, app_key: bytes, op: QueueOp, qlist_offset: int = 0,
+                  start: tuple[int, int] = (0, 0)) -> bytes:
+    """A QUEUE_OP record; PSNs are (lease, sequence), `qlist_offset` in bytes."""
+    return QUEUE_OP.pack(QUEUE_OP_HEAD | psn[1], psn[0], wall, queue_key, app_key, op, qlist_offset >> 2, start[1], start[0],
+                         MAGIC)
 
 
 def pack_sync_point(sequence: int, lease: int, wall: int, kind: SyncPoint, node: int, data_position: int,

@@ -37,7 +37,7 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.replay import Apps, Replay, qlist_entry
 from bmqtwist.storage.state import Live, PartitionState, StoredQueue
-from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
+from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionReader
 
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
@@ -89,7 +89,7 @@ class RecoveredPartition:
         return self.state.live
 
 
-def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
+def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
             partition_id: int | None = None, wall_max: int | None = None) -> RecoveredPartition:
     """Read the current file set.
 
@@ -107,7 +107,7 @@ def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = No
 class Recovery(Replay):
     """A replay that makes the best of whatever the files hold."""
 
-    def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, epoch: float,
+    def __init__(self, files: PartitionReader, known: Mapping[bytes, KnownQueue] | None, epoch: float,
                  wall_max: int | None) -> None:
         self.recovered = RecoveredPartition()
         super().__init__(self.recovered.state, epoch, 1 << 62 if wall_max is None else wall_max)
@@ -176,7 +176,7 @@ class Recovery(Replay):
                 self.damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
                             f" {'ledger' if record else 'QLIST'}")
                 # just before this record, where a lost one had the number, or (1, and two of them) equal to another
-                created = pack_queue_op(max(1, (head & SEQUENCE_MASK) - 1), lease, wall, key, NULL_KEY, QueueOp.CREATION)
+                created = pack_queue_op((lease, max(1, (head & SEQUENCE_MASK) - 1)), wall, key, NULL_KEY, QueueOp.CREATION)
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
                                    from_ledger=record is not None)
         self.strangers[key] = self.strangers.get(key, 0) + 1

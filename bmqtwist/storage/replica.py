@@ -14,9 +14,9 @@ import errno
 from bisect import bisect_right
 from collections import deque
 from itertools import islice
-from typing import Any
 
 from bmqtwist.errors import PeerError
+from bmqtwist.storage.availability import WriterEvent
 from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.exchange import Applier, FilesAhead, attachment, divided, placed, records_of, rest_of
@@ -24,8 +24,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
-from bmqtwist.storage.message import Message
-from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
+from bmqtwist.storage.partition import Durability, Partition
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, joined_runs
 from bmqtwist.storage.records import (
     MAGIC,
@@ -57,11 +56,11 @@ def _previous(run: RecordRun) -> Psn:
 class ReplicatedPartition(Partition):
     """See above; `found` is what its files hold. Before `activate` and after `follow` it is a replica's."""
 
-    def __init__(self, partition_id: int, node_id: int, files: FileSets, found: FoundLog, durability: Durability = "group",
+    def __init__(self, node_id: int, files: FileSets, found: FoundLog, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES, epoch: float = 0.0, wall: int = 0) -> None:
-        self.leading = False
-        super().__init__(partition_id, node_id, files, found.recovered, durability, cache_bytes)
-        self.sets = files
+        super().__init__(node_id, files, found.recovered, durability, cache_bytes)
+        self._lead(False)
+        self.log.shared = True
         self._known = found.summary
         self._starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
         self._recent: deque[RecordRun] = deque()
@@ -70,9 +69,14 @@ class ReplicatedPartition(Partition):
         if self._rewrite:
             self._begin_rewrite(wall)
         self.files.sync()  # what was found may be in the page cache alone
-        self._gate.written = self.position
-        self._gate.all_durable()
+        self.gate.written = self.position
+        self.gate.all_durable()
         self.committed = 0
+
+    def _lead(self, leading: bool) -> None:
+        """From now on this node writes the partition, or another one does."""
+        self.log.leading = self.log.keeps_batches = self.replicated = leading
+        self.log.set_limit()
 
     # ---- PSNs ----------------------------------------------------------------------------------------------------
 
@@ -94,23 +98,23 @@ class ReplicatedPartition(Partition):
     @property
     def written(self) -> Psn:
         """Up to here the records are in the files."""
-        return self.psn_at(self._gate.written)
+        return self.psn_at(self.gate.written)
 
     @property
     def durable(self) -> Psn:
         """Up to here they are safe by policy."""
-        return self.psn_at(self._gate.written if self.durability == "none" else self._gate.durable)
+        return self.psn_at(self.gate.written if self.durability == "none" else self.gate.durable)
 
     def commit(self, psn: Psn) -> None:
         """The cluster has the records of our own lease up to here."""
         if psn[0] == self.lease and self.leading:
-            self.marks[Copies.MAJORITY] = self._base + psn[1]
+            self.marks[Copies.MAJORITY] = self.log.base + psn[1]
 
     def copied(self, one: Psn, every: Psn) -> bool:
         """Some other node has the records of our own lease up to `one`, all up to `every`. Whether that is news."""
         majority, before = self.marks[Copies.MAJORITY], self.marks
-        some = self._base + one[1] if one[0] == self.lease else 0
-        whole = self._base + every[1] if every[0] == self.lease else 0
+        some = self.log.base + one[1] if one[0] == self.lease else 0
+        whole = self.log.base + every[1] if every[0] == self.lease else 0
         self.marks = [before[Copies.NONE], max(before[Copies.ONE], some, majority), majority,
                       max(before[Copies.ALL], min(whole, majority))]
         return self.marks != before
@@ -118,86 +122,44 @@ class ReplicatedPartition(Partition):
     def begin_lease(self, lease: int) -> None:
         """Records of a newer lease follow."""
         self._known = self.summary
-        self._base += self.sequence
+        self.log.base += self.sequence
         self.state.begin_lease(lease)
-        self._starts.append((self._base, lease))
+        self._starts.append((self.log.base, lease))
 
     # ---- the primary ---------------------------------------------------------------------------------------------
 
     def activate(self, lease: int, wall: int) -> None:
         """As `Partition.activate`; what this node has appended as a replica is in its files by then."""
         self._known = self.summary
-        self.leading = self.replicated = True
-        self._set_journal_limit()
-        self.primary_id = self.node_id
+        self._lead(True)
+        self.log.primary_id = self.log.node_id
         super().activate(lease, wall)
-        self._starts.append((self._base, lease))
-
-    def rollover(self, wall: int) -> None:
-        """As `Partition.rollover`, of a primary only: replicas follow it."""
-        if not self.leading:
-            text = f"Partition [{self.partition_id}]: Rollover rejected: node is not primary for this partition"
-            raise PartitionUnavailable(text)
-        super().rollover(wall)
-
-    def sync_point(self, wall: int, force: bool = False) -> None:
-        """Of a primary only."""
-        if self.leading:
-            super().sync_point(wall, force)
-
-    def _secure_recovered(self) -> None:
-        """Nobody relies on it before a sync has come through."""
-
-    def busy(self) -> bool:
-        """As `Partition.busy`, or a sync is due: others wait for what was written outside of a turn, such as the first
-        record of a lease."""
-        return super().busy() or self._gate.due and self.durability == "group"
-
-    def write_batch(self, matters: bool = True) -> bool:
-        """Every record is waited for, by other nodes: what a replica has written is synced, by a sync that begins then."""
-        written = super().write_batch(True)
-        if written and not self.leading:
-            self._gate.want_sync()
-        return written
+        self._starts.append((self.log.base, lease))
 
     def follow(self) -> bool:
         """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
         (cut)."""
-        self.leading = self.replicated = self._full = self.counted = False
+        self._lead(False)
+        self.log.happens(WriterEvent.FOLLOW)
+        self.counted = False
         self.committed = self._recent_bytes = 0
         self.forget_waiting()
         self._recent.clear()
-        self.take_batches()
+        self.log.take_batches()
         for queue in [queue for queue in self.state.queues.values() if queue.in_memory]:
             for message in [message for message in queue.messages.values() if message.live_key < 0]:
                 queue.drop(message)
-        clean = not self._owed and not self._journal
-        self._owed.clear()
-        self._set_journal_limit()
+        clean = not self.log.owed and not self.tail.journal
+        self.log.owed.clear()
         return clean
 
     def forget_waiting(self) -> None:
         """Whoever waited for records has gone."""
-        self._gate.waiting = []
+        self.gate.waiting = []
 
-    def append_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """As `Partition.append_confirm`, of a primary only: who is none any more decides nothing."""
-        if self.leading:
-            super().append_confirm(queue_key, app_key, message, reason, wall)
-
-    def append_deletion(self, queue_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """Likewise."""
-        if self.leading:
-            super().append_deletion(queue_key, message, reason, wall)
-
-    def stop(self, wall: int, sync: bool = True) -> list[Any]:
-        """As `Partition.stop`; a replica adds nothing."""
-        released = super().stop(wall, sync)
-        return released if self.leading else []
-
-    def moved_to_next(self) -> None:
-        """From `roll`: what is before the copy's end is compacted now."""
-        super().moved_to_next()
+    def _moved(self) -> None:
+        """What is before the copy's end is compacted now."""
+        super()._moved()
         self._known = self.summary.rebased(self.roll.ended_at)
 
     # ---- reading for other nodes -----------------------------------------------------------------------------------
@@ -205,7 +167,7 @@ class ReplicatedPartition(Partition):
     @property
     def may_linger(self) -> bool:
         """Whether nobody waits until other nodes have what was written since `keep_batches`: confirms and the like."""
-        batches, waiting = self._batches, self._gate.waiting
+        batches, waiting = self.log.batches, self.gate.waiting
         if not batches or len(batches) > LINGERING_BATCHES_MAX or waiting and waiting[-1].position >= batches[0].first:
             return False
         return not any(batch.data or batch.qlist for batch in batches)
@@ -213,11 +175,11 @@ class ReplicatedPartition(Partition):
     @property
     def kept(self) -> Psn:
         """Up to here `keep_batches` has seen what was written."""
-        return self.psn_at(self._batches[0].first - 1) if self._batches else self.written
+        return self.psn_at(self.log.batches[0].first - 1) if self.log.batches else self.written
 
     def keep_batches(self) -> bool:
         """What was written since the last call, as it is sent; whether that is anything."""
-        batches = joined(self.take_batches(), RUN_RECORDS_MAX)
+        batches = joined(self.log.take_batches(), RUN_RECORDS_MAX)
         for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
@@ -248,7 +210,7 @@ class ReplicatedPartition(Partition):
             counted += len(run.journal) // RECORD_BYTES
         if counted > wanted:
             return size * wanted // counted
-        journal, data, _ = self.positions()
+        journal, data, _ = self.tail.positions()
         return size + (wanted - counted) * (journal + data) // max(1, journal // RECORD_BYTES)
 
     def recent_run(self, after: Psn) -> RecordRun | None:
@@ -276,7 +238,7 @@ class ReplicatedPartition(Partition):
     def read_run(self, after: Psn) -> RecordRun | None:
         """Some of the written records behind one that the log holds, read again; None: there are none. OSError."""
         summary = self.summary
-        count = summary.distance(after) - len(self._journal)
+        count = summary.distance(after) - len(self.tail.journal)
         if count <= 0 or not summary.holds(after):
             return None
         start = self.files.journal_position - RECORD_BYTES * count
@@ -306,6 +268,7 @@ class ReplicatedPartition(Partition):
         """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
         not fit, those before it are appended. OSError: there is no room."""
         self._applier.wall = wall
+        state, tail = self.state, self.tail
         head: int
         lease: int
         recorded: int
@@ -314,45 +277,44 @@ class ReplicatedPartition(Partition):
             psn = lease, head & SEQUENCE_MASK
             if psn <= behind:
                 continue
-            state = self.state
             follows = (psn == (state.lease, state.sequence + 1) or lease > state.lease and psn[1] == 1
                        and is_sync_point((head, lease, recorded, body, magic)))
             if magic != MAGIC or not follows:
                 raise PeerError(f"record {lease}-{psn[1]} does not follow {state.lease}-{state.sequence}", "journal", 0)
             kind = head >> TYPE_SHIFT
-            self._make_room_for(len(belongs) if kind == _MESSAGE else 0, len(belongs) if kind == _QUEUE_OP else 0, wall)
-            own = placed(record, head, self._data_end, self._qlist_end)
+            self._make_room(len(belongs) if kind == _MESSAGE else 0, len(belongs) if kind == _QUEUE_OP else 0, wall)
+            own = placed(record, head, tail.data_end, tail.qlist_end)
             self._applier.apply(own, belongs)
-            self.state.sequence = psn[1]
-            self._journal.append(own)
-            self._journal_end += RECORD_BYTES
+            state.sequence = psn[1]
+            tail.journal.append(own)
+            tail.journal_end += RECORD_BYTES
             if kind == _MESSAGE:
-                self._data.append(belongs)
-                self._data_end += len(belongs)
+                tail.data.append(belongs)
+                tail.data_end += len(belongs)
             elif belongs:
-                self._qlist.append(belongs)
-                self._qlist_end += len(belongs)
+                tail.qlist.append(belongs)
+                tail.qlist_end += len(belongs)
             if kind == _QUEUE_OP:
-                self.inform(f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
+                self.log.reports.inform(
+                    f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
             elif kind == _JOURNAL_OP:
                 self._sync_point_came(own, wall)
         self._remember(run)
 
     def _sync_point_came(self, record: bytes, wall: int) -> None:
         """A replica rolls over where its primary did, so that their files are equal."""
-        self.primary_id = int.from_bytes(record[_NODE_AT:_NODE_AT + 4], "big", signed=True)
+        self.log.primary_id = int.from_bytes(record[_NODE_AT:_NODE_AT + 4], "big", signed=True)
         if record[_KIND_AT] == SyncPoint.ROLLOVER:
             if self.roll.small:
                 self.roll.finish(wall)
             else:
                 self.roll.begin(wall)
 
-    def _make_room_for(self, data: int, qlist: int, wall: int) -> None:
-        sizes = self.files.sizes
-
+    def _make_room(self, data: int, qlist: int, wall: int) -> None:
         def fits() -> bool:
-            return (self._data_end + data <= sizes.data and self._qlist_end + qlist <= sizes.qlist
-                    and self._journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= sizes.journal)
+            journal_end, data_end, qlist_end = self.tail.positions()
+            return self.files.sizes.hold((journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES, data_end + data,
+                                          qlist_end + qlist))
         if not fits() and (not self.roll.finish(wall) or not fits()):
             raise OSError(errno.ENOSPC, f"Partition [{self.partition_id}] is full")
 
@@ -360,13 +322,14 @@ class ReplicatedPartition(Partition):
         """Where JOURNAL ends if the record is the last one of the log; None: where it ends now."""
         if psn is None:
             return None
-        return self.files.journal_position - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self._journal))
+        return self.files.journal_position - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self.tail.journal))
 
     def abandon(self, wall: int) -> None:
         """Another partition takes its place, if its files can be read: nothing is under way any more, and the log ends with
         the last record that is in them."""
         self.roll.stop(wall)
-        if 0 < len(self._journal) < self.sequence:
-            self._known = self.summary.cut((self.lease, self.sequence - len(self._journal)))
-            self.state.sequence -= len(self._journal)
-        self._journal, self._data, self._qlist = [], [], []
+        unwritten = len(self.tail.journal)
+        if 0 < unwritten < self.sequence:
+            self._known = self.summary.cut((self.lease, self.sequence - unwritten))
+            self.state.sequence -= unwritten
+        self.tail.clear()

@@ -22,16 +22,14 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from threading import Lock
-from typing import Protocol
 
+from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.storage.compaction import LiveCopy, Moved
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
-from bmqtwist.storage.long_dict import RisingDict
+from bmqtwist.storage.partition_log import BEGIN_PERCENT, PartitionLog
 from bmqtwist.storage.records import TYPE_SHIFT, QueueOp, RecordType, SyncPoint, pack_sync_point
-from bmqtwist.storage.state import Live, PartitionState
-from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionFiles
+from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES
 
-BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
 REPLICA_BEGIN_PERCENT = 85  # of a replica, which repeats what its primary does, whose files are as full as its own
 GAIN_PERCENT = 10  # of that file must be garbage then
 SMALL_RECORDS, SMALL_BYTES = 8192, 4 << 20  # live records and bytes of DATA up to which one step is short enough
@@ -60,82 +58,13 @@ class Phase(Enum):
 class RolloverEvent(Enum):
     """What happens to a rollover."""
 
-    STEP = "step"  # there is time for a slice
-    DONE = "done"  # the job was done
-    FAILED = "failed"  # the job failed
-    FINISH = "finish"  # there is no room left: whatever it takes, now
-    ABANDON = "abandon"  # the partition stops
-    BEGIN = "begin"  # an operator wants one
-
-
-# What is done with which event in which phase: names of methods of `Rollover`.
-TABLE: dict[Phase, dict[RolloverEvent, str]] = {
-    phase: dict(zip(RolloverEvent, actions.split(), strict=True)) for phase, actions in {
-        # STEP            DONE            FAILED          FINISH          ABANDON         BEGIN
-        Phase.RESTING: "_watch          _ignore         _ignore         _at_once        _ignore         _begin",
-        Phase.CREATING: "_ignore         _created        _gave_up        _at_once        _gave_up        _ignore",
-        Phase.COPYING: "_copy           _next_synced    _gave_up        _copy_the_rest  _gave_up        _ignore",
-        Phase.MARKING: "_ignore         _marked         _gave_up        _mark_now       _gave_up        _ignore",
-        Phase.SWITCHING: "_switch         _ignore         _ignore         _switch_now     _gave_up        _ignore",
-        Phase.RETIRING: "_settle         _retired        _retired        _again          _retire_now     _ignore",
-    }.items()}
-
-
-class RolledPartition(Protocol):
-    """What a rollover needs of its partition (`storage.partition.Partition`)."""
-
-    files: PartitionFiles
-    state: PartitionState
-    primary_id: int  # the node whose sync points these are
-    leading: bool  # this node writes the partition; a replica gives out no PSNs
-    roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
-
-    @property
-    def live(self) -> RisingDict[Live]:
-        """The records that are needed."""
-
-    @property
-    def available(self) -> bool:
-        """Are records taken?"""
-
-    @property
-    def broken(self) -> bool:
-        """Is nothing taken until a restart?"""
-
-    @property
-    def batch_waits(self) -> bool:
-        """Are there records that are not written?"""
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """Of messages that are not written."""
-
-    def positions(self) -> tuple[int, int, int]:
-        """Bytes of JOURNAL, DATA, QLIST in use."""
-
-    def outstanding(self) -> tuple[int, int, int]:
-        """Bytes of them that are needed."""
-
-    def may_roll(self, needed: tuple[int, int, int]) -> bool:
-        """Would a rollover leave enough of every file free?"""
-
-    def write_batch(self, matters: bool = True) -> bool:
-        """Write what waits."""
-
-    def append_sync_point(self, kind: SyncPoint, wall: int) -> None:
-        """A sync point joins the batch."""
-
-    def moved_to_next(self) -> None:
-        """The next file set is the current one."""
-
-    def all_is_durable(self) -> None:
-        """Everything written so far was synced."""
-
-    def inform(self, text: str) -> None:
-        """Something for the log."""
-
-    def alarm(self, category: str, text: str) -> None:
-        """Something an operator must know."""
+    STEP = "there is time for a slice"
+    DONE = "the job was done"
+    FAILED = "the job failed"
+    UNMIRRORED = "a batch cannot be written into the next set"
+    FINISH = "there is no room left: whatever it takes, now"
+    ABANDON = "the partition stops"
+    BEGIN = "an operator wants one"
 
 
 class Job:
@@ -163,24 +92,107 @@ class Job:
             self._cancelled = True
 
 
+class JobSlot:
+    """The one job of a rollover, if there is any."""
+
+    def __init__(self) -> None:
+        self.current: Job | None = None
+        self._offered: Job | None = None  # the same until somebody has taken it
+
+    def ask(self, action: Callable[[], None]) -> None:
+        """A job begins."""
+        self.current = self._offered = Job(action)
+
+    def take(self) -> Job | None:
+        """The job that nobody has taken yet."""
+        job, self._offered = self._offered, None
+        return job
+
+    def end(self, job: Job) -> bool:
+        """A job has been run; False: it is not wanted any more."""
+        if job is not self.current:
+            return False
+        self.current = None
+        return True
+
+    def cancel(self) -> bool:
+        """Get rid of the job, if there is one; False: it has failed."""
+        job, self.current, self._offered = self.current, None, None
+        if job is not None:
+            job.cancel()
+        return job is None or not job.failed
+
+
+class NextSet:
+    """The next file set while every batch is written into both: how far its DATA (dwords) and QLIST (words) records lie from
+    those of the present one, and the live key of the last record before."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._files = log.files
+        self.joined = log.state.last_key
+        _, data, qlist = log.tail.positions()
+        _, next_data, next_qlist = log.files.next_positions()
+        self.data_shift, self._qlist_shift = next_data - data >> 3, next_qlist - qlist >> 2
+
+    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """A batch was written into the present set. OSError."""
+        self._files.append_next([self._shifted(record) for record in journal], data, qlist)
+        if not self._files.sizes.hold(self._files.next_positions()):
+            raise OSError(errno.ENOSPC, "the next file set is full")
+
+    def _shifted(self, record: bytes) -> bytes:
+        """A record with the offsets of the next set."""
+        kind = int.from_bytes(record[:8], "big") >> TYPE_SHIFT
+        if kind == RecordType.MESSAGE:
+            return _added(record, _MESSAGE_DATA, self.data_shift)
+        if kind == RecordType.QUEUE_OP and record[_QUEUE_OP_QLIST - 1] in (QueueOp.CREATION, QueueOp.ADDITION):
+            return _added(record, _QUEUE_OP_QLIST, self._qlist_shift)
+        if kind == RecordType.JOURNAL_OP:
+            return _added(_added(record, _JOURNAL_OP_DATA, self.data_shift), _JOURNAL_OP_QLIST, self._qlist_shift)
+        return record
+
+
+class RolloverReports:
+    """What the operator sees of a rollover."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def inform(self, what: str) -> None:
+        """A line with what is in the files."""
+        sizes, (journal, data, qlist) = self._log.files.sizes, self._log.tail.positions()
+        self._log.reports.inform(
+            f"{what}: JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST {qlist} of "
+            f"{sizes.qlist} bytes; {len(self._log.state.live)} live records")
+
+    def failed(self, what: str, error: OSError, retry_s: int) -> None:
+        """It will be tried again."""
+        self._log.reports.alarm("ROLLOVER", f": {what}: {error}. Next try in {retry_s} s at the earliest.")
+
+    def late(self, copied: LiveCopy | None) -> None:
+        """There is no time left for slices."""
+        done = 100 if copied is None else round(100 * copied.progress)
+        self._log.reports.alarm("ROLLOVER", f": a file is full before its live records were copied in slices ({done} %): the"
+                                            " rest is done at once. Larger files would leave more time.")
+
+
 class Rollover:
-    """The rollovers of one partition, one after the other.
+    """The rollovers of one partition, one after the other. `on_moved`: the next file set is the current one.
 
     copy: notes what dies while it runs. moved: tells the DATA offsets of messages that do not know their own yet.
-    mirrors: every batch goes to `mirror` once it is written.
     """
 
-    def __init__(self, partition: RolledPartition) -> None:
-        self._partition = partition
+    def __init__(self, log: PartitionLog, on_moved: Callable[[], None]) -> None:
+        self._log, self._files, self._on_moved = log, log.files, on_moved
         self.phase = Phase.RESTING
+        self.transitions = TransitionLog()  # times are epoch seconds
         self.copy: LiveCopy | None = None
         self.moved: Moved | None = None
-        self.mirrors = False
-        self._job: Job | None = None
-        self._offered: Job | None = None  # the same until somebody has taken it
+        self._jobs, self._reports = JobSlot(), RolloverReports(log)
         self._copied: LiveCopy | None = None  # from COPYING to SWITCHING
+        self._next: NextSet | None = None  # from MARKING to SWITCHING, unless a batch could not be written into it
         self._synced_bytes = self._syncing_bytes = 0  # of the next set: at the last sync, and at the one under way
-        self._joined = self._mark = self._data_shift = self._qlist_shift = 0
+        self._mark = 0
         self._began = (0, 0, 0)  # bytes in use of JOURNAL, DATA, QLIST when the copy began
         self.ended_at = (0, 0)  # PSN of the last record that was copied: from there on the next set holds every record
         self._wall = 0  # of the last step, epoch seconds
@@ -189,32 +201,33 @@ class Rollover:
     # ---- events --------------------------------------------------------------------------------------------------
 
     def _on(self, event: RolloverEvent, wall: int) -> bool:
-        answer: bool = getattr(self, TABLE[self.phase][event])(wall)
+        before = self.phase
+        answer: bool = TABLE[before][event].action(self, wall)
+        if self.phase is not before:
+            self.transitions.note(wall, before.value, self.phase.value, event.value, event.name)
+        check(TABLE, before, event, self.phase)
         return answer
 
     def step(self, wall: int) -> bool:
         """Do one slice of what is to be done, when the records of the turn are written; True: there is more."""
         self._wall = wall
         more = self._on(RolloverEvent.STEP, wall)
-        self._partition.roll_due = self.phase is not Phase.RESTING
+        self._log.roll_due = self.phase is not Phase.RESTING
         return more
 
     def take_job(self) -> Job | None:
         """The job that nobody has taken yet: to be run, then to be reported to `done` or `failed`."""
-        job, self._offered = self._offered, None
-        return job
+        return self._jobs.take()
 
     def done(self, job: Job, wall: int) -> None:
         """A job has been run."""
-        if job is self._job:
-            self._job = None
+        if self._jobs.end(job):
             self._on(RolloverEvent.DONE, wall)
 
     def failed(self, job: Job, error: OSError, wall: int) -> None:
         """A job has failed."""
-        if job is self._job:
-            self._job = None
-            self._said(f"{self.phase.value} a file set", error, RETRY_EARLY_S)
+        if self._jobs.end(job):
+            self._reports.failed(f"{self.phase.value} a file set", error, RETRY_EARLY_S)
             self._on(RolloverEvent.FAILED, wall)
 
     def finish(self, wall: int) -> bool:
@@ -222,14 +235,7 @@ class Rollover:
         if wall < self._not_before:
             return False
         self._wall = wall
-        if self._partition.batch_waits and not self._partition.write_batch():
-            return False
-        return self._on(RolloverEvent.FINISH, wall)
-
-    @property
-    def small(self) -> bool:
-        """Is so little live that one step is short enough?"""
-        return len(self._partition.live) <= SMALL_RECORDS and self._partition.outstanding()[1] <= SMALL_BYTES
+        return self._log.write_rest() and self._on(RolloverEvent.FINISH, wall)
 
     def begin(self, wall: int) -> None:
         """Roll over in slices, however full the files are; one that is under way goes on."""
@@ -239,81 +245,61 @@ class Rollover:
         """The partition stops: what was begun is forgotten."""
         self._on(RolloverEvent.ABANDON, wall)
 
-    def _begins(self) -> None:
-        self._partition.inform(f"Initiating rollover: {self._filling()}")
-
-    def _ended(self) -> None:
-        self._partition.inform(f"ROLLOVER COMPLETE: {self._filling()}")
-
-    def _filling(self) -> str:
-        sizes, (journal, data, qlist) = self._partition.files.sizes, self._partition.positions()
-        return (f"JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST {qlist} of "
-                f"{sizes.qlist} bytes; {len(self._partition.live)} live records")
-
-    def _ignore(self, wall: int) -> bool:
-        return False
-
-    def _said(self, what: str, error: OSError, retry_s: int) -> None:
-        self._partition.alarm("ROLLOVER", f"{what}: {error}. Next try in {retry_s} s at the earliest.")
-
-    def _ask(self, action: Callable[[], None]) -> None:
-        self._job = self._offered = Job(action)
-
-    def _cancel(self) -> bool:
-        """Get rid of the job, if there is one; False: it has failed."""
-        job, self._job, self._offered = self._job, None, None
-        if job is not None:
-            job.cancel()
-        return job is None or not job.failed
+    @property
+    def small(self) -> bool:
+        """Is so little live that one step is short enough?"""
+        state = self._log.state
+        return len(state.live) <= SMALL_RECORDS and state.outstanding()[1] <= SMALL_BYTES
 
     # ---- in slices -----------------------------------------------------------------------------------------------
 
     def _watch(self, wall: int) -> bool:
         """Begin if it is time to, and worth it."""
-        partition = self._partition
-        sizes, begin = partition.files.sizes, BEGIN_PERCENT if partition.leading else REPLICA_BEGIN_PERCENT
+        log = self._log
+        sizes, kept = self._files.sizes, log.state.outstanding()
+        begin = BEGIN_PERCENT if log.leading else REPLICA_BEGIN_PERCENT
         gain = any(end * 100 >= size * begin and (end - keeps) * 100 >= size * GAIN_PERCENT
-                   for end, keeps, size in zip(partition.positions(), partition.outstanding(),
-                                               (sizes.journal, sizes.data, sizes.qlist), strict=True))
+                   for end, keeps, size in zip(log.tail.positions(), kept, sizes.each, strict=True))
         if self.small or not gain or wall < self._not_early_before:
             return False
-        if not partition.available or not partition.may_roll((0, 0, 0)):
+        if not log.available or not sizes.leaves_enough(kept, (0, 0, 0)):
             return False
         return self._begin(wall)
 
     def _begin(self, wall: int) -> bool:
-        self._begins()
+        self._reports.inform("Initiating rollover")
         self.phase = Phase.CREATING
-        self._ask(partial(self._partition.files.begin_roll, wall))
-        self._partition.roll_due = True
+        self._jobs.ask(partial(self._files.begin_roll, wall))
+        self._log.roll_due = True
         return False
 
     def _created(self, wall: int) -> bool:
         self.phase = Phase.COPYING
-        self.copy = self._copied = LiveCopy(self._partition.files, self._partition.state)
-        self._synced_bytes, self._began = 0, self._partition.positions()
+        self.copy = self._copied = LiveCopy(self._files, self._log.state)
+        self._synced_bytes, self._began = 0, self._log.tail.positions()
         return True
 
     def _copy(self, wall: int) -> bool:
         """One slice; when nothing is left and most of the next set is synced, both sets are written."""
-        partition, copy = self._partition, self._copied
-        if copy is None or partition.broken:
+        log, files, copy = self._log, self._files, self._copied
+        if copy is None or log.broken:
             return self._gave_up(wall)
-        if partition.unwritten_bytes:  # they cannot be read back yet
+        if log.tail.unwritten_bytes:  # they cannot be read back yet
             return False
         try:
             done = copy.slice(SLICE_RECORDS, SLICE_BYTES)
-            written = sum(partition.files.next_positions())
-            if self._job is None and written - self._synced_bytes >= SYNC_BYTES:
+            written = sum(files.next_positions())
+            if self._jobs.current is None and written - self._synced_bytes >= SYNC_BYTES:
                 self._syncing_bytes = written
-                self._ask(partition.files.sync_next)
+                self._jobs.ask(files.sync_next)
             if not done:
                 return True
-            room = partition.positions()[0] + SYNC_POINT_RESERVE_BYTES <= partition.files.sizes.journal
-            if room and self._job is None and (not partition.batch_waits or partition.write_batch()):
+            room = log.tail.journal_end + SYNC_POINT_RESERVE_BYTES <= files.sizes.journal
+            if room and self._jobs.current is None and log.write_rest():
                 self._join(wall)
         except OSError as error:
-            return self._fail(error)
+            self._reports.failed("rollover failed", error, RETRY_EARLY_S)
+            return self._gave_up(wall)
         return False
 
     @property
@@ -323,9 +309,8 @@ class Rollover:
             return False
         if self._copied.progress == 1.0:
             return True
-        sizes = self._partition.files.sizes
         used = max((end - began) / max(1, size - began) for end, began, size in zip(
-            self._partition.positions(), self._began, (sizes.journal, sizes.data, sizes.qlist), strict=True))
+            self._log.tail.positions(), self._began, self._files.sizes.each, strict=True))
         return used > self._copied.progress
 
     def _next_synced(self, wall: int) -> bool:
@@ -334,39 +319,22 @@ class Rollover:
 
     def _join(self, wall: int) -> None:
         """Both sets end with a sync point of one PSN; from here on they get the same records."""
-        partition, files = self._partition, self._partition.files
-        self._mark = self._end_both(wall, announced=True)
-        self.copy, self.mirrors = None, True
-        self._joined = partition.state.last_key
-        _, data, qlist = partition.positions()
-        _, next_data, next_qlist = files.next_positions()
-        self._data_shift, self._qlist_shift = next_data - data >> 3, next_qlist - qlist >> 2
-        files.join_next()
+        self._mark = _end_both(self._log, wall, announced=True)
+        self.ended_at = self._log.state.lease, self._log.state.sequence
+        self.copy, self._next = None, NextSet(self._log)
+        self._log.mirror = self._mirror
+        self._files.join_next()
         self.phase = Phase.MARKING
-        self._ask(partial(files.mark_next, self._mark))
+        self._jobs.ask(partial(self._files.mark_next, self._mark))
 
-    def mirror(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+    def _mirror(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """A batch was written into the old set."""
-        files = self._partition.files
         try:
-            files.append_next([self._shifted(record) for record in journal], data, qlist)
-            sizes = files.sizes
-            if any(end > size for end, size in zip(files.next_positions(), (sizes.journal, sizes.data, sizes.qlist),
-                                                   strict=True)):
-                raise OSError(errno.ENOSPC, "the next file set is full")
+            if self._next is not None:
+                self._next.append(journal, data, qlist)
         except OSError as error:
-            self._fail(error)
-
-    def _shifted(self, record: bytes) -> bytes:
-        """A record with the offsets of the next set."""
-        kind = int.from_bytes(record[:8], "big") >> TYPE_SHIFT
-        if kind == RecordType.MESSAGE:
-            return _added(record, _MESSAGE_DATA, self._data_shift)
-        if kind == RecordType.QUEUE_OP and record[_QUEUE_OP_QLIST - 1] in (QueueOp.CREATION, QueueOp.ADDITION):
-            return _added(record, _QUEUE_OP_QLIST, self._qlist_shift)
-        if kind == RecordType.JOURNAL_OP:
-            return _added(_added(record, _JOURNAL_OP_DATA, self._data_shift), _JOURNAL_OP_QLIST, self._qlist_shift)
-        return record
+            self._reports.failed("rollover failed", error, RETRY_EARLY_S)
+            self._on(RolloverEvent.UNMIRRORED, self._wall)
 
     def _marked(self, wall: int) -> bool:
         self.phase = Phase.SWITCHING
@@ -374,54 +342,50 @@ class Rollover:
 
     def _switch(self, wall: int) -> bool:
         """The next set becomes the current one."""
-        partition = self._partition
-        if partition.batch_waits and not partition.write_batch() and not partition.broken:
+        log, copy = self._log, self._copied
+        if not log.write_rest() and not log.broken:
             return False
-        if self._copied is None or not self.mirrors or partition.broken:  # that batch did not go into the next set
+        joined = self._next
+        if copy is None or joined is None or log.broken:  # that batch did not go into the next set
             return self._gave_up(wall)
-        partition.files.switch_next()
-        self.moved = Moved(partition.state, self._copied, self._joined, partition.state.last_key, self._data_shift)
-        self._copied, self.mirrors = None, False
-        partition.moved_to_next()
-        self._ended()
+        self._files.switch_next()
+        self.moved = Moved(log.state, copy, joined.joined, log.state.last_key, joined.data_shift)
+        self._forget()
+        self._on_moved()
+        self._reports.inform("ROLLOVER COMPLETE")
         self.phase = Phase.RETIRING
-        self._ask(partial(partition.files.retire_old, False))
+        self._jobs.ask(partial(self._files.retire_old, False))
         return True
 
     def _settle(self, wall: int) -> bool:
         """Some messages learn where they are now."""
         if self.moved is not None and self.moved.settle(SETTLED_RECORDS):
             self.moved = None
-            self._rest()
+        self._retired(wall)
         return self.moved is not None
 
     def _retired(self, wall: int) -> bool:
-        self._rest()
-        return False
-
-    def _rest(self) -> None:
-        if self._job is None and self.moved is None:
+        if self._jobs.current is None and self.moved is None:
             self.phase = Phase.RESTING
+        return False
 
     # ---- giving up -----------------------------------------------------------------------------------------------
 
+    def _forget(self) -> None:
+        self.copy = self._copied = self._next = self._log.mirror = None
+
     def _gave_up(self, wall: int) -> bool:
         """Whatever there is of a next set goes; the old one stays."""
-        self._cancel()
-        self.copy, self._copied, self.mirrors = None, None, False
+        self._jobs.cancel()
+        self._forget()
         self.phase = Phase.RESTING
-        self._partition.files.abandon_roll()
+        self._files.abandon_roll()
         self._not_early_before = wall + RETRY_EARLY_S
         return False
 
-    def _fail(self, error: OSError) -> bool:
-        """Something of a rollover in slices failed."""
-        self._said("rollover failed", error, RETRY_EARLY_S)
-        return self._gave_up(self._wall)
-
-    def _fail_at_once(self, what: str, error: OSError, wall: int) -> bool:
+    def _fail_at_once(self, error: OSError, wall: int, what: str = "rollover failed") -> bool:
         """Something of a rollover in one step failed."""
-        self._said(what, error, RETRY_S)
+        self._reports.failed(what, error, RETRY_S)
         self._not_before = wall + RETRY_S
         return self._gave_up(wall)
 
@@ -429,98 +393,80 @@ class Rollover:
 
     def _at_once(self, wall: int) -> bool:
         """All of it."""
-        self._cancel()
+        self._jobs.cancel()
         return self.rewrite(wall, damaged=False, announced=True)
 
     def rewrite(self, wall: int, damaged: bool, announced: bool) -> bool:
         """The live records into a new set; `announced`: by a ROLLOVER record in the old one. False: the old set stays."""
-        files = self._partition.files
         if self.phase is not Phase.CREATING:  # that one has been told of
-            self._begins()
+            self._reports.inform("Initiating rollover")
         try:
-            if not files.rolling:
-                files.begin_roll(wall)
+            if not self._files.rolling:
+                self._files.begin_roll(wall)
         except OSError as error:
-            return self._fail_at_once("no new file set", error, wall)
-        return self._complete(LiveCopy(files, self._partition.state), wall, damaged, announced)
+            return self._fail_at_once(error, wall, "no new file set")
+        return self._complete(LiveCopy(self._files, self._log.state), wall, damaged, announced)
 
     def _complete(self, copy: LiveCopy, wall: int, damaged: bool, announced: bool) -> bool:
         """The rest of a copy, and everything behind it."""
-        partition, files = self._partition, self._partition.files
+        state = self._log.state
         try:
             copy.run()
-            files.finish_roll(self._end_both(wall, announced), damaged)
+            mark = _end_both(self._log, wall, announced)
+            self.ended_at = state.lease, state.sequence
+            self._files.finish_roll(mark, damaged)
         except OSError as error:
-            return self._fail_at_once("rollover failed", error, wall)
-        self._arrived(Moved(partition.state, copy, partition.state.last_key, partition.state.last_key, 0))
+            return self._fail_at_once(error, wall)
+        self._arrived(Moved(state, copy, state.last_key, state.last_key, 0))
         return True
-
-    def _end_both(self, wall: int, announced: bool) -> int:
-        """A sync point behind the copied records, with the PSN of the last record of the old set; its offset."""
-        partition, files, state = self._partition, self._partition.files, self._partition.state
-        if announced and partition.leading:
-            partition.append_sync_point(SyncPoint.ROLLOVER, wall)
-            if not partition.write_batch(matters=False):
-                raise OSError(errno.EIO, "its ROLLOVER record waits to be written")
-        mark, data, qlist = files.next_positions()
-        self.ended_at = state.lease, state.sequence
-        if not state.lease:
-            return 0
-        files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, partition.primary_id, data,
-                                           qlist)], [], [])
-        return mark
 
     def _arrived(self, moved: Moved) -> None:
         """The next set is the current one, and synced as a whole."""
         moved.settle(1 << 62)
-        self.copy, self._copied, self.moved, self.mirrors = None, None, None, False
+        self._forget()
+        self.moved = None
         self.phase = Phase.RESTING
-        self._partition.moved_to_next()
-        self._partition.all_is_durable()
-        self._ended()
-
-    def _told(self) -> None:
-        done = 100 if self._copied is None else round(100 * self._copied.progress)
-        self._partition.alarm("ROLLOVER", f"a file is full before its live records were copied in slices ({done} %): the"
-                                          " rest is done at once. Larger files would leave more time.")
+        self._on_moved()
+        self._reports.inform("ROLLOVER COMPLETE")
+        self._log.gate.all_durable()
 
     def _copy_the_rest(self, wall: int) -> bool:
         copy = self._copied
-        self._told()
-        if copy is None or not self._cancel():
+        self._reports.late(copy)
+        if not self._jobs.cancel() or copy is None:
             return self._gave_up(wall)
         return self._complete(copy, wall, damaged=False, announced=True)
 
     def _mark_now(self, wall: int) -> bool:
-        self._told()
-        if not self._cancel():
+        self._reports.late(self._copied)
+        if not self._jobs.cancel():
             return self._gave_up(wall)
         try:
-            self._partition.files.mark_next(self._mark)
+            self._files.mark_next(self._mark)
         except OSError as error:
-            return self._fail_at_once("rollover failed", error, wall)
+            return self._fail_at_once(error, wall)
         return self._switch_now(wall)
 
     def _switch_now(self, wall: int) -> bool:
-        partition, copy = self._partition, self._copied
-        if copy is None or not self.mirrors:
+        copy, joined, state = self._copied, self._next, self._log.state
+        if copy is None or joined is None:
             return self._gave_up(wall)
         try:
-            partition.files.sync_next()
+            self._files.sync_next()
         except OSError as error:
-            return self._fail_at_once("rollover failed", error, wall)
-        partition.files.switch_next()
-        partition.files.retire_old(False)
-        self._arrived(Moved(partition.state, copy, self._joined, partition.state.last_key, self._data_shift))
+            return self._fail_at_once(error, wall)
+        self._files.switch_next()
+        self._files.retire_old(False)
+        self._arrived(Moved(state, copy, joined.joined, state.last_key, joined.data_shift))
         return True
 
     def _retire_now(self, wall: int) -> bool:
-        self._cancel()
-        self._partition.files.retire_old(False)
+        self._jobs.cancel()
+        self._files.retire_old(False)
         if self.moved is not None:
             self.moved.settle(1 << 62)
         self.moved = None
-        self._rest()
+        self.phase = Phase.RESTING
         return True
 
     def _again(self, wall: int) -> bool:
@@ -529,7 +475,53 @@ class Rollover:
         return self._at_once(wall)
 
 
+def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:
+    """A sync point behind the copied records, with the PSN of the last record of the old set; its offset."""
+    files, state = log.files, log.state
+    if announced and log.leading:
+        log.append_sync_point(SyncPoint.ROLLOVER, wall)
+        if not log.write(matters=False):
+            raise OSError(errno.EIO, "its ROLLOVER record waits to be written")
+    mark, data, qlist = files.next_positions()
+    if not state.lease:
+        return 0
+    files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, log.primary_id, data, qlist)],
+                      [], [])
+    return mark
+
+
 def _added(record: bytes, offset: int, shift: int) -> bytes:
     """A record with `shift` added to its 32-bit field at `offset`."""
     value = int.from_bytes(record[offset:offset + 4], "big") + shift
     return record[:offset] + value.to_bytes(4, "big") + record[offset + 4:]
+
+
+def _ignore(roll: Rollover, wall: int) -> bool:
+    return False
+
+
+_IGNORED: dict[RolloverEvent, Cell[Phase]] = dict.fromkeys(RolloverEvent, to(_ignore))
+_GIVEN_UP = dict.fromkeys((RolloverEvent.FAILED, RolloverEvent.ABANDON, RolloverEvent.UNMIRRORED),
+                          to(Rollover._gave_up, Phase.RESTING))
+
+TABLE = table(Phase, RolloverEvent, {
+    Phase.RESTING: _IGNORED | {
+        RolloverEvent.STEP: to(Rollover._watch, Phase.CREATING), RolloverEvent.FINISH: to(Rollover._at_once),
+        RolloverEvent.BEGIN: to(Rollover._begin, Phase.CREATING)},
+    Phase.CREATING: _IGNORED | _GIVEN_UP | {
+        RolloverEvent.DONE: to(Rollover._created, Phase.COPYING),
+        RolloverEvent.FINISH: to(Rollover._at_once, Phase.RESTING)},
+    Phase.COPYING: _IGNORED | _GIVEN_UP | {
+        RolloverEvent.STEP: to(Rollover._copy, Phase.MARKING, Phase.RESTING), RolloverEvent.DONE: to(Rollover._next_synced),
+        RolloverEvent.FINISH: to(Rollover._copy_the_rest, Phase.RESTING)},
+    Phase.MARKING: _IGNORED | _GIVEN_UP | {
+        RolloverEvent.DONE: to(Rollover._marked, Phase.SWITCHING),
+        RolloverEvent.FINISH: to(Rollover._mark_now, Phase.RESTING)},
+    Phase.SWITCHING: _IGNORED | _GIVEN_UP | {
+        RolloverEvent.STEP: to(Rollover._switch, Phase.RETIRING, Phase.RESTING),
+        RolloverEvent.FINISH: to(Rollover._switch_now, Phase.RESTING)},
+    Phase.RETIRING: _IGNORED | {
+        RolloverEvent.STEP: to(Rollover._settle, Phase.RESTING), RolloverEvent.DONE: to(Rollover._retired, Phase.RESTING),
+        RolloverEvent.FAILED: to(Rollover._retired, Phase.RESTING), RolloverEvent.FINISH: to(Rollover._again, Phase.RESTING),
+        RolloverEvent.ABANDON: to(Rollover._retire_now, Phase.RESTING)},
+})

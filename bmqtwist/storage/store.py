@@ -3,8 +3,8 @@
 ```
    Partition, recovery           ClusterMetadata
           |                            |
-    PartitionFiles                 LedgerFile
-          |  (fileset.py)              |
+       FileSets                   LedgerFile
+          |                            |
           +------------ Disk ----------+
                     /         \\
         files.py (real)     memory.py (simulated, with faults)
@@ -35,6 +35,7 @@ WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 w
 PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory
 AHEAD_BYTES: Final = 4 << 20  # that one turn writes of a batch whose DATA are larger: 64 MiB at once take 40 ms and more
 BEGINNING_BYTES = 64 << 10  # that are read of a longer message when only its properties are asked for
+AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
 ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while it is copied or read back
 
 
@@ -48,6 +49,17 @@ class DirectoryBusy(LocalError):
 
 class StorageError(LocalError):
     """The storage cannot be used as configured: the text says what to change."""
+
+
+class PartitionUnavailable(LocalError):
+    """The partition takes no records now: producers are answered STORAGE_FAILURE."""
+
+
+class PayloadDamaged(PartitionUnavailable):
+    """The stored application data of a message is not what was written: it must not be delivered."""
+
+
+Bytes = tuple[int, int, int]  # of JOURNAL, DATA, QLIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +86,28 @@ class FileSizes:
         """Bytes of one full file set."""
         return self.journal + self.data + self.qlist
 
-    def shares(self, kept: tuple[int, int, int]) -> str:
-        """What `kept` bytes of JOURNAL, DATA, QLIST are of them, for a person."""
+    @property
+    def each(self) -> Bytes:
+        """Of JOURNAL, DATA, QLIST."""
+        return self.journal, self.data, self.qlist
+
+    def shares(self, kept: Bytes) -> str:
+        """What `kept` bytes are of them, for a person."""
         return ", ".join(f"{name} {part} of {size} B ({part * 100 // size}%)" for name, part, size in
-                         zip(("JOURNAL", "DATA", "QLIST"), kept, (self.journal, self.data, self.qlist), strict=True))
+                         zip(("JOURNAL", "DATA", "QLIST"), kept, self.each, strict=True))
+
+    def hold(self, positions: Bytes) -> bool:
+        """Do the files reach up to there?"""
+        return all(position <= size for position, size in zip(positions, self.each, strict=True))
+
+    def leaves_enough(self, kept: Bytes, needed: Bytes) -> bool:
+        """Would a rollover that keeps `kept` leave enough of every file free, `needed` bytes of each taken?"""
+        return all((size - part - more) * 100 // size >= AVAILABLE_PERCENT_MIN
+                   for size, part, more in zip(self.each, kept, needed, strict=True))
+
+    def passes(self, kept: Bytes, percent: int) -> bool:
+        """Is so much of a file kept?"""
+        return any(part * 100 >= size * percent for part, size in zip(kept, self.each, strict=True))
 
 
 class File(Protocol):
@@ -143,26 +173,12 @@ class Disk(Protocol):
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
 
 
-class PartitionFiles(Protocol):
-    """The file set of one partition, with the next one while a rollover runs.
-
-    The three files are written only through `append`; positions are where the next bytes go.
-    """
-
-    sizes: FileSizes
-    broken: bool  # a file of the set was missing or empty when it was opened
+class PartitionReader(Protocol):
+    """The files of a partition to be read: its own ones (`fileset.FileSets`), or those that a tool was given."""
 
     @property
-    def journal_position(self) -> int:
-        """Where the next journal record goes."""
-
-    @property
-    def data_position(self) -> int:
-        """Where the next DATA record goes."""
-
-    @property
-    def qlist_position(self) -> int:
-        """Where the next QLIST record goes."""
+    def broken(self) -> bool:
+        """Was a file missing or empty?"""
 
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""
@@ -178,58 +194,6 @@ class PartitionFiles(Protocol):
 
     def lengths(self) -> tuple[int, int, int]:
         """Lengths on disk of JOURNAL, DATA, QLIST."""
-
-    def resume(self, journal: int, data: int, qlist: int) -> None:
-        """Set the positions; everything behind them becomes zeros up to the configured sizes."""
-
-    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
-
-    def sync(self) -> None:
-        """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""
-
-    @property
-    def rolling(self) -> bool:
-        """Is there a next file set?"""
-
-    def begin_roll(self, wall: int) -> None:
-        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk. For any thread."""
-
-    def append_ahead(self, data: list[bytes]) -> bool:
-        """Write some of the DATA that `append` will be given, where nothing refers to it yet. False: there is more."""
-
-    def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """As `append`, into the next file set."""
-
-    def next_positions(self) -> tuple[int, int, int]:
-        """Positions in the next file set: JOURNAL, DATA, QLIST."""
-
-    def join_next(self) -> None:
-        """From now on the owner writes everything into both sets, and `sync` covers both."""
-
-    def sync_next(self) -> None:
-        """As `sync`, of the next file set. For any thread."""
-
-    def mark_next(self, mark: int) -> None:
-        """Sync the next set, write the journal offset `mark` of its sync point into its header, sync. For any thread."""
-
-    def switch_next(self) -> None:
-        """Make the next set current; the old one waits for `retire_old`."""
-
-    def retire_old(self, damaged: bool) -> None:
-        """Archive the old set, cut to its positions; a `damaged` one as it is, never to be deleted. For any thread."""
-
-    def finish_roll(self, mark: int, damaged: bool) -> None:
-        """`mark_next`, `switch_next` and `retire_old` at once."""
-
-    def abandon_roll(self) -> None:
-        """Remove what `begin_roll` created; the current set stays."""
-
-    def close(self, truncate: bool) -> None:
-        """Close the files; `truncate` cuts them to their positions first (clean stop)."""
-
-    def take_alarms(self) -> list[tuple[str, str]]:
-        """(category, text) of what went wrong without stopping the work, since the last call."""
 
 
 class LedgerFile(Protocol):

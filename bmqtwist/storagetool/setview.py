@@ -66,7 +66,7 @@ class FileFinding:
 
 
 class SetView:
-    """The reading half of PartitionFiles over up to three files; None = the file is not there."""
+    """A `PartitionReader` over up to three files; None = the file is not there."""
 
     broken = False
 

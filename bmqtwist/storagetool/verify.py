@@ -7,7 +7,6 @@ that are gone, records nothing refers to, sync points that disagree, times and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
 
 from bmqtwist.ids import NULL_GUID, NULL_KEY
 from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
@@ -24,7 +23,7 @@ from bmqtwist.storage.records import (
     parse_queue_record,
 )
 from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, recover
-from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
+from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.fields import hex_key
 from bmqtwist.storagetool.journalview import (
     ConfirmRecord,
@@ -51,7 +50,7 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
     found = list(_presence(view))
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
         return found, 0
-    recovered = recover(cast(PartitionFiles, view), known, partition_id=partition_id)
+    recovered = recover(view, known, partition_id=partition_id)
     absent = tuple(f"{kind.name}: {what}" for kind, source in view.sources.items()
                    if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING

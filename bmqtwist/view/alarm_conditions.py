@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.meter import Meter, MeterState
-from bmqtwist.storage.space import passes_soft_limit
+from bmqtwist.storage.room import SOFT_LIMIT_PERCENT
 from bmqtwist.view.alarms import AlarmState
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ def _partitions(broker: Broker, alarm: AlarmState) -> list[tuple[Cluster, Partit
 
 def _takes_records(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     found = _partitions(broker, alarm)
-    return bool(found) and all(partition.available and partition.may_roll((0, 0, 0)) for _, partition in found)
+    return bool(found) and all(partition.available and partition.room.may_roll() for _, partition in found)
 
 
 def _has_space(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     found = _partitions(broker, alarm)
-    return bool(found) and not any(passes_soft_limit(partition.files.sizes, partition.outstanding())
+    return bool(found) and not any(partition.files.sizes.passes(partition.state.outstanding(), SOFT_LIMIT_PERCENT)
                                    for _, partition in found)
 
 

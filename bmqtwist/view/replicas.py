@@ -43,7 +43,7 @@ def partition_files(partition: Partition) -> tuple[FileState, FileState, FileSta
     sizes = partition.files.sizes
     journal, data, qlist = (
         FileState(used, total, kept) for used, total, kept in
-        zip(partition.positions(), (sizes.journal, sizes.data, sizes.qlist), partition.outstanding(), strict=True))
+        zip(partition.tail.positions(), sizes.each, partition.state.outstanding(), strict=True))
     return journal, data, qlist
 
 

@@ -30,8 +30,9 @@ from bmqtwist.view.stored_queue import Slowly
 
 if TYPE_CHECKING:
     from bmqtwist.member.cluster import Cluster
+    from bmqtwist.storage.fileset import FileSets
     from bmqtwist.storage.partition import Partition
-    from bmqtwist.storage.store import Disk, PartitionFiles
+    from bmqtwist.storage.store import Disk
 
 STEP_RECORDS = 2_000  # read at once: 120,000 bytes
 PAGE_RECORDS_MAX = 200
@@ -78,7 +79,7 @@ def _files(partition: Partition, archived: Sequence[str]) -> Document:
                            partition.files.lengths(), strict=True)]}
 
 
-def _slots(files: PartitionFiles, first: int, count: int) -> Iterator[Entry]:
+def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
     """The records of so many slots of the journal, from the offset `first` on."""
     data = files.read_journal(first, count * RECORD_BYTES)
     for number, (head, lease, wall, body, magic) in enumerate(
@@ -158,7 +159,7 @@ def reach(partition: Partition) -> Document:
     return {"partition": partition.partition_id, "first": list(psns[0]), "last": list(psns[-1])}
 
 
-def _compared_from(files: PartitionFiles, count: int) -> int:
+def _compared_from(files: FileSets, count: int) -> int:
     mark = int.from_bytes(files.read_journal(MARK_OFFSET, 8), "big") * 4  # of the sync point that ended the last rollover
     return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * RECORD_BYTES)
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
-from bmqtwist.storage import payloads
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.replica import ReplicatedPartition
-from bmqtwist.storage.store import BEGINNING_BYTES
-from bmqtwist.storage.unavailable import PartitionUnavailable, PayloadDamaged
+from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable, PayloadDamaged
 from bmqtwist.wire import application_data, properties
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import Inflation
@@ -96,7 +94,7 @@ def beginning(located: LocatedQueue, message: Message, size: int = BEGINNING_BYT
     if message.payload is not None:
         return message.payload[:size]
     _check_written(located.partition, message)
-    return payloads.part(located.partition.files, message, located.partition.roll.moved, min(size, message.size))
+    return located.partition.payloads.piece(message, 0, min(size, message.size))
 
 
 def _check_written(partition: Partition, message: Message) -> None:
@@ -124,7 +122,7 @@ def data_slowly(located: LocatedQueue, message: Message) -> Slowly[bytes]:
     while at < message.size:
         partition = located.partition  # a rollover may move the message meanwhile
         size = min(INFLATE_STEP_BYTES, message.size - at)
-        piece = payloads.piece(partition.files, message, partition.roll.moved, at, size)
+        piece = partition.payloads.piece(message, at, size)
         if not piece or message.live_key < 0:
             break
         pieces.append(piece)

@@ -37,7 +37,7 @@ def _open(disk: MemoryDisk, wall: int) -> tuple[FileSets, Partition, dict[bytes,
     files = FileSets(disk, "storage", "archive", 0, _SIZES)
     files.open(wall)
     recovered = recover(files, None, 0, 0.0, 0)
-    partition = Partition(0, 1, files, recovered, "none")
+    partition = Partition(1, files, recovered, "none")
     return files, partition, {
         message.guid: message for message in recovered.state.messages() if message.pending}
 
@@ -58,14 +58,14 @@ class Original:
             partition.activate(self.lease, _WALL)
             if self.lease == 1:
                 for key, (uri, apps) in _QUEUES.items():
-                    partition.create_queue(key, uri, apps, _WALL)
+                    partition.queues.create(key, uri, apps, _WALL)
             for number in range(40):
                 self._step(random, partition, number)
                 partition.flush(_WALL + number)
-                self.outstanding[partition.positions()[0]] = {m.guid: m.pending for _, m in self._living}
+                self.outstanding[partition.tail.positions()[0]] = {m.guid: m.pending for _, m in self._living}
             partition.sync_point(_WALL + 50)
-            self.outstanding[partition.positions()[0]] = {m.guid: m.pending for _, m in self._living}
-        self.ends = partition.positions()
+            self.outstanding[partition.tail.positions()[0]] = {m.guid: m.pending for _, m in self._living}
+        self.ends = partition.tail.positions()
         if closed:
             partition.stop(_WALL + 60)
         self.content = {path.rpartition(".")[2]: (path, disk.content(path)) for path in disk.paths()}
@@ -192,7 +192,7 @@ class Tails:
                               f"{sum(pending.get(g) != p for g, p in expected.items())} differ", "recovery")
         for message in found.values():
             try:
-                payload = partition.read_payload(message)
+                payload = partition.payloads.whole(message)
             except PartitionUnavailable:
                 self.counts["damaged payloads withheld"] += 1
                 continue
@@ -202,7 +202,7 @@ class Tails:
         key = next(iter(_QUEUES))
         fresh = Message(b"\x40" + bytes(14) + b"\1", b"after", crc=crc32c(b"after"), wall=_WALL + 100)
         fresh.ref_count, fresh.pending = 1, 1
-        partition.create_queue(b"\x33\x33\x33\x33\x33", "bmq://d/after", _QUEUES[key][1], _WALL + 100)
+        partition.queues.create(b"\x33\x33\x33\x33\x33", "bmq://d/after", _QUEUES[key][1], _WALL + 100)
         partition.append_message(b"\x33\x33\x33\x33\x33", fresh, _WALL + 100)
         partition.hold(fresh_effect := SimpleNamespace())
         if partition.flush(_WALL + 100) != [fresh_effect]:

@@ -76,7 +76,7 @@ class Engine:
                                   "ttl_s": 3600, "app_ids": apps, **settings}
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]
-        store = self.partition.create_queue(b"queue", "bmq://d/q", keys, WALL)
+        store = self.partition.queues.create(b"queue", "bmq://d/q", keys, WALL)
         context: Any = self  # with parameters and attributes of narrower types
         self.queue = RootQueue("bmq://d/q", "q", store, self.domain, self.partition, context, self.now)
         self.domain.adopt_queue(self.queue)

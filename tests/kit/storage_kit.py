@@ -93,7 +93,7 @@ def start(disk: Any, sizes: FileSizes = SMALL, lease: int | None = 1, wall: int 
     """Recover and become primary: what a broker does at its start. `lease` None = one more than the last."""
     files = open_files(disk, sizes=sizes, wall=wall)
     recovered = recover(files)
-    partition = Partition(0, 1, files, recovered, **options)
+    partition = Partition(1, files, recovered, **options)
     partition.activate(recovered.lease + 1 if lease is None else lease, wall)
     return partition, recovered
 

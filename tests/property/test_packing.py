@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bmqtwist.storage import layout as stored
 from bmqtwist.storage import records
+from bmqtwist.storage.message import Message
 from bmqtwist.wire import fast, layout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,11 +77,19 @@ HEAD = st.tuples(st.sampled_from((records.MESSAGE_HEAD, records.CONFIRM_HEAD, re
 BEGINNING = HEAD, unsigned(32), st.integers(0, 2 ** 62)
 
 
-@given(*BEGINNING, unsigned(8), unsigned(8), raw(5), unsigned(32), raw(16), unsigned(32))
-def test_message_records(head: int, lease: int, wall: int, refs: int, compression: int, key: bytes, place: int, guid: bytes,
-                         crc: int) -> None:
-    assert records.pack_message_record(head, lease, wall, refs, compression, key, place, guid, crc) == records.MESSAGE.pack(
-        head, lease, wall, refs, compression, key, place, guid, crc, records.MAGIC)
+def message_of(guid: bytes, refs: int = 0, compression: int = 0, crc: int = 0) -> Message:
+    message = Message(guid, None, compression=compression, crc=crc)
+    message.ref_count = refs
+    return message
+
+
+@given(unsigned(48), *BEGINNING[1:], unsigned(20), unsigned(8), raw(5), unsigned(32), raw(16), unsigned(32))
+def test_message_records(sequence: int, lease: int, wall: int, refs: int, compression: int, key: bytes, place: int,
+                         guid: bytes, crc: int) -> None:
+    head = records.MESSAGE_HEAD | (refs & records.FLAGS_MASK) << records.FLAGS_SHIFT | sequence
+    message = message_of(guid, refs, compression, crc)
+    assert records.pack_message_record(sequence, lease, wall, key, place, message) == records.MESSAGE.pack(
+        head, lease, wall, refs >> records.REF_COUNT_LOW_BITS, compression, key, place, guid, crc, records.MAGIC)
 
 
 @given(*BEGINNING, raw(5), raw(5), raw(16))
@@ -105,7 +114,7 @@ def test_a_guid_of_another_length_changes_no_size(guid: bytes) -> None:
     """`struct` cuts or fills it."""
     assert len(fast.ack_message(0, 0, guid, 1)) == 24
     assert len(fast.push_header_to_one(0, 0, 1, guid, 0, 1)) == 40
-    assert len(records.pack_message_record(records.MESSAGE_HEAD, 1, 1, 0, 0, bytes(5), 0, guid, 0)) == 60
+    assert len(records.pack_message_record(0, 1, 1, bytes(5), 0, message_of(guid))) == 60
     assert len(records.pack_confirm_record(records.CONFIRM_HEAD, 1, 1, bytes(5), bytes(5), guid)) == 60
     assert len(records.pack_deletion_record(records.DELETION_HEAD, 1, 1, bytes(5), guid)) == 60
 

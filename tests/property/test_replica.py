@@ -113,8 +113,8 @@ class Primary:
         """A life: everything that was written is there again."""
         files = open_files(self.disk, sizes=SIZES)
         recovered = recover(files)
-        self.partition = Partition(0, 1, files, recovered)
-        self.partition.replicated = True
+        self.partition = Partition(1, files, recovered)
+        self.partition.log.keeps_batches = True
         self.follower.position = self.partition.position  # positions count the records of a process
         self.partition.activate(recovered.lease + 1, WALL)
         self.handover()
@@ -129,7 +129,7 @@ class Primary:
         partition, key = self.partition, KEYS[value % 2]
         queue = partition.state.queues.get(key)
         if queue is None:
-            partition.create_queue(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
+            partition.queues.create(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
                                    WALL)
             return
         apps, messages = list(queue.apps.values()), [each for each in queue.messages.values() if each.pending]
@@ -154,19 +154,19 @@ class Primary:
         elif name == "delete" and message is not None:
             partition.append_deletion(key, message, 2, WALL)
         elif name == "purge":
-            at_once(partition.purge(key, None, None, WALL))
+            at_once(partition.queues.purge(key, None, None, WALL))
         elif name in ("purge app", "remove app") and app is not None and messages:
-            at_once(partition.purge(key, app.key, messages[0], WALL))
+            at_once(partition.queues.purge(key, app.key, messages[0], WALL))
             if name == "remove app":
-                at_once(partition.delete_app(key, app.key, WALL))
+                at_once(partition.queues.delete_app(key, app.key, WALL))
             for each in list(queue.messages.values()):
                 if not each.pending:
                     partition.append_deletion(key, each, 0, WALL)
         elif name == "add app" and len(apps) < 4:
             self.number += 1
-            partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
+            partition.queues.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
         elif name == "drop queue":
-            partition.delete_queue(key, WALL)
+            partition.queues.delete(key, WALL)
 
     def run(self, name: str, value: int) -> None:
         """One step of a schedule."""

@@ -49,7 +49,7 @@ class Machine:
 
     def made(self, found: Any) -> ReplicatedPartition:
         assert not found.lost, found.recovered.alarms
-        return ReplicatedPartition(0, self.number, self.files, found, "group", wall=WALL)
+        return ReplicatedPartition(self.number, self.files, found, "group", wall=WALL)
 
     def sync(self) -> None:
         """A sync comes through."""
@@ -142,7 +142,7 @@ class Pair:
         partition, key = self.primary.partition, KEYS[value % 2]
         queue = partition.state.queues.get(key)
         if queue is None:
-            partition.create_queue(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
+            partition.queues.create(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
                                    WALL)
             return
         apps, messages = list(queue.apps.values()), [each for each in queue.messages.values() if each.pending]
@@ -167,19 +167,19 @@ class Pair:
         elif name == "delete" and message is not None:
             partition.append_deletion(key, message, 2, WALL)
         elif name == "purge":
-            at_once(partition.purge(key, None, None, WALL))
+            at_once(partition.queues.purge(key, None, None, WALL))
         elif name in ("purge app", "remove app") and app is not None and messages:
-            at_once(partition.purge(key, app.key, messages[0], WALL))
+            at_once(partition.queues.purge(key, app.key, messages[0], WALL))
             if name == "remove app":
-                at_once(partition.delete_app(key, app.key, WALL))
+                at_once(partition.queues.delete_app(key, app.key, WALL))
             for each in list(queue.messages.values()):
                 if not each.pending:
                     partition.append_deletion(key, each, 0, WALL)
         elif name == "add app" and len(apps) < 4:
             self.number += 1
-            partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
+            partition.queues.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
         elif name == "drop queue":
-            partition.delete_queue(key, WALL)
+            partition.queues.delete(key, WALL)
 
     def run(self, name: str, value: int) -> None:
         """One step of a schedule."""
@@ -240,7 +240,7 @@ def equal(pair: Pair) -> None:
     primary = pair.primary.partition
     if not primary.available:  # it is full, and owes records: a purge of whole queues makes room
         for key in list(primary.state.queues):
-            at_once(primary.purge(key, None, None, WALL))
+            at_once(primary.queues.purge(key, None, None, WALL))
         primary.rollover(WALL)
         primary.flush(WALL)
         primary.flush(WALL)
@@ -250,7 +250,7 @@ def equal(pair: Pair) -> None:
     assert essence(one.state) == essence(other.state)
     for key, queue in one.state.queues.items():
         for guid, message in queue.messages.items():
-            assert one.read_payload(message) == other.read_payload(other.state.queues[key].messages[guid])
+            assert one.payloads.whole(message) == other.payloads.whole(other.state.queues[key].messages[guid])
 
 
 def life(operations: list[tuple[str, int]]) -> Pair:
@@ -462,12 +462,12 @@ def test_a_log_that_may_not_have_been_safe_ends_before_a_message_that_is_not_who
         pair.work(name, 0)
     partition.flush(WALL)
     whole = partition.summary.last
-    place = partition.positions()[1]
+    place = partition.tail.positions()[1]
     pair.work("put", 0)
     doomed = partition.summary.last
     partition.append_deletion(KEYS[0], list(partition.state.queues[KEYS[0]].messages.values())[-1], 2, WALL)
     for _ in range(points):
-        partition.append_sync_point(SyncPoint.REGULAR, WALL)
+        partition.log.append_sync_point(SyncPoint.REGULAR, WALL)
     partition.flush(WALL)
     last = partition.summary.last
     assert partition.read_run(whole) is not None
@@ -485,7 +485,7 @@ def test_a_log_that_may_not_have_been_safe_ends_before_a_message_that_is_not_who
 def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> None:
     partition = Pair().primary.partition
     written = partition.written
-    partition.append_sync_point(SyncPoint.REGULAR, WALL)
+    partition.log.append_sync_point(SyncPoint.REGULAR, WALL)
     assert partition.summary.last > written
     partition.abandon(WALL)
     assert partition.summary.last == partition.written == written

@@ -59,7 +59,7 @@ class World:
         key, partition = KEYS[value % 2], self.partition
         if key not in self.queues:
             apps = [FANOUT[0], FANOUT[1]]
-            partition.create_queue(key, f"bmq://d/{key.decode()}", apps, WALL)
+            partition.queues.create(key, f"bmq://d/{key.decode()}", apps, WALL)
             self.queues[key] = (list(apps), {})
             self.note()
         apps, messages = self.queues[key]
@@ -77,7 +77,7 @@ class World:
         elif name in ("delete", "confirm") and some:
             self.delete(key, some[0])
         elif name == "purge":
-            at_once(partition.purge(key, None, None, WALL))
+            at_once(partition.queues.purge(key, None, None, WALL))
             messages.clear()
             self.note()
         elif name == "purge app" and apps:
@@ -86,15 +86,15 @@ class World:
             app, app_key = apps[value % len(apps)]
             self.forget_app(key, app, app_key)
             apps.remove((app, app_key))
-            at_once(partition.delete_app(key, app_key, WALL))
+            at_once(partition.queues.delete_app(key, app_key, WALL))
             self.note()
         elif name == "add app" and len(apps) < 4:
             self.number += 1
             apps.append((f"app{self.number}", self.number.to_bytes(5, "big")))
-            partition.add_apps(key, f"bmq://d/{key.decode()}", apps[-1:], WALL)
+            partition.queues.add_apps(key, f"bmq://d/{key.decode()}", apps[-1:], WALL)
             self.note()
         elif name == "drop queue" and not messages:
-            partition.delete_queue(key, WALL)
+            partition.queues.delete(key, WALL)
             del self.queues[key]
             self.note()
         elif name in ("flush", "sync"):
@@ -108,7 +108,7 @@ class World:
         _, messages = self.queues[key]
         if not messages:
             return
-        at_once(self.partition.purge(key, app_key, next(iter(messages.values()))[0], WALL))
+        at_once(self.partition.queues.purge(key, app_key, next(iter(messages.values()))[0], WALL))
         done = []
         for message, waiting in messages.values():
             if app in waiting:
@@ -194,7 +194,7 @@ def test_a_broker_killed_at_any_write_comes_back_with_a_state_that_once_existed(
     for queue in recovered.queues.values():
         for message in queue.messages.values():
             number = int.from_bytes(message.guid[1:], "big")
-            assert partition.read_payload(message) == bytes([number % 256]) * message.size
+            assert partition.payloads.whole(message) == bytes([number % 256]) * message.size
     partition.stop(WALL)
     assert state(recover(open_files(world.disk, sizes=SIZES))) == found
 
@@ -206,7 +206,7 @@ def test_a_loss_of_power_keeps_everything_that_was_synced(operations: list[tuple
     promised = {message.guid: message.payload for message in world.promised if message.live_key >= 0}
     world.disk.crash(None if seed is None else Random(seed))
     partition, recovered = start(world.disk, SIZES, lease=None)
-    found = {message.guid: partition.read_payload(message) for queue in recovered.queues.values()
+    found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
              for message in queue.messages.values() if message.pending}
     missing = [guid for guid in promised if guid not in found]
     assert not missing

@@ -137,7 +137,7 @@ class ReplicatingCluster(ElectedCluster):
         record = self.cluster(node.name).metadata.state.queues[uri]
         partition = self.partition(node, record.partition_id)
         queue = partition.state.queues.get(record.key)
-        return [] if queue is None else [partition.read_payload(message) for message in queue.messages.values()]
+        return [] if queue is None else [partition.payloads.whole(message) for message in queue.messages.values()]
 
     def judge_partitions(self) -> None:
         """When all is quiet: every node that is up has the same log, and what was acknowledged."""

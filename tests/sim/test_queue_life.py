@@ -10,7 +10,7 @@ from kit.client import payloads
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.storage.partition import PartitionUnavailable
-from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.storage.partition_log import PartitionLog
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.assignments import transfer
@@ -253,14 +253,14 @@ def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(
     client = nodes.client(former.name)
     client.open(APPS, write=1).post_all(b"1", b"2")
     index = nodes.record(APPS).partition_id
-    wrong: list[ReplicatedPartition] = []
-    append = ReplicatedPartition._append
+    wrong: list[PartitionLog] = []
+    append = PartitionLog.append
 
-    def watched(partition: ReplicatedPartition, record: bytes) -> None:
-        if not partition.leading:
-            wrong.append(partition)
-        append(partition, record)
-    monkeypatch.setattr(ReplicatedPartition, "_append", watched)
+    def watched(log: PartitionLog, record: bytes) -> None:
+        if not log.leading:
+            wrong.append(log)
+        append(log, record)
+    monkeypatch.setattr(PartitionLog, "append", watched)
     nodes.isolate(former)
     nodes.domains.texts["apps"] = apps_domain("one", "two", "three")["apps"]
     assert nodes.admin(former, "DOMAINS RECONFIGURE apps") == "SUCCESS"
@@ -280,10 +280,10 @@ def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
     record, replica = nodes.record(STRONG), nodes.replicas()[0]
     partition, wall = nodes.partition(replica, record.partition_id), replica.broker.wall(replica.local_now)
     before = partition.summary.last
-    for write in (lambda: partition.create_queue(b"other", "bmq://other/q", [], wall),
-                  lambda: partition.add_apps(record.key, STRONG, [("more", b"aaaaa")], wall),
-                  lambda: partition.purge(record.key, None, None, wall),
-                  lambda: partition.delete_queue(record.key, wall)):
+    for write in (lambda: partition.queues.create(b"other", "bmq://other/q", [], wall),
+                  lambda: partition.queues.add_apps(record.key, STRONG, [("more", b"aaaaa")], wall),
+                  lambda: partition.queues.purge(record.key, None, None, wall),
+                  lambda: partition.queues.delete(record.key, wall)):
         with pytest.raises(PartitionUnavailable, match="led by another node"):
             write()
-    assert partition.summary.last == before and not partition.batch_waits
+    assert partition.summary.last == before and not partition.tail.journal

@@ -277,8 +277,8 @@ def test_only_what_was_written_is_offered() -> None:
     primary = nodes.primary()
     partition = nodes.partition(primary)
     lease, sequence = partition.summary.last
-    partition.append_sync_point(SyncPoint.REGULAR, primary.broker.wall(primary.local_now))
-    assert partition.write_batch()
+    partition.log.append_sync_point(SyncPoint.REGULAR, primary.broker.wall(primary.local_now))
+    assert partition.log.write()
     assert partition.offers((lease, sequence)) and not partition.offers((lease, sequence + 100))
     assert not partition.offers((lease - 1, sequence)) and not partition.offers((lease + 1, 1))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.payloads import Payloads
 from soak import damage
 from soak.damage import KINDS, Campaign
 
@@ -21,8 +21,8 @@ def test_a_broker_opens_damaged_directories_or_says_why_not(tmp_path: Path) -> N
 def test_altered_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if nobody looked at checksums."""
     campaign = Campaign(tmp_path, 3)
-    read = Partition.read_payload
-    monkeypatch.setattr(Partition, "read_payload", lambda self, message: b"?" + read(self, message)[1:])
+    read = Payloads.whole
+    monkeypatch.setattr(Payloads, "whole", lambda self, message: b"?" + read(self, message)[1:])
     campaign.run(range(len(KINDS)))
     assert any("bytes that were never stored" in finding for finding in campaign.findings)
 

@@ -97,7 +97,7 @@ def journal_of(count: int, lease: int = 1, first: int = 1) -> bytes:
     header = bytes.fromhex("21626d71424d51214882") + bytes(22)
     body = bytes.fromhex("030f0000") + bytes(8)
     parts = [pack_sync_point(first, lease, 1795237326, SyncPoint.REGULAR, 1, 40, 36)]
-    parts += [pack_queue_op(number, lease, 1795237326 + number, b"queue", bytes(5), QueueOp.PURGE)
+    parts += [pack_queue_op((lease, number), 1795237326 + number, b"queue", bytes(5), QueueOp.PURGE)
               for number in range(first + 1, first + count + 1)]
     return header + body + b"".join(parts)
 

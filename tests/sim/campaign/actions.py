@@ -313,8 +313,8 @@ def safe_places(cell: Cell) -> list[tuple[str, int]]:
     """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
     record: what says that it is one, and which, is looked at."""
     files, found = cell.partition.files, list[tuple[str, int]]()
-    path = files._path(files.base, FileType.JOURNAL)
-    end = files.journal_position - RECORD_BYTES * len(cell.partition._journal)
+    path = files.directory.path(files.base, FileType.JOURNAL)
+    end = files.journal_position - RECORD_BYTES * len(cell.partition.tail.journal)
     sync_points = 0
     for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
         if sync_points >= SYNC_POINTS:

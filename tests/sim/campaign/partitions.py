@@ -104,7 +104,7 @@ class PartitionJudge(Judge):
         if not summary.holds(seen):
             seen = self.history(cell.index).common(seen, summary.last)
             seen = seen if summary.holds(seen) else summary.base
-        count = summary.distance(seen) - len(cell.partition._journal)
+        count = summary.distance(seen) - len(cell.partition.tail.journal)
         if count <= 0:
             self._seen[key] = min(seen, summary.last)
             return
@@ -152,8 +152,8 @@ class PartitionJudge(Judge):
             return True
         if not summary.holds(psn):
             return False
-        end = files.journal_position - RECORD_BYTES * (summary.distance(psn) - len(cell.partition._journal))
-        file = node.disk._durable_names.get(files._path(files.base, FileType.JOURNAL))
+        end = files.journal_position - RECORD_BYTES * (summary.distance(psn) - len(cell.partition.tail.journal))
+        file = node.disk._durable_names.get(files.directory.path(files.base, FileType.JOURNAL))
         if file is None:
             return False
         record = bytes(file.durable[end - RECORD_BYTES:end])

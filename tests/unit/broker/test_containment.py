@@ -613,7 +613,7 @@ def test_a_rollover_that_raises_closes_its_partition_alone(world: MemoryWorld, m
     to_a, _, to_b, _ = pair(world)
     Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._partition))
     for partition in world.broker.clusters["c3"].partitions:
-        partition.roll_due = True
+        partition.log.roll_due = True
     to_a.put(b"x")
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     told(world, "Partition [0]: rolling over")
@@ -650,6 +650,6 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
         steps[0] = due[0] = 0
         pace[0] = took
         monkeypatch.setattr(Rollover, "late", late)
-        world.broker.clusters["c3"].partitions[0].roll_due = True
+        world.broker.clusters["c3"].partitions[0].log.roll_due = True
         world.broker.turn(world.now)
         assert (steps[0], due[0]) == (expected, 1), "and another turn is due"

@@ -37,7 +37,7 @@ def going(tmp_path: Path) -> Going:
     post_often(world, producer, ALL)
     partition = world.broker.domains["d"].queues["q"].partition
     assert session_of(producer).holds_acks and acked(producer) == pushed(consumer) == ALL
-    assert not partition.unwritten_bytes and world.broker._turn.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and world.broker._turn.write_by == 0.0
     return world, producer, consumer, partition
 
 
@@ -47,7 +47,7 @@ def test_it_is_delivered_at_once_and_written_when_it_is_acknowledged(going: Goin
         producer.put()
         world.run()
         assert pushed(consumer) == ALL + count, "no message waits"
-        assert partition.unwritten_bytes and acked(producer) == ALL
+        assert partition.tail.unwritten_bytes and acked(producer) == ALL
         world.advance(OFTEN)
     written = partition.files.data_position
     producer.put()
@@ -55,7 +55,7 @@ def test_it_is_delivered_at_once_and_written_when_it_is_acknowledged(going: Goin
     assert partition.files.data_position == written
     world.advance(2 * OFTEN)
     world.broker.turn(world.now)
-    assert not partition.unwritten_bytes and partition.files.data_position > written
+    assert not partition.tail.unwritten_bytes and partition.files.data_position > written
     assert acked(producer) == pushed(consumer) == ALL + SHARED, "each once"
 
 
@@ -64,9 +64,9 @@ def test_it_is_written_in_a_turn_of_its_own_when_there_is_no_other(going: Going)
     producer.put()
     world.run()
     deadline = world.broker.next_deadline()
-    assert partition.unwritten_bytes and deadline is not None and deadline <= world.now + WAIT_S
+    assert partition.tail.unwritten_bytes and deadline is not None and deadline <= world.now + WAIT_S
     world.advance(WAIT_S)
-    assert not partition.unwritten_bytes and acked(producer) == ALL + 1
+    assert not partition.tail.unwritten_bytes and acked(producer) == ALL + 1
 
 
 def test_what_somebody_else_waits_for_is_written_at_once_and_all_with_it(going: Going) -> None:
@@ -76,10 +76,10 @@ def test_what_somebody_else_waits_for_is_written_at_once_and_all_with_it(going: 
     other = world.producer()
     producer.put()
     world.run()
-    assert partition.unwritten_bytes and acked(producer) == ALL + 1, "the open had the first one written"
+    assert partition.tail.unwritten_bytes and acked(producer) == ALL + 1, "the open had the first one written"
     other.put()
     world.run()
-    assert not partition.unwritten_bytes and acked(other) == 1 and acked(producer) == ALL + 2
+    assert not partition.tail.unwritten_bytes and acked(other) == 1 and acked(producer) == ALL + 2
     assert pushed(consumer) == ALL + 3, "each once"
 
 
@@ -109,7 +109,7 @@ def test_nobody_is_judged_by_what_others_gather(going: Going, monkeypatch: pytes
         monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(pace))
         queue.put()
         world.run()
-        assert partition.unwritten_bytes
+        assert partition.tail.unwritten_bytes
         world.advance(WAIT_S)
     assert len(told) == 2 == len(set(told))
 
@@ -120,7 +120,7 @@ def test_acks_of_a_turn_that_is_written_at_once_share_one_as_before(going: Going
     producer.put()
     other.put()
     world.run()
-    assert not partition.unwritten_bytes and acked(other) == 1 and acked(producer) == ALL
+    assert not partition.tail.unwritten_bytes and acked(other) == 1 and acked(producer) == ALL
     world.advance(WAIT_S)
     assert acked(producer) == ALL + 1
 
@@ -129,7 +129,7 @@ def test_a_message_without_an_ack_is_written_at_once(going: Going) -> None:
     world, producer, _, partition = going
     producer.put(ack=False)
     world.run()
-    assert not partition.unwritten_bytes
+    assert not partition.tail.unwritten_bytes
 
 
 def test_a_duplicate_waits_like_others_and_is_not_delivered(going: Going) -> None:
@@ -137,9 +137,9 @@ def test_a_duplicate_waits_like_others_and_is_not_delivered(going: Going) -> Non
     guid = producer.put()
     producer.put(guid=guid)
     world.run()
-    assert partition.unwritten_bytes and pushed(consumer) == ALL + 1
+    assert partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1
     world.advance(WAIT_S)
-    assert not partition.unwritten_bytes and pushed(consumer) == ALL + 1
+    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1
 
 
 def test_a_consumer_that_leaves_is_answered_when_what_it_confirmed_is_stored(going: Going) -> None:
@@ -149,19 +149,19 @@ def test_a_consumer_that_leaves_is_answered_when_what_it_confirmed_is_stored(goi
     consumer.client.pump(0)
     consumer.confirm([event.push for event in consumer.client.heard if event.push is not None][-1])
     world.run()
-    assert partition.batch_waits, "a CONFIRM goes with what is gathered"
+    assert partition.tail.journal, "a CONFIRM goes with what is gathered"
     consumer.close()
-    assert not partition.batch_waits and acked(producer) == ALL + 1
+    assert not partition.tail.journal and acked(producer) == ALL + 1
 
 
 def test_no_more_is_gathered_than_so_much(going: Going) -> None:
     world, producer, consumer, partition = going
     producer.put(bytes(GATHERED_BYTES_MAX // 2))
     world.run()
-    assert partition.unwritten_bytes > GATHERED_BYTES_MAX // 2
+    assert partition.tail.unwritten_bytes > GATHERED_BYTES_MAX // 2
     producer.put(bytes(GATHERED_BYTES_MAX))
     world.run()
-    assert not partition.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 2
+    assert not partition.tail.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 2
 
 
 def test_no_more_messages_are_gathered_than_so_many(going: Going) -> None:
@@ -169,10 +169,10 @@ def test_no_more_messages_are_gathered_than_so_many(going: Going) -> None:
     for _ in range(HELD_ACKS_MAX):
         producer.put()
     world.run()
-    assert partition.unwritten_bytes and acked(producer) == ALL
+    assert partition.tail.unwritten_bytes and acked(producer) == ALL
     producer.put()
     world.run()
-    assert not partition.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 1 + HELD_ACKS_MAX
+    assert not partition.tail.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 1 + HELD_ACKS_MAX
 
 
 def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
@@ -182,7 +182,7 @@ def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
     producer.client.drop()
     world.run()
     world.advance(WAIT_S)
-    assert not partition.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker._turn.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker._turn.write_by == 0.0
 
 
 def test_a_command_is_answered_when_what_it_changed_is_stored(going: Going) -> None:
@@ -190,9 +190,9 @@ def test_a_command_is_answered_when_what_it_changed_is_stored(going: Going) -> N
     admin = world.client(client_type="E_TCPADMIN")
     producer.put()
     world.run()
-    assert partition.unwritten_bytes
+    assert partition.tail.unwritten_bytes
     assert "Purged" in admin.admin("DOMAINS DOMAIN d PURGE")
-    assert not partition.batch_waits and acked(producer) == ALL + 1
+    assert not partition.tail.journal and acked(producer) == ALL + 1
 
 
 def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(going: Going, monkeypatch: Any) -> None:
@@ -214,7 +214,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     producer.put()
     world.run()
     world.advance(WAIT_S)
-    assert partition.available and not partition.batch_waits
+    assert partition.available and not partition.tail.journal
     assert acked(producer) == ALL + 3 and pushed(consumer) == ALL + 2, "each once"
 
 
@@ -239,9 +239,9 @@ def test_a_broker_that_stops_writes_what_is_gathered(going: Going) -> None:
     world, producer, _, partition = going
     producer.put()
     world.run()
-    assert partition.unwritten_bytes
+    assert partition.tail.unwritten_bytes
     world.broker.close(world.now)
-    assert not partition.batch_waits
+    assert not partition.tail.journal
 
 
 @pytest.mark.parametrize("durability", ["group", "always"])

@@ -319,9 +319,9 @@ def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced
     other = world.producer()
     other.put()
     world.run()
-    assert partition.unwritten_bytes > 0 and not acked(other)
+    assert partition.tail.unwritten_bytes > 0 and not acked(other)
     world.advance(PAUSE_S)
-    assert not partition.unwritten_bytes and partition.files.data_position > written and acked(other) == 1
+    assert not partition.tail.unwritten_bytes and partition.files.data_position > written and acked(other) == 1
 
 
 def test_no_more_is_kept_than_so_much(synced: Any) -> None:
@@ -329,10 +329,10 @@ def test_no_more_is_kept_than_so_much(synced: Any) -> None:
     other = world.producer()
     other.put(bytes(GATHERED_BYTES_MAX // 2))
     world.run()
-    assert partition.unwritten_bytes > GATHERED_BYTES_MAX // 2
+    assert partition.tail.unwritten_bytes > GATHERED_BYTES_MAX // 2
     other.put(bytes(GATHERED_BYTES_MAX))
     world.run()
-    assert not partition.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
+    assert not partition.tail.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
     world.advance(PAUSE_S)
     assert acked(other) == 2
 
@@ -358,7 +358,7 @@ def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
     other.put()
     world.run()
     partition.sync_point(world.broker.wall(world.now))
-    assert not partition.unwritten_bytes
+    assert not partition.tail.unwritten_bytes
 
 
 # -- the connection ---------------------------------------------------------------------------------------------------

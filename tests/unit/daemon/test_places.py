@@ -89,7 +89,7 @@ def test_thinning_leaves_what_only_looks_like_an_archived_set() -> None:
     """Names are no proof: a file of another partition, of another kind or of no broker at all is not deleted."""
     disk = MemoryDisk()
     files = open_files(disk, sizes=TINY, keep=0)
-    partition = Partition(0, 1, files, recover(files))
+    partition = Partition(1, files, recover(files))
     partition.activate(1, WALL)
     journal = disk.content(next(path for path in disk.paths() if path.endswith("journal")))
     strangers = {"/a/bmq_0.20200101_000000.bmq_journal": b"notes of somebody else, longer than any header is",

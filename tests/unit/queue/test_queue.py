@@ -167,7 +167,7 @@ def test_an_app_that_is_removed_lets_its_messages_go_and_starts_afresh_when_it_c
     assert not engine.queue.messages
     engine.post(b"3")
     assert got(foo) == [b"1"]
-    engine.partition.add_apps(b"queue", "bmq://d/q", [("foo", b"foo-2")], WALL)
+    engine.partition.queues.add_apps(b"queue", "bmq://d/q", [("foo", b"foo-2")], WALL)
     engine.queue.register_apps()
     engine.confirm(foo)
     engine.post(b"4")
@@ -236,7 +236,7 @@ def test_what_was_behind_a_refused_put_goes_on() -> None:
 def test_queues_in_memory_write_nothing() -> None:
     engine = Engine(in_memory=True, queue_limits=PLENTY)
     reader = engine.reader()
-    written = engine.partition.positions()
+    written = engine.partition.tail.positions()
     engine.post(b"1")
     engine.confirm(reader)
-    assert got(reader) == [b"1"] and engine.partition.positions() == written
+    assert got(reader) == [b"1"] and engine.partition.tail.positions() == written

@@ -10,7 +10,7 @@ from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.payloads import Payloads
 from bmqtwist.storage.store import BEGINNING_BYTES
 
 LONG = bytes(8 * BEGINNING_BYTES)
@@ -28,15 +28,15 @@ def world(tmp_path: Path) -> MemoryWorld:
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes were read each time."""
-    read, found = Partition.read_beginning, list[int]()
+    read, found = Payloads.beginning, list[int]()
 
-    def noted(self: Partition, *arguments: Any) -> bytes:
+    def noted(self: Payloads, *arguments: Any) -> bytes:
         data = read(self, *arguments)
         found.append(len(data))
         return data
 
-    monkeypatch.setattr(Partition, "read_beginning", noted)
-    monkeypatch.setattr(Partition, "read_payload", lambda self, message: pytest.fail("the whole message was read"))
+    monkeypatch.setattr(Payloads, "beginning", noted)
+    monkeypatch.setattr(Payloads, "whole", lambda self, message: pytest.fail("the whole message was read"))
     return found
 
 

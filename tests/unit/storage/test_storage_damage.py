@@ -46,7 +46,7 @@ def build(*, stop: bool = True) -> MemoryDisk:
     """The file set of the table, with payloads of 1..8 padding bytes."""
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, URI, DEFAULT, WALL)
+    partition.queues.create(KEY, URI, DEFAULT, WALL)
     messages = [make_message(number, b"x" * (40 + number)) for number in range(1, 9)]
     for message in messages:
         partition.append_message(KEY, message, WALL)
@@ -91,22 +91,22 @@ def life_after(disk: MemoryDisk, expected: list[int], quiet: bool = False) -> li
     """
     files = open_files(disk)
     recovered = recover(files, {KEY: Ledger()}, partition_id=0)
-    partition = Partition(0, 1, files, recovered)
+    partition = Partition(1, files, recovered)
     alarms = [text for _, text in partition.take_alarms()]
     assert numbers(recovered) == expected
     assert bool(alarms) is not quiet, alarms
     partition.activate(recovered.lease + 1, WALL + 10)
     if KEY not in recovered.queues:
-        partition.create_queue(KEY, URI, DEFAULT, WALL + 10)
+        partition.queues.create(KEY, URI, DEFAULT, WALL + 10)
     left = stored(recovered)
     for number, message in zip(numbers(recovered), left, strict=True):
-        assert partition.read_payload(message) == b"x" * (40 + number)
+        assert partition.payloads.whole(message) == b"x" * (40 + number)
     partition.append_message(KEY, make_message(99, b"x" * 139), WALL + 10)
     partition.flush(WALL + 10)
     partition.stop(WALL + 11)
     again = open_files(disk, wall=WALL + 20)
     second = recover(again, {KEY: Ledger()}, partition_id=0)
-    assert (second.alarms, second.damaged, again.take_alarms()) == ([], False, [])
+    assert (second.alarms, second.damaged, again.reports.take()) == ([], False, [])
     assert numbers(second) == [*expected, 99]
     return alarms
 
@@ -332,7 +332,7 @@ def test_a_queue_whose_name_is_lost_and_known_to_nobody_costs_its_messages_aloud
 def test_a_message_behind_the_last_sync_point_with_a_torn_magic_is_cut_off() -> None:
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, URI, DEFAULT, WALL)
+    partition.queues.create(KEY, URI, DEFAULT, WALL)
     for number in (1, 2):
         partition.append_message(KEY, make_message(number, b"x" * (40 + number)), WALL)
     partition.flush(WALL)
@@ -361,7 +361,7 @@ def test_an_old_valid_record_behind_the_end_is_ignored_and_zeroed() -> None:
 def test_the_last_message_of_a_crash_image_with_a_lost_lease_costs_that_message_alone() -> None:
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, URI, DEFAULT, WALL)
+    partition.queues.create(KEY, URI, DEFAULT, WALL)
     for number in (1, 2):
         partition.append_message(KEY, make_message(number, b"x" * (40 + number)), WALL)
     partition.flush(WALL)
@@ -401,9 +401,9 @@ def test_every_byte_of_data_and_qlist_may_be_wrong() -> None:
             disk.put(path, bytes(damaged))
             files = open_files(disk)
             recovered = recover(files, {KEY: Ledger()}, partition_id=0)
-            partition = Partition(0, 1, files, recovered)
+            partition = Partition(1, files, recovered)
             for message in recovered.queues[KEY].messages.values():
-                assert partition.read_payload(message) == b"x" * payloads[message.guid].size
+                assert partition.payloads.whole(message) == b"x" * payloads[message.guid].size
             assert len(guids(recovered)) >= 5
             assert kind == "data" or len(guids(recovered)) == 6
 
@@ -429,7 +429,7 @@ def test_damage_met_while_serving_is_not_delivered() -> None:
     message = next(iter(recovered.queues[KEY].messages.values()))
     change_in_place(disk, "data", message.data_offset * 8 + 20)
     with pytest.raises(PayloadDamaged):
-        partition.read_payload(message)
+        partition.payloads.whole(message)
     assert [category for category, _ in partition.take_alarms()] == ["STORAGE"]
 
 
@@ -444,7 +444,7 @@ def test_a_damaged_set_is_not_touched_when_there_is_no_room_for_a_copy() -> None
     before = {path: disk.content(path) for path in disk.paths()}
     disk.capacity = sum(map(len, before.values())) + 1000
     files = open_files(disk)
-    partition = Partition(0, 1, files, recover(files))
+    partition = Partition(1, files, recover(files))
     with pytest.raises(PartitionUnavailable):
         partition.activate(2, WALL)
     assert {path: disk.content(path) for path in disk.paths()} == before

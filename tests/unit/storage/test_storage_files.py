@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> str:
 def open_real(root: str, **options: int) -> Partition:
     files = open_files(RealDisk(), sizes=TINY, location=root, archive=f"{root}/archive", keep=3)
     recovered = recover(files)
-    partition = Partition(0, 1, files, recovered)
+    partition = Partition(1, files, recovered)
     partition.activate(recovered.lease + 1, WALL)
     return partition
 
@@ -51,9 +51,9 @@ def test_the_real_and_the_simulated_disk_hold_the_same_bytes_after_the_same_life
     for disk, place in ((RealDisk(), root), (memory, "/l")):
         archive = f"{root}/archive" if place == root else "/a"
         files = open_files(disk, sizes=TINY, location=place, archive=archive)
-        partition = Partition(0, 1, files, recover(files), durability="always")
+        partition = Partition(1, files, recover(files), durability="always")
         partition.activate(1, WALL)
-        partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+        partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
         random, stored = Random(7), []
         for number in range(1, 900):
             stored.append(make_message(number, random.randbytes(random.randrange(300))))
@@ -74,7 +74,7 @@ def files_of(root: str) -> dict[str, bytes]:
 
 def test_messages_survive_a_restart(root: str) -> None:
     partition = open_real(root)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     for number in range(1, 101):
         partition.append_message(KEY, make_message(number, b"p" * number), WALL)
     partition.flush(WALL)
@@ -205,7 +205,7 @@ def test_a_scan_looks_at_everything_that_was_written_and_at_nothing_else() -> No
     """Bytes far behind the end are found although what lies between is skipped."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     partition.flush(WALL)
     path = path_of(disk, "journal")
     content = disk.content(path)

@@ -27,7 +27,7 @@ from kit.storage_kit import (
 
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
-from bmqtwist.storage import fileset
+from bmqtwist.storage import open_set
 from bmqtwist.storage import partition as partition_module
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
@@ -37,7 +37,7 @@ from bmqtwist.storage.store import FileSizes
 def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
     """A partition with one queue."""
     partition, _ = start(disk, sizes, **options)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     partition.flush(WALL)
     return partition
 
@@ -186,24 +186,24 @@ def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
 
 def test_outstanding_bytes_count_live_records_only() -> None:
     partition = running(MemoryDisk())
-    empty = partition.outstanding()
+    empty = partition.state.outstanding()
     message = make_message(1, b"x" * 100, ref_count=2, options=b"opts")
     partition.append_message(KEY, message, WALL)
     partition.append_confirm(KEY, b"aaaaa", message, 0, WALL)
-    assert partition.outstanding() == (empty[0] + 120, empty[1] + 120, empty[2])
+    assert partition.state.outstanding() == (empty[0] + 120, empty[1] + 120, empty[2])
     partition.append_deletion(KEY, message, 0, WALL)
-    assert partition.outstanding() == empty and message.live_key == -1
+    assert partition.state.outstanding() == empty and message.live_key == -1
     put(partition, 2)
-    at_once(partition.purge(KEY, None, None, WALL))
-    assert partition.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
-    partition.delete_queue(KEY, WALL)
-    assert partition.outstanding() == (44, 40, 36) and not partition.live
+    at_once(partition.queues.purge(KEY, None, None, WALL))
+    assert partition.state.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
+    partition.queues.delete(KEY, WALL)
+    assert partition.state.outstanding() == (44, 40, 36) and not partition.live
 
 
 def test_auto_confirms_belong_to_the_message_that_follows() -> None:
     disk = MemoryDisk()
     partition = running(disk)
-    partition.create_queue(OTHER, "bmq://d/f", FANOUT, WALL)
+    partition.queues.create(OTHER, "bmq://d/f", FANOUT, WALL)
     partition.append_auto_confirm(OTHER, FANOUT[0][1], b"g" * 16, WALL)  # its message never comes
     message = make_message(2, ref_count=1)
     partition.append_auto_confirm(OTHER, FANOUT[0][1], message.guid, WALL)
@@ -222,10 +222,10 @@ def test_payloads_beyond_the_ceiling_are_dropped_and_read_back() -> None:
     messages = [make_message(number, bytes([number]) * 100, options=b"opt!") for number in range(5)]
     for message in messages:
         partition.append_message(KEY, message, WALL)
-    assert [partition.read_payload(message)[0] for message in messages] == [0, 1, 2, 3, 4], "before the flush"
+    assert [partition.payloads.whole(message)[0] for message in messages] == [0, 1, 2, 3, 4], "before the flush"
     partition.flush(WALL)
     assert [message.payload is None for message in messages] == [False, False, True, True, True]
-    assert [partition.read_payload(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
+    assert [partition.payloads.whole(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
     for message in messages:
         partition.append_deletion(KEY, message, 0, WALL)
     again = put(partition, 9, b"z" * 250)
@@ -262,26 +262,26 @@ def fill(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, 
 def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purged() -> None:
     disk = MemoryDisk()
     partition = running(disk, TINY, durability="none")
-    partition.create_queue(OTHER, "bmq://d/o", DEFAULT, WALL)
+    partition.queues.create(OTHER, "bmq://d/o", DEFAULT, WALL)
     stored = fill(partition, [KEY, OTHER])
     assert [category for category, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
     assert not partition.available
     with pytest.raises(PartitionUnavailable):
         put(partition, 9999)
     with pytest.raises(PartitionUnavailable):
-        at_once(partition.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL))
+        at_once(partition.queues.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL))
     gone = stored[KEY].pop(0)
     partition.append_deletion(KEY, gone, 0, WALL)
     partition.flush(WALL)
     assert gone.guid not in partition.state.queues[KEY].messages, "owed, but it counts"
     assert partition.take_alarms() == [], "once per file set"
-    assert partition.positions()[0] <= TINY.journal - 1140 + 60
-    at_once(partition.purge(KEY, None, None, WALL))
+    assert partition.tail.positions()[0] <= TINY.journal - 1140 + 60
+    at_once(partition.queues.purge(KEY, None, None, WALL))
     assert partition.available
     put(partition, 10000)
     partition.flush(WALL)
     assert partition.take_alarms() == []
-    assert partition.positions()[0] < TINY.journal // 2 + 400
+    assert partition.tail.positions()[0] < TINY.journal // 2 + 400
     recovered = reread(disk, TINY)
     assert len(recovered.queues[OTHER].messages) == len(stored[OTHER]) and len(recovered.queues[KEY].messages) == 1
 
@@ -308,8 +308,8 @@ def test_a_full_qlist_rolls_over_when_queues_are_gone() -> None:
     disk = MemoryDisk()
     partition = running(disk, FileSizes(1 << 20, 1 << 16, 2000), durability="none")
     for number in range(100):
-        partition.create_queue(OTHER, f"bmq://d/{number}", DEFAULT, WALL + number)
-        partition.delete_queue(OTHER, WALL + number)
+        partition.queues.create(OTHER, f"bmq://d/{number}", DEFAULT, WALL + number)
+        partition.queues.delete(OTHER, WALL + number)
     partition.flush(WALL)
     assert partition.take_alarms() == []
     assert [queue.uri for queue in reread(disk).queues.values()] == ["bmq://d/q"]
@@ -335,7 +335,7 @@ def test_an_operator_may_close_and_open_a_partition() -> None:
     with pytest.raises(PartitionUnavailable, match="operator"):
         put(partition, 1)
     with pytest.raises(PartitionUnavailable):
-        at_once(partition.purge(KEY, None, None, WALL))
+        at_once(partition.queues.purge(KEY, None, None, WALL))
     partition.enable()
     put(partition, 1)
 
@@ -358,7 +358,7 @@ def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
     assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
     with pytest.raises(PartitionUnavailable):
         put(partition, 2)
-    assert partition.read_payload(message) == b"payload"
+    assert partition.payloads.whole(message) == b"payload"
     failing(disk)
     assert partition.flush(WALL) == ["ack"]
     put(partition, 2)
@@ -449,7 +449,7 @@ def test_two_brokers_cannot_share_a_directory() -> None:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (partition_module, fileset):
+    for module in (partition_module, open_set):
         monkeypatch.setattr(module, "AHEAD_BYTES", 1000)
 
 
@@ -460,25 +460,25 @@ def test_a_large_message_is_written_over_several_turns_and_its_record_last(small
     put(partition, 1)
     put(partition, 2, b"x" * 3500)
     partition.hold(Held("a"))
-    assert partition.flush(WALL) == [] and partition.large and writes(disk) == ["write data"]
+    assert partition.flush(WALL) == [] and partition.tail.large and writes(disk) == ["write data"]
     put(partition, 3)  # while it is under way
     partition.hold(Held("b"))
     assert partition.flush(WALL) == [] and writes(disk) == ["write data"]
     while not (released := partition.flush(WALL)):
-        assert partition.busy() and partition.large
-    assert released == ["a", "b"] and writes(disk)[-2:] == ["write data", "write journal"] and not partition.large
+        assert partition.busy() and partition.tail.large
+    assert released == ["a", "b"] and writes(disk)[-2:] == ["write data", "write journal"] and not partition.tail.large
     assert guids(reread(disk)) == [make_message(number, b"").guid.hex().upper() for number in (1, 2, 3)]
-    assert partition.read_payload(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
+    assert partition.payloads.whole(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
 
 
 def test_a_sync_point_waits_for_a_large_batch_that_is_under_way(small_steps: None) -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="none")
     put(partition, 1, b"x" * 3500)
-    assert partition.flush(WALL) == [] and partition.large
+    assert partition.flush(WALL) == [] and partition.tail.large
     writes(disk)
     partition.sync_point(WALL)
-    assert writes(disk) == [] and partition.large
+    assert writes(disk) == [] and partition.tail.large
     while partition.busy():
         partition.flush(WALL)
     assert writes(disk)[-2:] == ["write data", "write journal"]
@@ -522,4 +522,4 @@ def test_of_a_long_message_no_more_is_read_than_its_beginning() -> None:
     long, short = put(partition, 1, b"x" * 3500), put(partition, 2, b"y" * 100)
     partition.flush(WALL)
     assert long.payload is None and short.payload is None
-    assert partition.read_beginning(long, 100) == b"x" * 100 and partition.read_beginning(short, 101) == b"y" * 100
+    assert partition.payloads.beginning(long, 100) == b"x" * 100 and partition.payloads.beginning(short, 101) == b"y" * 100

@@ -41,7 +41,7 @@ def test_a_recorded_set_recovers_without_a_complaint_and_ends_where_the_writer_e
     disk = disk_with(path)
     files = open_files(disk, pid)
     recovered = recover(files, partition_id=pid)
-    assert (recovered.alarms, recovered.damaged, files.take_alarms()) == ([], False, [])
+    assert (recovered.alarms, recovered.damaged, files.reports.take()) == ([], False, [])
     ends = recovered.journal_end, recovered.data_end, recovered.qlist_end
     for kind, end in zip(KINDS, ends, strict=True):
         content = path.with_suffix(f".bmq_{kind}").read_bytes()
@@ -97,9 +97,9 @@ def test_payloads_and_properties_are_read_back_as_stored() -> None:
     path = next(RECORDED.joinpath("payload-60k/n1").glob("*.bmq_journal"))
     files = open_files(disk_with(path))
     recovered = recover(files)
-    partition = Partition(0, 1, files, recovered)
+    partition = Partition(1, files, recovered)
     big, small = stored(recovered)
-    assert (big.size, len(partition.read_payload(big)), len(partition.read_payload(small))) == (61440, 61440, 5)
+    assert (big.size, len(partition.payloads.whole(big)), len(partition.payloads.whole(small))) == (61440, 61440, 5)
     path = next(RECORDED.joinpath("props-zlib/n1").glob("*.bmq_journal"))
     recovered = recover(open_files(disk_with(path)))
     messages = stored(recovered)
@@ -116,7 +116,7 @@ class Replay:
     def __init__(self, paths: list[Path], sizes: FileSizes) -> None:
         first = paths[0].read_bytes()
         self.disk = MemoryDisk()
-        self.partition = Partition(int(paths[0].name[4]), parse_record(first[44:104]).node,
+        self.partition = Partition(parse_record(first[44:104]).node,
                                    open_files(self.disk, int(paths[0].name[4]), sizes), durability="none")
         self.messages: dict[bytes, Message] = {}
         self.uris: dict[bytes, str] = {}
@@ -169,16 +169,16 @@ class Replay:
         partition, key, app = self.partition, record.queue_key, record.app_key if any(record.app_key) else None
         if record.op in (2, 4):
             uri, _, apps, _ = parse_queue_record(self.qlist, record.qlist_words * 4)
-            (partition.create_queue if record.op == 2 else partition.add_apps)(key, uri, apps, wall)
+            (partition.queues.create if record.op == 2 else partition.queues.add_apps)(key, uri, apps, wall)
         elif record.op == 3:
             if app is None:
-                partition.delete_queue(key, wall)
+                partition.queues.delete(key, wall)
             else:
-                at_once(partition.delete_app(key, app, wall))
+                at_once(partition.queues.delete_app(key, app, wall))
         else:
             start = next((m for m in self.messages.values() if (m.lease, m.sequence) == (record.start_lease,
                                                                                          record.start_sequence)), None)
-            at_once(partition.purge(key, app, start, wall))
+            at_once(partition.queues.purge(key, app, start, wall))
 
 
 ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n1", "app-added-removed/n1",
@@ -222,7 +222,7 @@ def test_a_recorded_crash_image_is_carried_on() -> None:
     after = next(RECORDED.joinpath("crash-single/n1-after-restart").glob("*.bmq_journal"))
     disk = disk_with(path)
     files = open_files(disk)
-    partition = Partition(0, 1, files, recover(files))
+    partition = Partition(1, files, recover(files))
     partition.activate(2, entries(after.read_bytes())[-2][3])
     partition.stop(entries(after.read_bytes())[-1][3])
     for kind in KINDS:

@@ -71,7 +71,8 @@ def test_packers_write_these_records() -> None:
                                 records.MAGIC).hex() == recorded["CONFIRM_RECORD"]
     assert records.DELETION.pack(records.DELETION_HEAD | 4 << 48 | sequence, lease, wall, b"queue", GUID,
                                  records.MAGIC).hex() == recorded["DELETION_RECORD"]
-    assert records.pack_queue_op(sequence, lease, wall, b"queue", b"appke", QueueOp.PURGE, 36, 0x112233445566, 7).hex() == (
+    start = 7, 0x112233445566
+    assert records.pack_queue_op((lease, sequence), wall, b"queue", b"appke", QueueOp.PURGE, 36, start).hex() == (
         recorded["QUEUE_OP_RECORD"].replace("ffffffff", "00000001"))
     assert records.pack_sync_point(sequence, lease, wall, SyncPoint.ROLLOVER, -3, 40, 36).hex() == (
         recorded["JOURNAL_OP_RECORD"])
@@ -170,7 +171,7 @@ def test_the_sample_of_the_format_description_is_reproduced() -> None:
     assert records.file_headers(FileType.JOURNAL, 0).hex() == (
         "21626d71424d51214882" + "00" * 22 + "030f0000" + "00" * 8)
     key = bytes.fromhex("26dacdc974")
-    assert records.pack_queue_op(2, 1, 0, key, bytes(5), QueueOp.CREATION, 36)[20:].hex() == (
+    assert records.pack_queue_op((1, 2), 0, key, bytes(5), QueueOp.CREATION, 36)[20:].hex() == (
         "000026dacdc9740000000000000000020000000900000000000000000000000000000000" + "2a724563")
     message = records.MESSAGE.pack(records.MESSAGE_HEAD | 1 << 48 | 4, 1, 0, 0, 0, key, 5,
                                    bytes.fromhex("400000000002b471f5b3ac11aa7d7dab"), 0xC99465AA, records.MAGIC)

@@ -24,7 +24,7 @@ def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
     """A disk whose process died after it wrote a message and before it synced it."""
     disk = MemoryDisk()
     partition, _ = start(disk, durability=durability)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     message = make_message(1)
     partition.append_message(KEY, message, WALL)
     partition.flush(WALL)

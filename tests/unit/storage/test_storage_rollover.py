@@ -36,9 +36,9 @@ def prepare() -> tuple[MemoryDisk, Partition]:
     """Two queues with live and dead messages, partial confirms, an app removed; everything synced."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
-    partition.create_queue(b"goner", "bmq://d/gone", DEFAULT, WALL)
-    partition.create_queue(OTHER, "bmq://d/f", FANOUT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(b"goner", "bmq://d/gone", DEFAULT, WALL)
+    partition.queues.create(OTHER, "bmq://d/f", FANOUT, WALL)
     for number in range(1, 21):
         message = make_message(number, b"x" * number)
         partition.append_message(KEY, message, WALL)
@@ -49,9 +49,9 @@ def prepare() -> tuple[MemoryDisk, Partition]:
         partition.append_message(OTHER, message, WALL)
         if number % 2:
             partition.append_confirm(OTHER, FANOUT[0][1], message, 0, WALL)
-    at_once(partition.delete_app(OTHER, FANOUT[1][1], WALL))
-    partition.delete_queue(b"goner", WALL)
-    partition.add_apps(OTHER, "bmq://d/f", [("late", b"lllll")], WALL)
+    at_once(partition.queues.delete_app(OTHER, FANOUT[1][1], WALL))
+    partition.queues.delete(b"goner", WALL)
+    partition.queues.add_apps(OTHER, "bmq://d/f", [("late", b"lllll")], WALL)
     partition.flush(WALL)
     partition.sync()
     return disk, partition
@@ -59,7 +59,7 @@ def prepare() -> tuple[MemoryDisk, Partition]:
 
 def contents(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """GUID -> payload of everything outstanding."""
-    return {message.guid: partition.read_payload(message) for message in stored(recovered)}
+    return {message.guid: partition.payloads.whole(message) for message in stored(recovered)}
 
 
 def test_a_rollover_carries_the_state_and_nothing_else() -> None:
@@ -74,9 +74,9 @@ def test_a_rollover_carries_the_state_and_nothing_else() -> None:
     kinds = [head >> 60 for _, head, _, _, _ in entries(journal)]
     assert 3 not in kinds and kinds.count(5) == 2 and kinds[-2:] == [5, 5]
     assert (partition.sequence, recovered.sequence) == (sequence + 2, sequence + 2)
-    assert partition.positions() == (recovered.journal_end, recovered.data_end, recovered.qlist_end)
-    live, data, qlist = partition.outstanding()
-    assert (live + 120, data, qlist) == partition.positions()
+    assert partition.tail.positions() == (recovered.journal_end, recovered.data_end, recovered.qlist_end)
+    live, data, qlist = partition.state.outstanding()
+    assert (live + 120, data, qlist) == partition.tail.positions()
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == (data, qlist)
     assert all(payload == bytes([payload[0]]) * (guid[-1]) for guid, payload in contents(partition, recovered).items())
 
@@ -93,7 +93,7 @@ def test_messages_move_with_the_rollover_in_memory_too() -> None:
             partition.append_deletion(queue.key, message, 0, WALL)
     partition.flush(WALL + 1)
     assert guids(reread(disk, TINY)) == []
-    assert partition.outstanding()[1] == 40
+    assert partition.state.outstanding()[1] == 40
 
 
 def test_what_waits_in_the_turn_goes_along() -> None:
@@ -185,7 +185,7 @@ def test_the_archive_keeps_as_many_sets_as_configured() -> None:
     for keep in (0, 1, 3):
         disk = MemoryDisk()
         files = open_files(disk, sizes=TINY, keep=keep)
-        partition = Partition(0, 1, files, recover(files))
+        partition = Partition(1, files, recover(files))
         partition.activate(1, WALL)
         for turn in range(5):
             partition.rollover(WALL + turn)
@@ -221,7 +221,7 @@ def test_other_partitions_of_the_directory_are_left_alone() -> None:
 def test_a_rollover_that_would_free_too_little_is_refused() -> None:
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     for number in range(1, 230):
         partition.append_message(KEY, make_message(number), WALL)
     with pytest.raises(PartitionUnavailable, match="JOURNAL"):

@@ -19,7 +19,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
-from bmqtwist.storage.rollover import TABLE, Job, Phase, Rollover, RolloverEvent
+from bmqtwist.storage.rollover import Job, Phase, RolloverEvent
 from bmqtwist.storage.state import Steps
 from bmqtwist.storage.store import FileSizes
 
@@ -57,7 +57,7 @@ class Life:
         self.job: Job | None = None
         self.token: int | None = None
         self.phases: Counter[Phase] = Counter()
-        self._write, self.partition.write_batch = self.partition.write_batch, self.write  # type: ignore[method-assign]
+        self._write, self.partition.log.write = self.partition.log.write, self.write  # type: ignore[method-assign]
         self.keys: list[bytes] = []
         self.steps: list[Steps] = []  # of purges under way
         self.faulty = False  # the disk may fail, and the partition refuse
@@ -69,7 +69,7 @@ class Life:
         self.number += 1
         key = b"%05d" % self.number
         apps = FANOUT if self.random.random() < 0.5 else DEFAULT
-        self.partition.create_queue(key, f"bmq://d/{self.number}", apps, WALL)
+        self.partition.queues.create(key, f"bmq://d/{self.number}", apps, WALL)
         self.keys.append(key)
 
     def put(self, size: int | None = None) -> None:
@@ -103,7 +103,7 @@ class Life:
     def purge(self) -> None:
         """A queue is empty."""
         key = self.random.choice(self.keys)
-        self.steps.append(self.partition.purge(key, None, None, WALL))
+        self.steps.append(self.partition.queues.purge(key, None, None, WALL))
         self._forget(key)
 
     def drop_queue(self) -> None:
@@ -111,7 +111,7 @@ class Life:
         if len(self.keys) > 1:
             key = self.keys.pop(self.random.randrange(len(self.keys)))
             self._forget(key)
-            self.partition.delete_queue(key, WALL)
+            self.partition.queues.delete(key, WALL)
 
     def _forget(self, key: bytes) -> None:
         for message in [message for message in self.messages if message.queue_key == key]:
@@ -208,30 +208,23 @@ class Life:
 
     def check_payloads(self) -> None:
         """Every message can be read, wherever it is just now."""
-        if self.partition.unwritten_bytes:
-            self.partition.write_batch()
+        if self.partition.tail.unwritten_bytes:
+            self.partition.log.write()
         for message in self.messages:
             message.payload, kept = None, message.payload
-            assert self.partition.read_payload(message) == message.guid[-1:] * message.size
+            assert self.partition.payloads.whole(message) == message.guid[-1:] * message.size
             message.payload = kept
 
 
 def readable(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """GUID -> payload of all that was recovered; each is what was put."""
-    found = {message.guid: partition.read_payload(message) for queue in recovered.queues.values()
+    found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
              for message in queue.messages.values()}
     assert all(payload == guid[-1:] * len(payload) for guid, payload in found.items())
     return found
 
 
 # -- the table
-
-
-def test_every_cell_of_the_table_names_something_to_do() -> None:
-    assert TABLE.keys() == set(Phase)
-    for phase, row in TABLE.items():
-        assert row.keys() == set(RolloverEvent), phase
-        assert all(callable(getattr(Rollover, action)) for action in row.values())
 
 
 @pytest.mark.parametrize("event", RolloverEvent)
@@ -249,10 +242,13 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
     elif event is RolloverEvent.FAILED:
         roll.failed(life.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
     elif event is RolloverEvent.FINISH:
-        assert partition.write_batch() and roll.finish(WALL) and roll.phase is Phase.RESTING
+        assert partition.log.write() and roll.finish(WALL) and roll.phase is Phase.RESTING
+    elif event is RolloverEvent.UNMIRRORED:
+        roll._on(event, WALL)
+        assert roll.phase is phase or not partition.files.rolling
     elif event is RolloverEvent.BEGIN:
         roll.begin(WALL)
-        assert roll.phase is (Phase.CREATING if phase is Phase.RESTING else phase) and partition.roll_due
+        assert roll.phase is (Phase.CREATING if phase is Phase.RESTING else phase) and partition.log.roll_due
     else:
         roll.stop(WALL)
         assert roll.phase is Phase.RESTING and not partition.files.rolling
@@ -287,7 +283,7 @@ def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_
 def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: int, durability: Any) -> None:
     life = Life(seed, durability)
     told: list[str] = []
-    life.partition.listener = lambda text: told.append(text) if "PURGE" not in text else None
+    life.partition.files.reports.listener = lambda text: told.append(text) if "PURGE" not in text else None
     life.slices = 16
     for _ in range(5):
         life.until(Phase.RETIRING)
@@ -306,7 +302,7 @@ def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: 
         at_once(life.steps.pop())
     assert not life.partition.state.leaving
     assert len(recovered.state.live) == len(life.partition.live)
-    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.outstanding()[1:]
+    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.state.outstanding()[1:]
     life.partition.stop(WALL)
     partition, recovered = start(life.disk, SIZES, lease=None)
     assert state(recovered) == expected and len(readable(partition, recovered)) == len(life.messages)

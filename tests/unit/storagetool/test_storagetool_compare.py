@@ -23,7 +23,7 @@ def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
     """Two equal directories: sync point 1-1, CREATION 1-2, MESSAGEs from 1-3."""
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, "bmq://d/q", FANOUT, WALL)
+    partition.queues.create(KEY, "bmq://d/q", FANOUT, WALL)
     for number in range(1, messages + 1):
         partition.append_message(KEY, make_message(number, b"payload %d" % number), WALL)
     partition.stop(WALL + 1)
@@ -65,7 +65,7 @@ def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
 def replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
     """A node's empty partition, of which it is not primary."""
     files = open_files(disk)
-    return ReplicatedPartition(0, node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
+    return ReplicatedPartition(node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
 
 
 def written() -> list[RecordRun]:
@@ -74,12 +74,12 @@ def written() -> list[RecordRun]:
 
     def write(append: Callable[[], Any]) -> None:
         append()
-        primary.write_batch()
+        primary.log.write()
         run = primary.read_run(runs[-1].last if runs else NO_PSN)
         assert run is not None
         runs.append(run)
     write(lambda: primary.activate(1, WALL))
-    write(lambda: primary.create_queue(KEY, "bmq://d/q", FANOUT, WALL))
+    write(lambda: primary.queues.create(KEY, "bmq://d/q", FANOUT, WALL))
     write(lambda: primary.append_message(KEY, message, WALL))
     write(lambda: primary.append_message(KEY, make_message(2, ref_count=2), WALL))
     write(lambda: primary.append_confirm(KEY, FANOUT[0][1], message, 0, WALL))

@@ -181,8 +181,8 @@ def ours(directory: Path) -> Path:
     """A set of ours: options, properties inside and outside of compressed data, an app's purge, two queues."""
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
-    partition.create_queue(OTHER, "bmq://d/other", [("a", b"aaaaa"), ("b", b"bbbbb")], WALL)
+    partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.queues.create(OTHER, "bmq://d/other", [("a", b"aaaaa"), ("b", b"bbbbb")], WALL)
     fields = {"name": (PropertyType.STRING, "naïve"), "n": (PropertyType.SHORT, -3)}
     area = {v2: wire_properties.encode(fields, v2) for v2 in (False, True)}
     compressed = zlib.compress(area[False] + b"old style " * 200)

@@ -32,7 +32,7 @@ def build(directory: Path, *, stop: bool = True) -> Path:
     """The set and its ledger in a directory; not stopped, it is the image a killed broker leaves."""
     disk = MemoryDisk()
     partition, _ = start(disk)
-    partition.create_queue(KEY, URI, DEFAULT, WALL)
+    partition.queues.create(KEY, URI, DEFAULT, WALL)
     messages = [make_message(number, b"x" * (40 + number)) for number in range(1, 9)]
     for message in messages:
         partition.append_message(KEY, message, WALL)

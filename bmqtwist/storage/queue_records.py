@@ -1,0 +1,95 @@
+"""Records about queues: CREATION, ADDITION, PURGE and DELETION, made by the primary of a partition."""
+
+from __future__ import annotations
+
+from bmqtwist.ids import NULL_KEY
+from bmqtwist.storage.availability import WriterEvent, WriterState
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition_log import PartitionLog
+from bmqtwist.storage.records import RECORD_BYTES, QueueOp, pack_queue_op, pack_queue_record
+from bmqtwist.storage.rollover import Rollover
+from bmqtwist.storage.room import Room
+from bmqtwist.storage.state import Steps, StoredQueue
+from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionUnavailable
+
+Apps = list[tuple[str, bytes]]  # (appId, appKey) in order of creation
+
+
+class QueueRecords:
+    """Of one partition. PartitionUnavailable: there is no room for a record."""
+
+    def __init__(self, log: PartitionLog, room: Room, roll: Rollover) -> None:
+        self._log, self._room, self._roll = log, room, roll
+
+    def create(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> StoredQueue:
+        """QLIST record and CREATION of a queue with its apps."""
+        record, entry = self._listed(QueueOp.CREATION, queue_key, uri, apps, wall)
+        return self._log.state.create(queue_key, uri, apps, record, entry)
+
+    def add_apps(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> None:
+        """QLIST record with the added apps, and ADDITION."""
+        record, entry = self._listed(QueueOp.ADDITION, queue_key, uri, apps, wall)
+        self._log.state.add_apps(self._log.state.queues[queue_key], apps, record, entry)
+
+    def _listed(self, op: QueueOp, queue_key: bytes, uri: str, apps: Apps, wall: int) -> tuple[bytes, bytes]:
+        tail, entry = self._log.tail, pack_queue_record(uri, queue_key, apps)
+        if tail.qlist_end + len(entry) > self._log.files.sizes.qlist:
+            self._room.make(0, len(entry), wall)
+        record = self._append(op, queue_key, NULL_KEY, wall, qlist_bytes=len(entry))
+        tail.qlist.append(entry)
+        tail.qlist_end += len(entry)
+        return record, entry
+
+    def _append(self, op: QueueOp, queue_key: bytes, app_key: bytes, wall: int, qlist_bytes: int = 0) -> bytes:
+        """A QUEUE_OP; of one with a QLIST record the offset is where that one comes."""
+        tail, state = self._log.tail, self._log.state
+        if tail.journal_end > tail.journal_limit:
+            self._room.make(0, qlist_bytes, wall)
+        record = pack_queue_op((state.lease, state.sequence + 1), wall, queue_key, app_key, op,
+                               tail.qlist_end if qlist_bytes else 0)
+        self._log.append(record)
+        return record
+
+    def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> Steps:
+        """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on; the caller has the rest done.
+
+        It calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue is taken even
+        when the partition is full, and reopens it at its end.
+        """
+        log, tail, state = self._log, self._log.tail, self._log.state
+        if tail.journal_end > tail.journal_limit:
+            try:
+                self._room.make(0, 0, wall)
+            except PartitionUnavailable:
+                room = tail.journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= log.files.sizes.journal
+                if not (app_key is None and room and log.leading) or log.availability.state not in (
+                        WriterState.OPEN, WriterState.FULL):
+                    raise
+        first = (start.lease, start.sequence) if start else (0, 0)
+        record = pack_queue_op((state.lease, state.sequence + 1), wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE,
+                               start=first)
+        queue = state.queues[queue_key]
+        log.reports.inform(f"Writing PURGE record [{state.lease}, {state.sequence + 1}] of queue '{queue.uri}' [queueKey: "
+                           f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
+        log.append(record)
+        if app_key is None:
+            return self._reopening(state.purge(queue, record))
+        return state.purge_app(queue, app_key, first, record)
+
+    def _reopening(self, steps: Steps) -> Steps:
+        yield from steps
+        self._log.happens(WriterEvent.PURGE)  # the next append tries a rollover
+
+    def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> Steps:
+        """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
+        record = self._append(QueueOp.DELETION, queue_key, app_key, wall)
+        return self._log.state.remove_app(self._log.state.queues[queue_key], app_key, record)
+
+    def delete(self, queue_key: bytes, wall: int) -> None:
+        """DELETION of a queue: nothing of it is live any more."""
+        record = self._append(QueueOp.DELETION, queue_key, NULL_KEY, wall)
+        queue = self._log.state.queues.get(queue_key)
+        if queue is not None:
+            if self._roll.copy is not None and queue.live_keys:
+                self._roll.copy.ended(queue.live_keys[0], self._log.state.sequence, record)
+            self._log.state.delete(queue)

@@ -1,0 +1,117 @@
+"""The room in a partition's files: when a record does not fit, the partition rolls over, pays what it owes, or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bmqtwist.storage.availability import WriterEvent, WriterState
+from bmqtwist.storage.partition_log import NORMAL_RESERVE, PartitionLog
+from bmqtwist.storage.rollover import Rollover
+from bmqtwist.storage.store import AVAILABLE_PERCENT_MIN, PartitionUnavailable
+
+SOFT_LIMIT_PERCENT = 60  # outstanding part of a file that raises the soft alarm
+SOFT_ALARM_PERIOD_S = 15 * 60  # between two soft alarms
+
+
+class Room:
+    """Of one partition, at its primary."""
+
+    def __init__(self, log: PartitionLog, roll: Rollover) -> None:
+        self._log, self._roll = log, roll
+        self._paying = False
+        self.full_alarmed = False  # since the last rollover
+        self._soft_until = 0  # epoch seconds: no soft alarm before
+
+    def refuse(self) -> None:
+        """PartitionUnavailable unless records are taken."""
+        log = self._log
+        if not (log.available and log.leading):
+            why = ("led by another node, or by none" if not log.leading
+                   else "disabled by an operator" if log.availability.has(WriterState.DISABLED)
+                   else "full: purge a queue" if log.availability.has(WriterState.FULL) else "failing to write its files")
+            raise PartitionUnavailable(f"{log.reports.subject} is {why}")
+
+    def may_roll(self, needed: tuple[int, int, int] = (0, 0, 0)) -> bool:
+        """Would a rollover leave enough of every file free, `needed` bytes of each taken?"""
+        return self._log.files.sizes.leaves_enough(self._log.state.outstanding(), needed)
+
+    def make(self, data: int, qlist: int, wall: int) -> None:
+        """Pay what is owed and roll over, so that one record with `data` and `qlist` bytes fits: or PartitionUnavailable."""
+        log = self._log
+        self.refuse()
+        if log.owed and not self._paying:
+            self.pay(wall)
+        sizes, (journal_end, data_end, qlist_end) = log.files.sizes, log.tail.positions()
+        if data_end + data > sizes.data:
+            name, needed = "DATA", (0, data, 0)
+        elif qlist_end + qlist > sizes.qlist:
+            name, needed = "QLIST", (0, 0, qlist)
+        elif journal_end > sizes.journal - NORMAL_RESERVE:
+            name, needed = "JOURNAL", (NORMAL_RESERVE, 0, 0)
+        else:
+            return
+        subject = log.reports.subject
+        if self.may_roll(needed):
+            if self.roll(wall):
+                return
+            raise PartitionUnavailable(f"{subject} cannot roll over: see its alarms")
+        if log.state.leaving:
+            raise PartitionUnavailable(f"{subject} has no room until a purge is over")
+        if not self.full_alarmed:
+            self.full_alarmed = True
+            log.reports.alarm("PARTITION_READONLY", self.text(
+                f" cannot take more: its {name} file is full and a rollover would not free {AVAILABLE_PERCENT_MIN}%."
+                " Purge a queue as a whole."))
+        if name == "JOURNAL":
+            log.happens(WriterEvent.NO_ROOM)
+        raise PartitionUnavailable(f"{subject} is full ({name} file)")
+
+    def roll(self, wall: int) -> bool:
+        """Roll over within this call; False = the old set stays."""
+        if not self._roll.finish(wall):
+            return False
+        self._log.sync_point(wall, force=True)
+        return True
+
+    # ---- what is owed --------------------------------------------------------------------------------------------
+
+    def owe(self, record: Callable[[int], None]) -> None:
+        """A record that could not be appended, and may not be refused."""
+        self._log.owed.append(record)
+        self._log.set_limit()
+
+    def pay(self, wall: int) -> None:
+        """Append the records that are owed, oldest first; what finds no room stays owed."""
+        owed = self._log.owed
+        self._paying = True
+        try:
+            while owed:
+                owed[0](wall)
+                owed.popleft()
+        finally:
+            self._paying = False
+            self._log.set_limit()
+
+    def pay_late(self, wall: int) -> None:
+        """Records that were owed are written in a turn that needs none of its own."""
+        if not self._log.owed or not self._log.available:
+            return
+        try:
+            self.pay(wall)
+        except PartitionUnavailable:
+            pass  # said already; the rest stays owed
+        self._log.write_rest()
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    def text(self, what: str) -> str:
+        """The text of an alarm about how much of the files is needed."""
+        return f"{what} Outstanding: {self._log.files.sizes.shares(self._log.state.outstanding())}."
+
+    def check(self, wall: int) -> None:
+        """Raise the soft alarm if a file's outstanding part is large, every 15 minutes."""
+        state = self._log.state
+        if wall >= self._soft_until and self._log.files.sizes.passes(state.outstanding(), SOFT_LIMIT_PERCENT):
+            self._soft_until = wall + SOFT_ALARM_PERIOD_S
+            text = self.text(f" has passed {SOFT_LIMIT_PERCENT}% of a file.")
+            self._log.reports.alarm("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {state.biggest_text()}")
