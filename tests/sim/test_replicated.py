@@ -416,7 +416,7 @@ def deleted_and_rotten(nodes: ReplicatingCluster) -> tuple[SimulatedNode, Simula
     """A replica is away while a message is stored and confirmed, whose data rot at the primary: both nodes."""
     nodes.post(5)
     away, primary = nodes.replicas()[0], nodes.primary()
-    place = nodes.partition(primary).positions()[1]
+    place = nodes.partition(primary).tail.positions()[1]
     away.crash(power=False, down=None)
     nodes.post(1)
     client = nodes.client(primary.name)

@@ -611,7 +611,7 @@ def test_a_flood_of_mistakes_is_told_ten_times_a_second(world: MemoryWorld, monk
 @pytest.mark.parametrize("name", ["step", "take_job"])
 def test_a_rollover_that_raises_closes_its_partition_alone(world: MemoryWorld, monkeypatch: Any, name: str) -> None:
     to_a, _, to_b, _ = pair(world)
-    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._partition))
+    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._files))
     for partition in world.broker.clusters["c3"].partitions:
         partition.log.roll_due = True
     to_a.put(b"x")
@@ -623,7 +623,7 @@ def test_a_rollover_that_raises_closes_its_partition_alone(world: MemoryWorld, m
 def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: MemoryWorld, monkeypatch: Any, name: str,
                                                                      report: str) -> None:
     to_a, _, to_b, _ = pair(world)
-    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._partition))
+    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._files))
     outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
     getattr(world.broker, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
@@ -639,7 +639,7 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
     monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
 
     def step(roll: Rollover, wall: int) -> bool:
-        if roll._partition.partition_id:
+        if roll._files.partition_id:
             return False
         steps[0] += 1
         clock[0] += pace[0]
