@@ -4,8 +4,6 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
 
     layers      tests/kit/layers.py, and the first lines of the packages
     way, three  tests/kit/message_way.py
-    partition   tests/kit/partition_states.py
-    way         tests/kit/message_way.py
     partition   bmqtwist/storage/availability.py
     elector     bmqtwist/cluster/elector.py
     replication bmqtwist/cluster/partition_machine.py
@@ -37,8 +35,6 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY, WAY_OF_THREE, Step  # noqa: E402
-from kit.partition_states import TABLE, State  # noqa: E402
-from kit.message_way import WAY  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
@@ -143,7 +139,6 @@ def circles() -> str:
 
 PICTURES = {"layers": layers, "way": partial(way, WAY), "three": partial(way, WAY_OF_THREE), "partition": partition,
             "elector": partial(machine_picture, elector.TABLE),
-PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
             "rollover": partial(machine_picture, rollover.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE), "circles": circles,
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
