@@ -6,27 +6,12 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kit.cli_kit import BMQ, Cli, in_pipe, running_broker
-from kit.process import BrokerProcess
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker and the command."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as both:
-        yield both
-
-
-@pytest.fixture
-def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
-    """The command."""
-    return running[1]
 
 
 def post(cli: Cli, uri: str, *payloads: str) -> None:

@@ -8,27 +8,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.cli_kit import BMQ, DEADLINE, Cli, in_pipe, running_broker
+from kit.cli_kit import BMQ, DEADLINE, Cli, in_pipe
 from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker and the command."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as both:
-        yield both
-
-
-@pytest.fixture
-def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
-    """The command."""
-    return running[1]
 
 
 def taken(cli: Cli, uri: str) -> list[dict[str, object]]:

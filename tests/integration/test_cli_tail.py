@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,6 @@ from kit.cli_kit import Cli, running_broker
 from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
-    """A broker and the command."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as both:
-        yield both
-
-
-@pytest.fixture
-def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
-    """The command."""
-    return running[1]
 
 
 def test_a_broadcast_queue_is_read_as_by_any_other_reader(cli: Cli) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from kit.process import STARTED, ProcessWorld, free_port
+from kit.process import ProcessWorld, free_port
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk import (
@@ -31,21 +30,6 @@ PRIORITY, FANOUT, BROADCAST = "bmq://d/q", "bmq://f/q", "bmq://b/q"
 DEADLINE = 120.0
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ProcessWorld]:
-    """A broker process with a domain of each mode."""
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)  # a busy machine is not a wrong answer
-        world.domain("d")
-        world.domain("f", "fanout")
-        world.domain("b", "broadcast", in_memory=True)
-        yield world
-    finally:
-        world.cleanup()
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import pytest
-from kit.process import STARTED, ProcessWorld, free_port
+from kit.process import ProcessWorld, free_port
 
 from bmqtwist.sdk import blazingmq
 from bmqtwist.sdk.blazingmq import session_events as events
@@ -24,20 +23,6 @@ SUBSTITUTE = ("import sys, runpy, bmqtwist.sdk.blazingmq as ours; sys.modules['b
               "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWorld]:
-    """A broker process."""
-    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
-        world.domain("d")
-        yield world
-    finally:
-        world.cleanup()
 
 
 def test_the_demo_of_the_official_library_runs_with_the_import_changed(node: ProcessWorld) -> None:
@@ -105,9 +90,9 @@ import atexit, sys
 from bmqtwist.sdk import blazingmq
 atexit.register(print, "first")
 session = blazingmq.Session(print, broker=sys.argv[1])
-session.open_queue("bmq://d/q", write=True)
+session.open_queue(sys.argv[3], write=True)
 for number in range(int(sys.argv[2])):
-    session.post("bmq://d/q", b"%d" % number)
+    session.post(sys.argv[3], b"%d" % number)
 atexit.register(print, "last", flush=True)
 {end}
 """
@@ -115,10 +100,11 @@ atexit.register(print, "last", flush=True)
 
 @pytest.mark.parametrize("end", ["", "del session", "raise KeyboardInterrupt", "sys.exit(3)"])
 @pytest.mark.parametrize("count", [1, 5000])
-def test_a_program_that_ends_without_stop_delivers_what_it_posted(node: ProcessWorld, count: int, end: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORGETFUL.format(end=end), node.broker.uri, str(count)],
+def test_a_program_that_ends_without_stop_delivers_what_it_posted(shared_node: ProcessWorld, count: int, end: str) -> None:
+    uri = f"bmq://d/{count}-{sum(end.encode())}"
+    done = subprocess.run([sys.executable, "-c", FORGETFUL.format(end=end), shared_node.broker.uri, str(count), uri],
                           capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert node.stored(URI) == count
+    assert shared_node.stored(uri) == count
     assert "stop() not invoked before destruction of Session" in done.stderr
     if end:
         assert sorted(done.stdout.splitlines()) == sorted(["<Connected>", "last", "<Disconnected>", "first"])

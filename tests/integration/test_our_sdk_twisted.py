@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from kit.process import STARTED, ProcessWorld, free_port
+from kit.process import ProcessWorld, free_port
 from twisted.internet.defer import Deferred
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.threads import deferToThreadPool
@@ -19,19 +18,6 @@ URI = "bmq://d/q"
 DEADLINE = 120.0
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ProcessWorld]:
-    """A broker process with one domain."""
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)  # a busy machine is not a wrong answer
-        world.domain("d")
-        yield world
-    finally:
-        world.cleanup()
 
 
 def run(scenario: Callable[[Any], Coroutine[Deferred[Any], Any, None]]) -> None:

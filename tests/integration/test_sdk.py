@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import blazingmq
@@ -22,20 +21,6 @@ from kit.sdk import Application, application, heard, script
 
 spec = pytest.mark.spec
 PRIORITY, FANOUT, BROADCAST = "bmq://d/q", "bmq://f/q", "bmq://b/q"
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[ProcessWorld]:
-    """A broker process with a domain of each mode; durability as shipped."""
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.start()
-        world.domain("d")
-        world.domain("f", "fanout")
-        world.domain("b", "broadcast", in_memory=True)
-        yield world
-    finally:
-        world.cleanup()
 
 
 @pytest.fixture

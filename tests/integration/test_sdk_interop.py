@@ -13,7 +13,7 @@ import blazingmq
 import pytest
 from blazingmq import AckStatus
 from kit.config import app_subscription
-from kit.process import STARTED, ProcessWorld
+from kit.process import ProcessWorld, running_world
 from kit.sdk import application
 from twisted.internet.defer import Deferred
 from twisted.internet.epollreactor import EPollReactor
@@ -50,14 +50,8 @@ MESSAGES: list[Posted] = [
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
     """A broker process that tells its clients of new-style properties, or does not."""
     style = {"advertiseV2Support": request.param, "minCppSdkVersion": 11207, "minJavaSdkVersion": 10}
-    world = ProcessWorld(tmp_path_factory.mktemp("node"), start=False, app={"messagePropertiesV2": style})
-    try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)  # a busy machine is not a wrong answer
-        world.domain("d")
+    with running_world(tmp_path_factory.mktemp("node"), app={"messagePropertiesV2": style}) as world:
         yield world
-    finally:
-        world.cleanup()
 
 
 def all_types(values: dict[str, Any], types: dict[str, str]) -> dict[str, str]:

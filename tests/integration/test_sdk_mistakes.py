@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from kit.process import STARTED, ProcessWorld
+from kit.process import ProcessWorld
 
 URI = "bmq://d/q"
 DEADLINE = 120.0
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWorld]:
-    """A broker process."""
-    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
-        world.domain("d")
-        yield world
-    finally:
-        world.cleanup()
 
 
 def ran(node: ProcessWorld, program: str) -> subprocess.CompletedProcess[str]:

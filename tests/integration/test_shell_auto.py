@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.process import STARTED, ProcessWorld, free_port
+from kit.process import ProcessWorld, free_port, running_world
 from kit.shell import run, shell, until
 
 pytestmark = pytest.mark.process
@@ -18,15 +18,9 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
     """A broker process for all tests of this module; each has a queue of its own."""
-    world = ProcessWorld(tmp_path_factory.mktemp("node"), start=False)
-    try:
-        world.domain("d")
+    with running_world(tmp_path_factory.mktemp("node")) as world:
         world.domain("small", queue_messages=2)
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
         yield world
-    finally:
-        world.cleanup()
 
 
 def auto(node: ProcessWorld, uri: str, flags: str, *more: str) -> tuple[str, ...]:
@@ -135,11 +129,7 @@ def test_without_a_bound_a_signal_ends_it(node: ProcessWorld) -> None:
 
 def test_a_restart_of_the_broker_is_survived(tmp_path: Path) -> None:
     uri = "bmq://d/restart"
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.domain("d")
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
+    with running_world(tmp_path) as world:
         with shell("--mode", "auto", "-b", world.broker.uri, "-q", uri, "-f", "write,ack", "--eventscount", "300",
                    "-i", "10", "--messagepattern", "msg") as process:
             process.capture(r"produced \|")
@@ -150,8 +140,6 @@ def test_a_restart_of_the_broker_is_survived(tmp_path: Path) -> None:
             process.capture("All posted messages have been acknowledged")
             assert process.wait() == 0
         assert payloads(world, uri) == [b"msg%09d" % number for number in range(300)]
-    finally:
-        world.cleanup()
 
 
 def test_posts_that_are_refused_make_it_end_with_1(node: ProcessWorld) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from kit.process import STARTED, ProcessWorld, free_port
+from kit.process import ProcessWorld, free_port, running_world
 from kit.shell import BMQ, ShellProcess, run, shell, until
 
 from bmqtwist import __version__
@@ -27,17 +27,10 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
     """A broker process for all tests of this module; each has queues of its own."""
-    world = ProcessWorld(tmp_path_factory.mktemp("node"), start=False)
-    try:
-        world.domain("d")
-        world.domain("b", "broadcast", in_memory=True)
+    with running_world(tmp_path_factory.mktemp("node")) as world:
         world.domain("small", queue_messages=2)
         world.domain("bmq.test.persistent.priority")
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
         yield world
-    finally:
-        world.cleanup()
 
 
 def started(process: ShellProcess, uri: str, flags: str = "read,write,ack") -> None:
@@ -323,11 +316,7 @@ def test_with_debug_the_client_library_is_heard_as_well(node: ProcessWorld) -> N
 def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: Path) -> None:
     """Kill the broker and start it again: the events come, the message comes again, the queue works."""
     uri = "bmq://d/lost"
-    world = ProcessWorld(tmp_path, start=False)
-    try:
-        world.domain("d")
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
+    with running_world(tmp_path) as world:
         with shell("-b", world.broker.uri, "-d") as process:
             started(process, uri)
             process.send(f'post uri="{uri}" payload=["before"]')
@@ -350,8 +339,6 @@ def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: P
             process.capture(r"stop\(\)")
             process.end()
         assert world.stored(uri) == 0
-    finally:
-        world.cleanup()
 
 
 def test_without_a_broker_start_ends_with_a_timeout_and_can_be_tried_again(node: ProcessWorld, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from bmqtwist.testing.process import STARTED, free_port
 from kit.client import DEADLINE, Client, Expired
 from kit.world import World
 
-__all__ = ["STARTED", "BrokerProcess", "ProcessWorld", "SocketLink", "free_port"]
+START_SECONDS_MAX = 180.0  # a busy machine is not a wrong answer
+
+__all__ = ["STARTED", "BrokerProcess", "ProcessWorld", "SocketLink", "free_port", "running_world"]
 
 
 class SocketLink:
@@ -120,3 +123,17 @@ class ProcessWorld(World):
         for client in self.clients:
             client.link.drop()
         self.broker.cleanup()
+
+
+@contextlib.contextmanager
+def running_world(root: Path, **settings: Any) -> Iterator[ProcessWorld]:
+    """A broker process with a domain of each mode: `d`, `f` (fanout), and `b` (broadcast, in memory)."""
+    world = ProcessWorld(root, start=False, **settings)
+    world.domain("d")
+    world.domain("f", "fanout")
+    world.domain("b", "broadcast", in_memory=True)
+    try:
+        world.broker.start(START_SECONDS_MAX)
+        yield world
+    finally:
+        world.cleanup()
