@@ -28,7 +28,8 @@ class Quorum:
 
     def get(self, name: str) -> Tunable:
         """The present value."""
-        _check_quorum(name)
+        if name.upper() != QUORUM:
+            raise unsupported(name)
         return Tunable("Quorum", integer(self.value), self._description)
 
     def set(self, name: str, value: Value) -> TunableConfirmation:
@@ -45,11 +46,6 @@ class Quorum:
     def list(self) -> tuple[Tunable]:
         """What can be set."""
         return (Tunable(QUORUM, integer(self.value), self._description),)
-
-
-def _check_quorum(name: str) -> None:
-    if name.upper() != QUORUM:
-        raise unsupported(name)
 
 
 def unsupported(name: str) -> UnknownTunable:

@@ -7,27 +7,17 @@ restarted, but does not see that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 
 from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import Document
 
 POLL_S = 1.0
 SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
 STARTED_POLLS = 30  # until it is said that nothing has started a node again
-
-
-class Documents(Protocol):
-    """Where the state of the cluster comes from."""
-
-    @property
-    def name(self) -> str:
-        """This node."""
-
-    def cluster(self) -> Deferred[Document]:
-        """The cluster now."""
 
 
 StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
@@ -36,7 +26,7 @@ StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
 class RollingRestart:
     """One at a time. `state`: what is shown of it; None = there is none."""
 
-    def __init__(self, reactor: Any, documents: Documents, stop_node: StopNode, report: Any) -> None:
+    def __init__(self, reactor: Any, documents: Collector, stop_node: StopNode, report: Any) -> None:
         self._reactor, self._documents, self._stop_node, self._report = reactor, documents, stop_node, report
         self.state: Document | None = None
         self._left: list[str] = []

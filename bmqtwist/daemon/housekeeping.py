@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
+from bmqtwist.daemon.stuck import STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
 from bmqtwist.view import cluster_facts
 from bmqtwist.view.alarm_conditions import settled
 from bmqtwist.view.alarms import AlarmBook
@@ -22,8 +22,8 @@ class Watch:
         self._broker, self._alarms = broker, alarms
         operations = {each.name: each.queue_operations for each in broker.configuration.clusters.my_clusters}
         self._keepalive = {name: each.keepalive_duration_ms / 1000 for name, each in operations.items()}
-        self._monitor = StuckMonitor(min((each.consumption_monitor_period_ms / 1000 for each in operations.values()),
-                                         default=STUCK_POLL_S))
+        periods = (each.consumption_monitor_period_ms / 1000 for each in operations.values())
+        self._monitor = StuckMonitor(broker.report, min(periods, default=STUCK_POLL_S))
         self._between = float("-inf")  # when `check` is called once more between two regular times
 
     def start(self, now: float) -> None:
@@ -35,11 +35,7 @@ class Watch:
         """Raise an alarm for queues that became stuck, and tell of those that are not any more."""
         broker = self._broker
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
-        for notice in self._monitor.check(queues, now, cluster_facts.wall_offset(broker)):
-            if notice.alarm:
-                broker.report.alarm(CATEGORY, "%s", notice.text)
-            else:
-                broker.report.info("%s", notice.text)
+        self._monitor.check(queues, now, cluster_facts.wall_offset(broker))
         overdue = self._monitor.next_overdue(now)
         if overdue is not None and self._between <= now:
             self._between = max(overdue, self._between + STUCK_GAP_S)

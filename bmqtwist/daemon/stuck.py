@@ -8,13 +8,13 @@ over when nothing is overdue any more.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.admin.domain_operations import listed
 from bmqtwist.admin.results import QueueContents
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
+from bmqtwist.report import Report
 from bmqtwist.view import queue_facts
 from bmqtwist.view.tables import interval_text
 
@@ -29,21 +29,13 @@ STUCK_GAP_S = 0.1  # between two looks at the moments when messages are overdue
 LISTED_MAX = 10  # oldest messages in the alarm
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something to tell the operator: an alarm of category QUEUE_STUCK, or (`alarm` False) an information."""
-
-    alarm: bool
-    text: str
-
-
 class StuckMonitor:
     """Remembers which apps are stuck, and when to look at a queue again: at the moment when its oldest waiting message
     would be overdue, after maxIdleTime when none waits, and in any case after `period` seconds.
     """
 
-    def __init__(self, period: float = 30.0) -> None:
-        self.period = period
+    def __init__(self, report: Report, period: float) -> None:
+        self._report, self.period = report, period
         self._stuck: dict[RootQueue, set[str]] = {}  # queue -> app ids
         self._due: dict[RootQueue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
         self._overdue: dict[RootQueue, float] = {}  # queue -> when its oldest waiting message is overdue, if one waits
@@ -52,13 +44,12 @@ class StuckMonitor:
         """The next moment, as far as known, at which a queue is stuck; None = not before the next regular look."""
         return min((moment for moment in self._overdue.values() if now < moment < now + STUCK_POLL_S), default=None)
 
-    def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> list[Notice]:
-        """Look at those queues that are due: what to tell.
+    def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> None:
+        """Inspect those queues that are due: an alarm for those that became stuck, a line in the log for the others.
 
         To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
         `wall_offset` turns `now` into seconds since the epoch.
         """
-        notices: list[Notice] = []
         due: dict[RootQueue, tuple[float, int]] = {}
         stuck: dict[RootQueue, set[str]] = {}
         overdue: dict[RootQueue, float] = {}
@@ -69,7 +60,7 @@ class StuckMonitor:
             moment, said_for = self._due.get(queue, (now, idle_max))
             apps = self._stuck.get(queue, set())
             if now >= moment or said_for != idle_max:
-                apps, moment = self._look(queue, apps, now, wall_offset, notices)
+                apps, moment = self._look(queue, apps, now, wall_offset)
                 if moment < now + min(self.period, idle_max):
                     self._overdue[queue] = moment
                 else:
@@ -80,10 +71,8 @@ class StuckMonitor:
             if apps:
                 stuck[queue] = apps
         self._due, self._stuck, self._overdue = due, stuck, overdue
-        return notices
 
-    def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float,
-              notices: list[Notice]) -> tuple[set[str], float]:
+    def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float) -> tuple[set[str], float]:
         idle_max = queue.domain.max_idle_s
         due = now + min(self.period, idle_max)
         stuck: set[str] = set()
@@ -94,12 +83,12 @@ class StuckMonitor:
                 stuck.add(app.app_id)
                 due = now
                 if app.app_id not in before:
-                    notices.append(Notice(True, stuck_text(queue, app, waiting[0], wall_offset)))
+                    self._report.alarm(CATEGORY, "%s", stuck_text(queue, app, waiting[0], wall_offset))
                 continue
             if overdue_at is not None:
                 due = min(due, overdue_at)
             if app.app_id in before:
-                notices.append(Notice(False, f"Queue '{queue.uri}?id={app.app_id}' no longer appears to be stuck."))
+                self._report.info("Queue '%s?id=%s' no longer appears to be stuck.", queue.uri, app.app_id)
         return stuck, due
 
 
