@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from bmqtwist.security.console_passwords import hash_for_console
-from bmqtwist.security.passwords import SALT_BYTES, make_hash
+from bmqtwist.security.passwords import SALT_BYTES, hash_for_console, make_hash
 
 
 @click.command()

@@ -48,7 +48,7 @@ from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, P
 from bmqtwist.console.peers import TOKEN_HEADER, as_body
 from bmqtwist.console.routes import ROUTES
 from bmqtwist.console.tokens import Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
-from bmqtwist.security import console_passwords
+from bmqtwist.security.passwords import matches_console_hash
 
 SESSION_COOKIE, LOGIN_COOKIE = "bmq_session", "bmq_login"
 RENEW_S = 60  # a cookie is written anew when it was used that long after it was written
@@ -264,8 +264,7 @@ class WebConsole:
         known = user or next(iter(self._doorkeeper.users.values()), None)  # an unknown name takes as long
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
             yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
-                                   console_passwords.matches,
-                                   known.password_hash, password))
+                                   matches_console_hash, known.password_hash, password))
         if not good or user is None:
             self._limiter.failed(address, name, now)
             api.note(parts.operations, Who(name or "?", Role.VIEWER), address, AuditEntry("login", "", "refused"))

@@ -63,6 +63,8 @@ class PeerSession(SessionKind):
     """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy. `presenter`:
     shows it our credential again."""
 
+    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # one that is cut off catches up when it is back
+    unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_queues", "_peers", "_presenter")
 
     def __init__(self, session: Session, context: QueueRequestsContext, peers: PeerContext, dialled: bool,
@@ -78,16 +80,6 @@ class PeerSession(SessionKind):
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """As configured for nodes of a cluster, for proxies of ours, for nodes that we are a proxy of."""
         return int(getattr(limits, self.role.value))
-
-    @property
-    def output_bytes_max(self) -> int:
-        """A peer that does not read for so long is cut off: it catches up when it is back."""
-        return PEER_OUTPUT_BYTES_MAX
-
-    @property
-    def unread(self) -> str:
-        """What is said when it is cut off for that; takes its description."""
-        return "#PEER_SEND_FAILURE %s: the broker does not read"
 
     @property
     def may_be_slowed(self) -> bool:

@@ -447,6 +447,8 @@ class Session:
 class SessionKind:
     """What a connection is used for. Here is what all kinds have in common."""
 
+    output_bytes_max = 0  # that may wait for a connection that does not take it; 0 = as configured for clients
+    unread = "#CLIENT_SEND_FAILURE %s: the client does not read"  # the log record when it is cut off for that
     __slots__ = ("session", "context", "lifecycle", "handles", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
@@ -459,16 +461,6 @@ class SessionKind:
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """How many signs of life the other side may owe before the connection counts as dead; 0 = any number."""
         return 0
-
-    @property
-    def output_bytes_max(self) -> int:
-        """How much may wait for a connection that does not take it; 0 = as configured for clients."""
-        return 0
-
-    @property
-    def unread(self) -> str:
-        """What is said when it is cut off for that; takes its description."""
-        return "#CLIENT_SEND_FAILURE %s: the client does not read"
 
     @property
     def may_be_slowed(self) -> bool:

@@ -61,8 +61,11 @@ class Upbound:
 
     def confirm(self, q_id: int, guid: bytes, sub_id: int) -> None:
         """One CONFIRM message."""
-        self._confirms.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
-        if len(self._confirms) >= _ITEMS_MAX:
+        self._add(self._confirms, q_id, guid, sub_id)
+
+    def _add(self, items: list[bytes], q_id: int, guid: bytes, sub_id: int) -> None:
+        items.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
+        if len(items) >= _ITEMS_MAX:
             self.seal()
 
     @property
@@ -92,15 +95,11 @@ class Upbound:
 
     def reject(self, q_id: int, guid: bytes, sub_id: int) -> None:
         """One REJECT message."""
-        self._rejects.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
-        if len(self._rejects) >= _ITEMS_MAX:
-            self.seal()
+        self._add(self._rejects, q_id, guid, sub_id)
 
     def give_back(self, q_id: int, guid: bytes, sub_id: int) -> None:
         """One message that nobody below wants any more."""
-        self._returns.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
-        if len(self._returns) >= _ITEMS_MAX:
-            self.seal()
+        self._add(self._returns, q_id, guid, sub_id)
 
     def seal(self) -> None:
         """What was collected is to be written behind everything so far."""

@@ -233,13 +233,8 @@ class ClientStats(Counters):
 
     def add(self, other: ClientStats) -> None:
         """What another session has counted counts here as well."""
-        self.put_msgs += other.put_msgs
-        self.put_bytes += other.put_bytes
-        self.push_msgs += other.push_msgs
-        self.push_bytes += other.push_bytes
-        self.ack_msgs += other.ack_msgs
-        self.nack_msgs += other.nack_msgs
-        self.confirm_msgs += other.confirm_msgs
+        for name in self.NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class ChannelStats(Counters):

@@ -1,9 +1,10 @@
-"""Passwords at rest: salted scrypt hashes in one line of text, and the comparison that takes its time.
+"""Passwords at rest: salted hashes in one line of text, and the comparison that takes its time.
 
-    $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>
+    $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>    of the users of a BasicAuthenticator
+    $argon2id$...                                                    of the users of the console (`http.users`)
 
-A configuration may still hold a password as it is, as the original's does: anything that does not start with
-`$scrypt$` is compared literally. Salt is an argument; `bmq password` draws it.
+A BasicAuthenticator may still have a password as it is, as the original's does: anything that does not start with
+`$scrypt$` is compared literally. Salt is an argument; `bmq password` draws it, and argon2 its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+
 from bmqtwist.config.broker import PASSWORD_HASH_PREFIX
 from bmqtwist.errors import LocalError
 
@@ -23,18 +27,38 @@ LOG2_N, R, P = 14, 8, 1  # 16 MiB and some 50 ms for one attempt
 LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 4  # what a configured hash may cost: 512 MiB at most
 PASSWORD_BYTES_MAX = 1024  # longer ones are refused before they are hashed
 
+_ARGON2 = PasswordHasher()  # its defaults: argon2id, 64 MiB, some 50 ms for one attempt
 _LINE = re.compile(re.escape(PASSWORD_HASH_PREFIX) + r"ln=(\d{1,3}),r=(\d{1,3}),p=(\d{1,3})\$([^$]+)\$([^$]+)")
 
 
 def make_hash(password: str, salt: bytes) -> str:
     """The line to write in place of `password`; `salt` is random, at least 16 bytes."""
-    secret = password.encode()
-    if not secret or len(secret) > PASSWORD_BYTES_MAX:
-        raise LocalError(f"A password has 1 to {PASSWORD_BYTES_MAX} bytes.")
+    secret = _secret(password)
     if len(salt) < SALT_BYTES:
         raise LocalError(f"A salt has at least {SALT_BYTES} bytes.")
     digest = _digest(secret, salt, LOG2_N, R, P, HASH_BYTES)
     return f"{PASSWORD_HASH_PREFIX}ln={LOG2_N},r={R},p={P}${_text(salt)}${_text(digest)}"
+
+
+def hash_for_console(password: str) -> str:
+    """The line to write in `passwordHash` of a user of the console."""
+    return _ARGON2.hash(_secret(password))
+
+
+def matches_console_hash(hashed: str, password: str) -> bool:
+    """Whether a password is the right one. Takes its time and memory: call it in a thread."""
+    secret = password.encode("utf-8", "replace")
+    try:
+        return len(secret) <= PASSWORD_BYTES_MAX and _ARGON2.verify(hashed, password)
+    except (Argon2Error, InvalidHashError, UnicodeEncodeError):
+        return False
+
+
+def _secret(password: str) -> bytes:
+    secret = password.encode()
+    if not secret or len(secret) > PASSWORD_BYTES_MAX:
+        raise LocalError(f"A password has 1 to {PASSWORD_BYTES_MAX} bytes.")
+    return secret
 
 
 class StoredPassword:

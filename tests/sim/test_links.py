@@ -172,7 +172,7 @@ def test_a_heartbeat_is_answered() -> None:
 
 @pytest.mark.spec("cluster", 11)
 def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "PEER_OUTPUT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(peer.PeerSession, "output_bytes_max", 100_000)
     nodes = SimulatedCluster(11, 2)
     nodes.run(2.0)
     one, two = nodes.node("n1"), nodes.node("n2")

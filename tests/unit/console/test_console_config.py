@@ -14,8 +14,9 @@ from bmqtwist.config.compose import check_console
 from bmqtwist.config.declare import ConfigError, Finding, decode_text
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
-from bmqtwist.security.console_passwords import hash_for_console, matches
 from bmqtwist.security.exposure import exposure_warnings
+from bmqtwist.security.passwords import hash_for_console
+from bmqtwist.security.passwords import matches_console_hash as matches
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"
 ADA = {"name": "ada", "passwordHash": HASH, "role": "admin"}

@@ -188,7 +188,7 @@ def test_a_broker_that_is_not_wanted_is_closed_without_a_word(tmp_path: Path) ->
 
 def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: Pair,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_module, "PEER_OUTPUT_BYTES_MAX", 1000)
+    monkeypatch.setattr(peer_module.PeerSession, "output_bytes_max", 1000)
     one = pair.others[0].peers[0]
     for untaken, alive in ((1000, True), (1001, False)):
         pair.wires[0].untaken = untaken
