@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from types import TracebackType
 from typing import Self
 
 from bmqtwist.cli.exits import NotAllowed, Unreachable
@@ -44,8 +43,7 @@ class AdminClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """A command group that imports a command when it is run: `bmq --help` and completion load none of them.
 
-Every end of a command passes `invoke`: an error a user can cause is one sentence on standard error and an exit code.
+`bmq` called by the name of the original's tool behaves as that tool. Every end of a command passes `invoke`: an error a
+user can cause is one sentence on standard error and an exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, exit_code
-from bmqtwist.cli.toolname import is_tool
 from bmqtwist.errors import BmqError
 
 if TYPE_CHECKING:
@@ -114,3 +114,20 @@ def _forget_output() -> None:
         os.close(nowhere)
     except (OSError, ValueError, AttributeError):
         pass  # no real file behind it
+
+
+TOOL = "bmqtool"
+
+
+def called_as_tool() -> bool:
+    """Whether this process was started as `bmqtool` or `bmqtool.tsk`, for instance by a link of that name to `bmq`."""
+    return bool(sys.argv) and is_tool(sys.argv[0])
+
+
+def is_tool(program: str | None) -> bool:
+    """Whether that is the tool's name, with or without a path and an ending.
+
+    >>> is_tool("/opt/bin/bmqtool.tsk"), is_tool("bmq")
+    (True, False)
+    """
+    return os.path.basename(program or "").partition(".")[0] == TOOL

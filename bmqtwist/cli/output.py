@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 import click
@@ -44,8 +43,7 @@ class Output:
             asyncio.get_running_loop().add_reader(self._fd, self._left)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pipe:
             asyncio.get_running_loop().remove_reader(self._fd)
 
@@ -79,16 +77,23 @@ class Output:
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_writer(self._fd, ready.set)
-        waiting = [asyncio.ensure_future(each.wait()) for each in (ready, stopping, self.gone)]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await any_of(ready, stopping, self.gone)
         finally:
             loop.remove_writer(self._fd)
-            for each in waiting:
-                each.cancel()
         if self.gone.is_set():
             raise BrokenPipeError(errno.EPIPE, "the reader is gone")
         return ready.is_set()
+
+
+async def any_of(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    waiting = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 @contextmanager

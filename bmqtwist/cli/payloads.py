@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bmqtwist.cli.output import any_of
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk.message import typed
@@ -192,13 +193,10 @@ async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) ->
 async def _readable(stopping: asyncio.Event) -> None:
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(_STDIN, ready.set)
-    waiting = [asyncio.ensure_future(each.wait()) for each in (ready, stopping)]
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await any_of(ready, stopping)
     finally:
         loop.remove_reader(_STDIN)
-        for each in waiting:
-            each.cancel()
 
 
 async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator[tuple[int, bytes]]:

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL, EXIT_USAGE
-from bmqtwist.cli.jsonoption import STYLES, JsonCommand
-from bmqtwist.cli.optiongroups import option_group
+from bmqtwist.cli.optiongroups import STYLES, JsonCommand, option_group
 from bmqtwist.cli.storageverify import Target, directory_target, print_findings
 from bmqtwist.cli.storageverify import compare as compare_directories
 from bmqtwist.cli.storageverify import verify as verify_target

@@ -20,7 +20,6 @@ import itertools
 import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Generic, Self, cast, overload
 
 from bmqtwist.errors import BmqError, PeerError
@@ -66,8 +65,7 @@ class Requester(Generic[ValueT]):
         self._queue = await self._base._open(queue, True, True, None, None)  # a Responder of this session may write to it
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for promise in list(self._waiting.values()):
             self._base.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
@@ -137,10 +135,9 @@ class BlockingRequester(Generic[ValueT]):
         self._session.run(self._requester.__aenter__())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._session.running:
-            self._session.run(self._requester.__aexit__(kind, error, trace))
+            self._session.run(self._requester.__aexit__())
 
     def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                 timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
@@ -164,8 +161,7 @@ class Responder:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         while self._queues:
             await self._queues.pop(next(iter(self._queues)))._leave(True)
 
@@ -253,10 +249,9 @@ class BlockingResponder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._session.running:
-            self._session.run(self._responder.__aexit__(kind, error, trace))
+            self._session.run(self._responder.__aexit__())
 
     def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
         """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""

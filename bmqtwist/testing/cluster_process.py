@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bmqtwist.cli.cluster.ports import free_ports
+from bmqtwist.cli.cluster.processes import free_ports
 from bmqtwist.config.sample import ELECTORS
 from bmqtwist.errors import BmqError
 from bmqtwist.testing.config import CLUSTER

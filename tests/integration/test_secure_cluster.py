@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.certificates import certificate
 
-from bmqtwist.cli.cluster.ports import free_ports
+from bmqtwist.cli.cluster.processes import free_ports
 from bmqtwist.sdk import simple
 from bmqtwist.testing import BrokerProcess, ClusterProcess
 

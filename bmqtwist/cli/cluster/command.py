@@ -1,22 +1,24 @@
-"""`bmq cluster`: its command lines."""
+"""`bmq cluster`: its command lines; the end of a log, and what is added to it."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 import click
 
-from bmqtwist.cli.cluster.follow import added, last_lines
 from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
 from bmqtwist.cli.cluster.local import OUTPUT, RECORD, ClusterRecord, LocalCluster, Misused, locked
-from bmqtwist.cli.cluster.ports import LOOPBACK, free_ports
+from bmqtwist.cli.cluster.processes import LOOPBACK, free_ports
 from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
 from bmqtwist.config.broker import Durability
@@ -278,3 +280,30 @@ def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]
                      "ready": bool(view.role) and not view.unready, "health": view.complaint(each) or "healthy"})
     return {"directory": str(found.directory.resolve()), "healthy": not wrong, "complaints": wrong, "leader": leader,
             "term": term, "elector": found.record.elector, "durability": found.record.durability, "brokers": rows}
+
+
+_FOLLOW_POLL_S = 0.2
+
+
+def last_lines(path: Path, count: int) -> tuple[list[bytes], IO[bytes]]:
+    """Its last so many lines, and the file, read to its end. OSError."""
+    file = open(path, "rb")  # noqa: SIM115 - whoever follows it closes it
+    return list(deque(file, maxlen=count)), file
+
+
+def added(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+    """What is added, for ever, also to a new file that takes the place of a full one."""
+    while True:
+        data = file.read()
+        if data:
+            yield data
+            continue
+        try:
+            found, ours = os.stat(path), os.fstat(file.fileno())
+        except FileNotFoundError:  # it is about to be replaced
+            found = ours = os.fstat(file.fileno())
+        if (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino):
+            file.close()
+            file = open(path, "rb")  # noqa: SIM115
+        else:
+            time.sleep(_FOLLOW_POLL_S)

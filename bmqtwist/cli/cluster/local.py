@@ -24,7 +24,7 @@ from typing import Any
 
 from bmqtwist.cli.cluster import processes
 from bmqtwist.cli.cluster.health import BrokerView, complaints, look
-from bmqtwist.cli.cluster.ports import is_free
+from bmqtwist.cli.cluster.processes import is_free
 from bmqtwist.cli.exits import EXIT_USAGE, CommandFailed, Unreachable
 from bmqtwist.config.load import DOMAINS_DIRECTORY
 from bmqtwist.config.sample import LOG, SampleBroker, cluster_files, domain_files

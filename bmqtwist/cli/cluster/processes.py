@@ -1,4 +1,4 @@
-"""Which process is the broker of a directory, and signals for it.
+"""Which process is the broker of a directory, signals for it, and TCP ports that nobody listens at.
 
 A pid alone says little: after its process has ended another one may get it. A broker is recognized by its command line and
 by its working directory, which no other broker shares.
@@ -7,7 +7,9 @@ by its working directory, which no other broker shares.
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bmqtwist.cli.bmqbrkr import PID_FILE
+from bmqtwist.cli.exits import EXIT_USAGE, CommandFailed
 from bmqtwist.config.compose import ENVIRONMENT
 
 _COMMANDS = (b"bmqbrkr", b"twistd")
@@ -92,3 +95,31 @@ def wait_until_gone(pid: int, directory: Path, seconds: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+LOOPBACK = "127.0.0.1"
+# Below the ports that systems give to outgoing connections: a broker that is down keeps its own.
+_RANGE = range(20000, 30000)
+_TRIED_MAX = 100
+
+
+def is_free(port: int) -> bool:
+    """Whether a broker could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_ports(count: int) -> list[int]:
+    """So many, one after the other."""
+    for _ in range(_TRIED_MAX):
+        first = random.choice(_RANGE)
+        ports = list(range(first, first + count))
+        if all(map(is_free, ports)):
+            return ports
+    raise CommandFailed(f"no {count} free ports in a row were found from {_RANGE.start} to {_RANGE.stop}: name the first "
+                        "of them with --base-port", EXIT_USAGE)

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_ALL, EXIT_OUTPUT
+from bmqtwist.cli.lazygroup import called_as_tool
 from bmqtwist.cli.optiongroups import option_group
 from bmqtwist.cli.shell.auto import Auto, check_report, check_system
 from bmqtwist.cli.shell.console import Console, FileLog, Script, Source, Terminal, make_log
@@ -34,7 +35,6 @@ from bmqtwist.cli.shell.settings import (
     session_options,
     tls_context,
 )
-from bmqtwist.cli.toolname import called_as_tool
 from bmqtwist.sdk.options import DEFAULT_PORT
 
 TERMINAL_FORMAT = "%s %m\\n"

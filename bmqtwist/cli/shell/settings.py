@@ -14,6 +14,7 @@ from typing import Any
 
 from bmqtwist import __version__
 from bmqtwist.cli.connection import client_context
+from bmqtwist.cli.lazygroup import TOOL, called_as_tool
 from bmqtwist.cli.shell.commands import (
     MAX_UNCONFIRMED_BYTES,
     MAX_UNCONFIRMED_MESSAGES,
@@ -27,7 +28,6 @@ from bmqtwist.cli.shell.commands import (
     read_subscription,
 )
 from bmqtwist.cli.shell.printing import STAMP_BYTES
-from bmqtwist.cli.toolname import TOOL, called_as_tool
 from bmqtwist.errors import BmqError, LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
