@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import click
@@ -406,12 +406,8 @@ def _progress(paths: list[str]) -> Iterator[Watch | None]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[ReadOnlyFile]:
-    with _progress([path]) as watch:
-        file = ReadOnlyFile(path, watch)
-        try:
-            yield file
-        finally:
-            file.close()
+    with _progress([path]) as watch, closing(ReadOnlyFile(path, watch)) as file:
+        yield file
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+from bmqtwist.cli.storageverify import read_ledger
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Subscription
 from bmqtwist.storage.journal import JournalScan
@@ -19,7 +20,7 @@ from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, TYPE_SHIFT
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files
 from bmqtwist.storagetool.journalview import JournalRecord, MessageRecord, records, view
-from bmqtwist.storagetool.ledgerview import LedgerQueue, open_ledger, queues_of
+from bmqtwist.storagetool.ledgerview import LedgerQueue, queues_of
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES
 
 _READ_BYTES = RECORD_BYTES << 12
@@ -69,11 +70,7 @@ class StorageFollower:
         ledgers = ledger_files(self._directory)
         if not ledgers:
             raise InputError(f"{self._directory} holds no ledger (.bmq_csl): is it the storage directory of a broker?")
-        file = ReadOnlyFile(ledgers[-1])
-        try:
-            queues = queues_of(open_ledger(file.read_all()).entries)
-        finally:
-            file.close()
+        queues = queues_of(read_ledger(ledgers[-1]).entries)
         return next((queue for queue in queues.values() if queue.uri == self._uri and not queue.removed), None)
 
     def _read(self, files: SetFiles, key: bytes) -> list[StoredMessage]:

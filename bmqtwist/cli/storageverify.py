@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from bmqtwist.storage.journal import JournalScan
@@ -124,11 +124,8 @@ def open_set(each: SetFiles, stack: ExitStack, watch: Watch | None = None) -> Se
 
 def read_ledger(path: str, watch: Watch | None = None) -> Ledger:
     """A ledger file, read."""
-    file = ReadOnlyFile(path, watch)
-    try:
+    with closing(ReadOnlyFile(path, watch)) as file:
         return open_ledger(file.read_all())
-    finally:
-        file.close()
 
 
 def compare(left: str, right: str, watch: Watch | None) -> list[Told]:

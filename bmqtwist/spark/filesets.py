@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from bmqtwist.spark.records import default_apps
@@ -80,11 +81,8 @@ def _name(journals: list[Journal], directory: str) -> None:
 
 
 def _whole(path: str) -> bytes:
-    file = ReadOnlyFile(path)
-    try:
+    with closing(ReadOnlyFile(path)) as file:
         return file.read_all()
-    finally:
-        file.close()
 
 
 def _of_qlist(path: str) -> tuple[dict[bytes, str], dict[bytes, str]]:

@@ -11,6 +11,7 @@ import datetime
 import logging
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +66,11 @@ class JournalPart(InputPartition):
     wanted: Range
 
 
+def _part(journal: Journal, wanted: Range) -> JournalPart:
+    return JournalPart(journal.path, journal.data, Place(journal.partition, journal.file_set),
+                       Names(journal.queues, journal.apps), wanted)
+
+
 def wanted_columns(options: StorageOptions) -> list[str]:
     """The names of the columns of a table."""
     if options.columns:
@@ -87,24 +93,20 @@ class StorageReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The ranges of all journals."""
-        found: list[InputPartition] = []
-        for journal in find(self.options.paths, self.options.include_archive):
-            if not self.options.partition_ids or journal.partition in self.options.partition_ids:
-                found += self.parts(journal)
-        return found
+        return [part for journal in self.journals() for part in self.parts(journal)]
+
+    def journals(self) -> list[Journal]:
+        """Those that options name."""
+        return [each for each in find(self.options.paths, self.options.include_archive)
+                if not self.options.partition_ids or each.partition in self.options.partition_ids]
 
     def parts(self, journal: Journal) -> list[InputPartition]:
         """The ranges of one journal."""
-        file = ReadOnlyFile(journal.path)
-        try:
+        with closing(ReadOnlyFile(journal.path)) as file:
             wrong = check(file)
             if wrong:
                 self.complain(f"{journal.path}: {wrong}; read as if the header were right")
-            cut = ranges(file, self.options.partition_records_max)
-        finally:
-            file.close()
-        place, names = Place(journal.partition, journal.file_set), Names(journal.queues, journal.apps)
-        return [JournalPart(journal.path, journal.data, place, names, each) for each in cut]
+            return [_part(journal, each) for each in ranges(file, self.options.partition_records_max)]
 
     def complain(self, text: str) -> None:
         """Something is wrong with a file."""
@@ -207,13 +209,11 @@ class LifelineReader(StorageReader):
         gathered, names = Gathered(), Names({}, {})
         for each in partition.journals:
             names = Names({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
-            file, problems = ReadOnlyFile(each.path), list[str]()
-            try:
+            problems: list[str] = []
+            with closing(ReadOnlyFile(each.path)) as file:
                 for block in blocks(file, each.wanted, self.options.batch_records, problems):
                     block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
                     gathered.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
-            finally:
-                file.close()
             for problem in problems:
                 self.complain(f"{each.path}: {problem}")
         lines = gathered.lines(partition.journals[0].place.partition, names).select(self.columns)
@@ -285,32 +285,24 @@ class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Before everything."""
         return StoragePosition().as_json()
 
-    def _known(self) -> list[Journal]:
-        options = self._reader.options
-        return [each for each in find(options.paths, options.include_archive)
-                if not options.partition_ids or each.partition in options.partition_ids]
-
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """Up to where the journals reach now, or as far as the limit allows."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         target = StoragePosition.from_json(self._target) if self._target is not None else None
-        return advance(StoragePosition.from_json(start), self._known(), most, target,
+        return advance(StoragePosition.from_json(start), self._reader.journals(), most, target,
                        self._reader.options.finished_only).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Go as far as the journals reach now, and no further."""
-        self._target = advance(StoragePosition(), self._known(), None, None,
+        self._target = advance(StoragePosition(), self._reader.journals(), None, None,
                                self._reader.options.finished_only).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges between two positions."""
         options = self._reader.options
-        found: list[InputPartition] = []
-        for journal, each in parts_between(StoragePosition.from_json(start), StoragePosition.from_json(end), self._known(),
-                                           options.partition_records_max, options.fail_on_data_loss):
-            found.append(JournalPart(journal.path, journal.data, Place(journal.partition, journal.file_set),
-                                     Names(journal.queues, journal.apps), each))
-        return found
+        return [_part(*each) for each in parts_between(
+            StoragePosition.from_json(start), StoragePosition.from_json(end), self._reader.journals(),
+            options.partition_records_max, options.fail_on_data_loss)]
 
     def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
         """In a task: the rows of a range."""

@@ -8,6 +8,7 @@ needed is copied to the front of the new journal with the numbers it had: those 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,8 +50,7 @@ def key_of(journal: Journal) -> str:
 
 
 def _reach(journal: Journal) -> list[Range]:
-    file = ReadOnlyFile(journal.path)
-    try:
+    with closing(ReadOnlyFile(journal.path)) as file:
         found = ranges(file, 1 << 62)
         if found and found[0].exact:  # not all of it are records
             scan = JournalScan(file.read, file.size)
@@ -58,8 +58,6 @@ def _reach(journal: Journal) -> list[Range]:
                 pass
             return [replace(found[0], stop=scan.end)] if scan.end > JOURNAL_HEADER_BYTES else []
         return found
-    finally:
-        file.close()
 
 
 def _count(offset: int) -> int:
@@ -70,13 +68,10 @@ def is_finished(journal: Journal, reach: list[Range]) -> bool:
     """Has a rollover ended this journal, so that nothing is ever added?"""
     if not reach:
         return False
-    file = ReadOnlyFile(journal.path)
-    try:
+    with closing(ReadOnlyFile(journal.path)) as file:
         last = Block(file.read(reach[0].stop - RECORD_BYTES, RECORD_BYTES), 0)
-        kind = int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0])
-        return bool(last.sync_points()[0]) and kind == SyncPoint.ROLLOVER
-    finally:
-        file.close()
+    kind = int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0])
+    return bool(last.sync_points()[0]) and kind == SyncPoint.ROLLOVER
 
 
 def advance(start: StoragePosition, journals: list[Journal], records_max: int | None, target: StoragePosition | None,
