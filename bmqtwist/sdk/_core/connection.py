@@ -7,7 +7,7 @@ from logging import INFO, WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
-from bmqtwist.sdk._core.effects import Close, Completed, Connect
+from bmqtwist.sdk._core.effects import Close, Connect
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queues import Queues
 from bmqtwist.sdk._core.requests import Requests
@@ -160,8 +160,7 @@ class Connection:
             self._outbox.event(EventKind.CONNECTION_TIMEOUT, result, message)
         token, self._start_token = self._start_token, None
         self.finish()
-        if token is not None:
-            self._outbox.add(Completed(token, result, message))
+        self._outbox.complete(token, result, message)
 
     def connect(self) -> None:
         """Try the next address."""
@@ -234,8 +233,7 @@ class Connection:
         else:
             self._outbox.event(EventKind.CONNECTED)
             token, self._start_token = self._start_token, None
-            if token is not None:
-                self._outbox.add(Completed(token, Result.SUCCESS))
+            self._outbox.complete(token)
         if self._queues.connected("CONFIGURE_STREAM" in features.get("SUBSCRIPTIONS", ())):
             self.ready(again)
 
@@ -302,8 +300,7 @@ class Connection:
     def stop_again(self, token: object, drain: bool) -> None:
         """It is stopping, or stopped."""
         if self._state.state is State.STOPPED:
-            if token is not None:
-                self._outbox.add(Completed(token, Result.SUCCESS))
+            self._outbox.complete(token)
         else:
             self._stop_tokens.append(token)
 
@@ -317,14 +314,12 @@ class Connection:
         self._drop_channel()
         self._state.enter(State.STOPPED, reason)
         self._queues.stopped()
-        if self._start_token is not None:
-            self._outbox.add(Completed(self._start_token, Result.CANCELED, "the session was stopped"))
-            self._start_token = None
+        self._outbox.complete(self._start_token, Result.CANCELED, "the session was stopped")
+        self._start_token = None
         if self._was_connected:
             self._outbox.note(INFO, f"the session with {self.address} has ended")
             self._outbox.event(EventKind.DISCONNECTED, message=reason)
         tokens, self._stop_tokens = self._stop_tokens, []
         for each in tokens:
-            if each is not None:
-                self._outbox.add(Completed(each, Result.SUCCESS))
+            self._outbox.complete(each)
         self._posts.give_room()

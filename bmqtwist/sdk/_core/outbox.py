@@ -11,7 +11,7 @@ from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk._core.deadlines import Deadlines
-from bmqtwist.sdk._core.effects import Effect, Note
+from bmqtwist.sdk._core.effects import Completed, Effect, Note
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input
 from bmqtwist.sdk._core.unacked import UnackedPosts
@@ -53,6 +53,11 @@ class Outbox:
         if not self.woken:
             self.woken = True
             self._wake()
+
+    def complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
+        """A request has ended; without a token nobody waits for that."""
+        if token is not None:
+            self.add(Completed(token, result, message))
 
     def event(self, kind: EventKind, result: Result = Result.SUCCESS, message: str = "",
               queue: Queue | None = None) -> None:

@@ -11,7 +11,6 @@ from logging import WARNING
 from typing import Any
 
 from bmqtwist.machine import Cell, check, table, to
-from bmqtwist.sdk._core.effects import Completed
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue import Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_settings import QueueSettings
@@ -63,10 +62,6 @@ class QueueMachine:
     def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
         self._outbox.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
 
-    def _complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
-        if token is not None:
-            self._outbox.add(Completed(token, result, message))
-
     def _restored(self, queue: Queue) -> None:
         """A queue is back, or will not come back."""
         restoring = self.registry.restoring
@@ -112,7 +107,7 @@ class QueueMachine:
         self._deadlines.clear((queue, "step"))
         self._enter(queue, QueueState.OPEN)
         token, queue.token = queue.token, None
-        self._complete(token)
+        self._outbox.complete(token)
         if again:
             self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
         self.settings.opened(queue)
@@ -135,7 +130,7 @@ class QueueMachine:
         self._posts.fail_all(queue)
         tokens, queue.close_tokens = queue.close_tokens, []
         for token in tokens:
-            self._complete(token, result, message)
+            self._outbox.complete(token, result, message)
         self._restored(queue)
         self.settings.health_settled(queue)
 
@@ -145,7 +140,7 @@ class QueueMachine:
             self._warn(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
         self._end(queue)
-        self._complete(token, result, message)
+        self._outbox.complete(token, result, message)
 
     def cancel_open(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
         """Closed before it was open."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import deque
 from logging import WARNING
 
-from bmqtwist.sdk._core.effects import Completed
 from bmqtwist.sdk._core.queue import Queue, Setting
 from bmqtwist.sdk._core.requests import QueueRequests
 from bmqtwist.sdk._core.session_state import Shared
@@ -27,10 +26,6 @@ class QueueSettings:
         self.healthy = True
         self._resuming: set[Queue] = set()  # suspended when the host got well
         self._recovering = False  # the host is well, and the application has not been told yet
-
-    def _complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
-        if token is not None:
-            self._outbox.add(Completed(token, result, message))
 
     # -- what the application asks for ------------------------------------------------------------------------------
 
@@ -58,7 +53,7 @@ class QueueSettings:
 
     def _paused(self, queue: Queue, setting: Setting) -> None:
         queue.paused = setting.kind == "pause"
-        self._complete(setting.token)
+        self._outbox.complete(setting.token)
 
     def send_next(self, queue: Queue) -> None:
         """Send the next setting if nothing is in its way."""
@@ -73,7 +68,7 @@ class QueueSettings:
                 self._done(queue, setting)
             elif self._requests.lacks(queue, setting.options):
                 self._deadlines.clear((queue, setting))
-                self._complete(setting.token, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
+                self._outbox.complete(setting.token, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
             else:
                 queue.setting = setting
                 self._send(queue, setting, silent)
@@ -107,7 +102,7 @@ class QueueSettings:
         self._deadlines.clear((queue, setting))
         if setting.kind == "configure":
             queue.options = setting.options
-            self._complete(setting.token)
+            self._outbox.complete(setting.token)
         elif setting.kind in _PAUSES:
             self._paused(queue, setting)
         else:
@@ -119,7 +114,7 @@ class QueueSettings:
     def _failed(self, queue: Queue, setting: Setting, result: Result, message: str) -> None:
         self._deadlines.clear((queue, setting))
         self._outbox.note(WARNING, f"{queue.uri} could not be made to {setting.kind}: {result} {message}".rstrip())
-        self._complete(setting.token, result, message)
+        self._outbox.complete(setting.token, result, message)
         if setting.kind == "suspend":
             self._outbox.event(EventKind.QUEUE_SUSPENDED, result, message, queue)
             self._state.feed(Input.LOST, f"{queue.uri} could not be suspended")
@@ -134,14 +129,14 @@ class QueueSettings:
             self._answered(queue, setting, Result.TIMEOUT, "no answer to configure")
         elif setting in queue.settings:
             queue.settings.remove(setting)
-            self._complete(setting.token, Result.TIMEOUT, "no connection")
+            self._outbox.complete(setting.token, Result.TIMEOUT, "no connection")
 
     def cancel(self, queue: Queue, reason: str) -> None:
         """None of the settings will be sent or answered any more."""
         pending, queue.setting, queue.settings = queue.pending_settings, None, deque()
         for setting in pending:
             self._deadlines.clear((queue, setting))
-            self._complete(setting.token, Result.CANCELED, reason)
+            self._outbox.complete(setting.token, Result.CANCELED, reason)
 
     def hold(self, queue: Queue) -> None:
         """The connection is gone: the application's settings are sent again on the next one."""

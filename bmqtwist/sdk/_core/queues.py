@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bmqtwist.ids import parse_uri
 from bmqtwist.sdk._core.deliveries import Deliveries
-from bmqtwist.sdk._core.effects import Completed
 from bmqtwist.sdk._core.queue import FLAG_READ, FLAG_WRITE, Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_machine import QueueMachine
 from bmqtwist.sdk._core.session_state import Shared
@@ -128,9 +127,8 @@ class Queues:
     def stopped(self) -> None:
         """The session is over: no queue stays open."""
         for queue in self.registry.all():
-            if queue.token is not None:
-                token, queue.token = queue.token, None
-                self._outbox.add(Completed(token, Result.CANCELED, "the session was stopped"))
+            token, queue.token = queue.token, None
+            self._outbox.complete(token, Result.CANCELED, "the session was stopped")
             self._machine.feed(queue, QueueInput.LOST)
             if queue.state is not QueueState.CLOSED:
                 self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)
