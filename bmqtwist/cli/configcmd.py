@@ -1,17 +1,238 @@
-"""`bmq config show` and `bmq config diff`: what a broker would run with, and how two configurations differ in effect."""
+"""`bmq config show` and `bmq config diff`: what a broker would run with, value by value, each with where it comes from, and
+how two configurations differ in effect.
+
+Files, defaults and the environment are put together by `config.load` and `config.compose`; here the outcome is taken apart
+again. Paths are those of the files: `appConfig.hostName`; elements of an array are named by what identifies them
+(`myClusters[local].nodes[localhost]`), by their position where nothing does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
 
 import click
 
-from bmqtwist.cli.effective import DEFAULT, Entry, Origin, differences, effective
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL, EXIT_USAGE
+from bmqtwist.config.broker import AppConfig, Configuration, DomainVariant
+from bmqtwist.config.compose import ENVIRONMENT
+from bmqtwist.config.declare import Finding, declarations
+from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY, DomainReader, Lines, load
+from bmqtwist.config.provider import Resolved, check_domain_text, normalise
+from bmqtwist.config.text import MASK
+from bmqtwist.report import ListReport
+
+DEFAULT, FILE, VARIABLE, DERIVED = "default", "file", "environment", "derived"
+START = "(at the start)"  # stands for a file: what follows from all of them
+_TCP = "appConfig.networkInterfaces.tcpInterface"
+_IDENTITIES = ("name", "id", "key", "app_id")
+_UNORDERED = ("appIDs", "enabled", "hosts", "actions")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from: `kind` as above, `line` of its file, `variable` of the environment."""
+
+    kind: str
+    line: int = 0
+    variable: str = ""
+
+    def __str__(self) -> str:
+        return f"line {self.line}" if self.line else f"environment {self.variable}" if self.variable else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value. `shown`: as it may be printed; `ignored`: it has no effect in this broker."""
+
+    file: str
+    path: str
+    value: Any
+    origin: Origin
+    secret: bool = False
+    ignored: bool = False
+
+    @property
+    def shown(self) -> Any:
+        """The value, a secret masked."""
+        return MASK if self.secret else self.value
+
+
+@dataclass(slots=True)
+class Effective:
+    """A whole configuration. `domains`: names of its domains; `problems`: domains that cannot be used."""
+
+    entries: list[Entry] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+
+
+def effective(directory: str, environment: Mapping[str, str]) -> Effective:
+    """What a broker would run with. Raises ConfigError if it would not start."""
+    loaded = load(directory, environment=environment)
+    configuration, found = loaded.configuration, Effective()
+    variables = _variables(configuration.app, environment)
+    derived = _derived(configuration.app)
+    for file, root in ((BROKER_FILE, configuration.broker), (CLUSTERS_FILE, configuration.clusters)):
+        walker = _Walker(file, f"{directory}/{file}", loaded.lines, variables, derived)
+        found.entries += walker.walk(root, "", "")
+    found.entries += _start(configuration)
+    reader = DomainReader(directory)
+    for name in reader.names():
+        found.domains.append(name)
+        found.entries += _domain(reader, name, found.problems)
+    return found
+
+
+def _start(configuration: Configuration) -> Iterator[Entry]:
+    """What is decided when the broker starts."""
+    for cluster, node in configuration.self_nodes.items():
+        yield Entry(START, f"selfNode[{cluster}]", node, Origin(DERIVED))
+    for listener in configuration.listeners:
+        where = f"{'tls' if listener.tls else 'tcp'}://{listener.address}:{listener.port}"
+        yield Entry(START, f"listener[{listener.name}]", where, Origin(DERIVED))
+
+
+def _domain(reader: DomainReader, name: str, problems: list[Finding]) -> Iterator[Entry]:
+    lines: Lines = {}
+    path = reader.path(name)
+    variant = check_domain_text(reader.read(name), problems, [], lines)
+    if variant is None:
+        return
+    before = variant
+    definition = variant.definition
+    if definition is not None:
+        parameters = normalise(definition.parameters, Resolved(name, definition.location), ListReport())
+        variant = DomainVariant(definition=dataclasses.replace(definition, parameters=parameters))
+    file = f"{DOMAINS_DIRECTORY}/{name}.json"
+    written = {entry.path: entry.value for entry in _Walker(file, path, lines, {}, frozenset()).walk(before, "", "")}
+    derived = frozenset(entry.path for entry in _Walker(file, path, lines, {}, frozenset()).walk(variant, "", "")
+                        if written.get(entry.path) != entry.value)
+    yield from _Walker(file, path, lines, {}, derived).walk(variant, "", "")
+
+
+def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """Paths that a variable of the environment decides."""
+    tcp = app.network_interfaces.tcp_interface
+    port = "" if tcp is None or len(tcp.listeners) > 1 else f"{_TCP}.listeners[0].port" if tcp.listeners else f"{_TCP}.port"
+    paths = {"instance_id": "appConfig.brokerInstanceName", "host_name": "appConfig.hostName",
+             "host_tags": "appConfig.hostTags", "host_data_center": "appConfig.hostDataCenter", "port": port,
+             "durability": "appConfig.bmqtwist.durability", "http_address": "appConfig.bmqtwist.http.address",
+             "http_port": "appConfig.bmqtwist.http.port"}
+    return {paths[name]: variable for variable, (name, _) in ENVIRONMENT.items()
+            if environment.get(variable) and paths.get(name)}
+
+
+def _derived(app: AppConfig) -> frozenset[str]:
+    """Paths whose value follows from another one: the old member for the port repeats the first listener's."""
+    tcp = app.network_interfaces.tcp_interface
+    return frozenset({f"{_TCP}.port"} if tcp is not None and tcp.listeners else ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Walker:
+    """Takes the objects of one file apart. `at`: path in the file with positions; `path`: with names."""
+
+    file: str
+    full: str
+    lines: Lines
+    variables: Mapping[str, str]
+    derived: frozenset[str]
+
+    def walk(self, value: Any, at: str, path: str, ignored: bool = False) -> Iterator[Entry]:
+        kind: type = type(value)
+        members = [(declared, getattr(value, declared.attribute)) for declared in declarations(kind)]
+        if not members:
+            yield self._entry({}, at, path, False, ignored)
+        for declared, inner in members:
+            if inner is None:
+                continue
+            here = f"{at}.{declared.name}" if at else declared.name
+            name = f"{path}.{declared.name}" if path else declared.name
+            unused = ignored or bool(declared.member.ignored)
+            if dataclasses.is_dataclass(inner):
+                yield from self.walk(inner, here, name, unused)
+            elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
+                for index, (key, each) in enumerate(zip(_keys(inner), inner, strict=True)):
+                    yield from self.walk(each, f"{here}[{index}]", f"{name}[{key}]", unused)
+            else:
+                plain = list(inner) if isinstance(inner, tuple) else inner
+                yield self._entry(plain, here, name, declared.member.secret, unused)
+
+    def _entry(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> Entry:
+        line = self.lines.get((self.full, at), 0)
+        if at in self.variables:
+            origin = Origin(VARIABLE, variable=self.variables[at])
+        elif at in self.derived:
+            origin = Origin(DERIVED)
+        else:
+            origin = Origin(FILE, line) if line else Origin(DEFAULT)
+        return Entry(self.file, path, value, origin, secret, ignored)
+
+
+def _keys(elements: tuple[Any, ...]) -> list[str]:
+    """What tells the elements apart: their names or ids, else their positions."""
+    for attribute in _IDENTITIES:
+        keys = [str(getattr(each, attribute, "")) for each in elements]
+        if all(keys) and len(set(keys)) == len(keys):
+            return keys
+    return [str(index) for index in range(len(elements))]
+
+
+# -- differences ------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that differs; None = it is not there."""
+
+    file: str
+    path: str
+    left: Entry | None
+    right: Entry | None
+
+
+@dataclass(slots=True)
+class Differences:
+    """How `right` differs from `left`."""
+
+    added: list[str]
+    removed: list[str]
+    changes: list[Change]
+
+    @property
+    def same(self) -> bool:
+        """No difference?"""
+        return not (self.added or self.removed or self.changes)
+
+
+def differences(left: Effective, right: Effective, with_ignored: bool = False) -> Differences:
+    """Domains that one of them lacks, and values that differ in effect. Members without effect count if asked for."""
+    added = [name for name in right.domains if name not in left.domains]
+    removed = [name for name in left.domains if name not in right.domains]
+    alone = {f"{DOMAINS_DIRECTORY}/{name}.json" for name in (*added, *removed)}
+    sides: list[dict[tuple[str, str], Entry]] = [
+        {(each.file, each.path): each for each in side.entries
+         if each.file not in alone and (with_ignored or not each.ignored)} for side in (left, right)]
+    changes = []
+    for key in [*sides[0], *(key for key in sides[1] if key not in sides[0])]:
+        one, other = (side.get(key) for side in sides)
+        if one is None or other is None or _comparable(one) != _comparable(other):
+            changes.append(Change(*key, one, other))
+    order = {key: index for index, key in enumerate(dict.fromkeys(key[0] for side in sides for key in side))}
+    return Differences(added, removed, sorted(changes, key=lambda change: order[change.file]))
+
+
+def _comparable(entry: Entry) -> Any:
+    if isinstance(entry.value, list) and entry.path.rpartition(".")[2] in _UNORDERED:
+        return sorted(entry.value)
+    return entry.value
+
 
 _Directory = click.Path(exists=True, file_okay=False)
 _COLUMN = 72  # where origins begin
