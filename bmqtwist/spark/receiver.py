@@ -129,6 +129,8 @@ class Receiver:
         """Raise what has ended this, if anything has."""
         if self._error is not None:
             raise self._error
+        if self._threaded is not None and self._threaded.failed is not None:
+            raise self._threaded.failed
 
     def wait(self, timeout_s: float) -> None:
         """Return when something has come, or after that time."""

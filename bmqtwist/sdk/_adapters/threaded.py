@@ -44,6 +44,7 @@ class ThreadedCore:
         self.lock: Final = self.transport.lock
         self.clock: Final = self.transport.clock
         self.changed: Final = threading.Condition(self.lock)
+        self.failed: BaseException | None = None  # what has ended the thread, if that was not `end`
         self._moving = True
         self._thread = threading.Thread(target=self._move, name=name, daemon=True)
 
@@ -102,6 +103,9 @@ class ThreadedCore:
             while self._moving:
                 self.transport.step()
                 self._step_done()
+        except BaseException as error:
+            self.failed = error
+            raise
         finally:
             self._moving = False
             self.transport.dispose()
