@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from bench.machine import Machine
-from bmqtwist.broker.turn import ROLL_SECONDS, ROLL_SECONDS_LATE, ROLL_SLICES_MAX
+from bmqtwist.loop.scheduler import BUDGETS, ROLLOVER_LATE_S, STEPS_MAX, Priority
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.message import Message
@@ -81,12 +81,12 @@ class Bench:
                 roll.done(job, 1)
                 break
         begun, more, slices = time.perf_counter(), True, 0
-        while more and slices <= ROLL_SLICES_MAX:
+        while more and slices < STEPS_MAX:
             more, slices = roll.step(1), slices + 1
             asked = roll.take_job()
             if asked is not None:
                 self._jobs.append((asked, self._thread.submit(asked.run)))
-            if time.perf_counter() - begun >= (ROLL_SECONDS_LATE if roll.late else ROLL_SECONDS):
+            if time.perf_counter() - begun >= (ROLLOVER_LATE_S if roll.late else BUDGETS[Priority.ROLLOVER]):
                 break
 
 

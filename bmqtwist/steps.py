@@ -14,15 +14,13 @@ from bmqtwist.limits import LET_GO_AT_ONCE
 
 ITEMS_AT_ONCE = 32  # of 10 to 50 us each
 
-Work = Iterator[None]
-
 _T = TypeVar("_T")
+Steps = Generator[None, None, _T]  # a job of loop/scheduler.py: pauses after each step, and returns a result
 _U = TypeVar("_U")
 _OVER = object()
 
 
-def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE
-             ) -> Generator[None, None, list[_T]]:
+def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:
     """What is made of each item, with a pause after so many."""
     found: list[_T] = []
     for item in items:
@@ -49,7 +47,7 @@ def at_once(steps: Generator[object, None, _T]) -> _T:
             return result
 
 
-def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Iterator[None]:
+def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Steps[None]:
     """Empty what may be large before it is freed: that takes time, too."""
     for place in places:
         while len(place) > LET_GO_AT_ONCE:

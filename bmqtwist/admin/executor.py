@@ -13,8 +13,9 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR
 from bmqtwist.admin.tunables import PublishIntervals
 from bmqtwist.errors import LocalError, Refused
-from bmqtwist.link.admin import AdminAnswer, AdminWork
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
+from bmqtwist.steps import Steps
 from bmqtwist.view.node_history import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
@@ -39,7 +40,7 @@ class AdminExecutor:
         history = history or NodeHistory("", lambda: float(broker.wall(broker.now)))
         self.context = AdminContext(broker, statistics, history, process, intervals)
 
-    def execute(self, text: str, source: str) -> AdminWork:
+    def execute(self, text: str, source: str) -> Steps[AdminAnswer]:
         """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log. It pauses now and then
         if it takes long."""
         report = self.context.broker.report

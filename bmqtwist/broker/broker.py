@@ -12,12 +12,13 @@ Pure: files, clock, threads and sockets are given. A `Performer` (loop/performer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from bmqtwist.broker.access import QueueAccess
 from bmqtwist.broker.graceful_stop import Shutdown
+from bmqtwist.broker.storage_turn import StorageTurn
 from bmqtwist.broker.turn import Turn
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.cluster.membership import PROXY
@@ -27,9 +28,9 @@ from bmqtwist.config.engine_settings import domain_settings, throttle
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, parse_uri
-from bmqtwist.limits import GOING_ON_S, NEWCOMERS_BYTES_MAX, SLICES_S
+from bmqtwist.limits import NEWCOMERS_BYTES_MAX
 from bmqtwist.link import negotiation
-from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
+from bmqtwist.link.admin import AdminAnswer, AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.pace import SHARE_S, WAIT_S
@@ -37,7 +38,7 @@ from bmqtwist.link.peer import PeerContext
 from bmqtwist.link.session import Session
 from bmqtwist.loop.error_isolation import Containment
 from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.scheduler import Chores
+from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.loop.timers import Timers
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.metadata import ClusterMetadata
@@ -54,10 +55,9 @@ from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
-from bmqtwist.steps import Work, at_once
+from bmqtwist.steps import ITEMS_AT_ONCE, Steps, at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
@@ -65,11 +65,11 @@ from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
 EXPIRY_PERIOD_S = 1.0
-EXPIRY_GOES_ON_S = 0.01  # where there was more than may be removed at once
 SYNC_POINT_PERIOD_S = 1.0
 SPACE_CHECK_PERIOD_S = 20.0
 SESSION_CHECK_PERIOD_S = 1.0
 POISON_ALARM_PERIOD_S = 15.0
+_BEFORE_WRITING = (Priority.QUEUE, Priority.COMMAND, Priority.ACTIVATION, Priority.EXPIRY)  # jobs that may store records
 
 
 class Broker:
@@ -95,7 +95,7 @@ class Broker:
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
         self.ack_latency = AckLatency()  # of queue.queue.QueueContext
         self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
-        self.begin_command: Callable[[str, str], AdminWork]  # the command and who asks
+        self.begin_command: Callable[[str, str], Steps[AdminAnswer]]  # the command and who asks
         self.negotiations = 0
         self._started = self._beating = False  # its timers; that of heartbeats
         self.now = identity.started
@@ -109,24 +109,21 @@ class Broker:
                                    extension.connections_per_address_and_second_max)
         self.event_bytes_max = configuration.extension.event_bytes_max  # of link.session.SessionContext
         self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.requests.QueueRequestsContext
-        self._turn = Turn(self, self.output_bytes_max)
+        self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
+        self._storage = StorageTurn(self, performer, self.contain, self.scheduler, self.timers)
+        self._turn = Turn(self._storage, performer, self.contain, self.scheduler, self.timers, self.output_bytes_max)
         self._access = access = QueueAccess(self)
         self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of the same
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
-        self._chores = Chores(self.worked, lambda: self.performer.turn_due())
         self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
-        self._under_way: dict[Session, None] = {}  # they go on in this turn
-        self._begun: dict[Session, None] = {}  # they go on in the next turn
-        self.flush_later, self.write_now = self._turn.flush_later, self._turn.write_now  # of link.session.SessionContext
+        self.flush_later, self.write_now = self._turn.flush_later, self._storage.write_now  # of link.session.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
         self._throttles: Mapping[str, Throttle] = {
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
-        self._aging: deque[RootQueue] = deque()  # where it is still to be looked for messages that are too old
-        self._expiring = False  # soon
         mine = {cluster.name for cluster in configuration.clusters.my_clusters}
         for virtual in configuration.clusters.my_virtual_clusters:
             if virtual.name not in mine:
@@ -148,7 +145,7 @@ class Broker:
             self._replications.append(cluster.replication)
         if cluster.members is not None:
             cluster.members.statuses.tell_proxies = self.downstreams[cluster.name].announce
-        self._turn.partitions += cluster.partitions
+        self._storage.add(cluster.partitions, cluster.replication.runner if cluster.replication is not None else None)
         self.wake_queues(cluster)
         cluster.metadata.settle(int(self.identity.started_wall))
         cluster.report_alarms()
@@ -168,7 +165,7 @@ class Broker:
 
     def replace_partition(self, old: Partition, new: Partition) -> None:
         """Another object stands for a partition now."""
-        self._turn.partitions = [new if each is old else each for each in self._turn.partitions]
+        self._storage.replace(old, new)
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
         """A cluster that this node is a proxy of."""
@@ -189,7 +186,7 @@ class Broker:
         self.now = now
         self.timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
         self.timers.every(now, EXPIRY_PERIOD_S, self._expire)
-        self.timers.every(now, SPACE_CHECK_PERIOD_S, self._check_space)
+        self.timers.every(now, SPACE_CHECK_PERIOD_S, self._storage.check_space)
         self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         interface = self.configuration.app.network_interfaces.tcp_interface
         limits = self.configuration.app.network_interfaces.heartbeats
@@ -226,7 +223,7 @@ class Broker:
             waits = self._sharing[0][0] + WAIT_S
             if due is None or waits < due:
                 due = waits
-        write_by = self._turn.write_by
+        write_by = self._storage.write_by
         return write_by if write_by and (due is None or write_by < due) else due
 
     def tick(self, now: float) -> None:
@@ -265,88 +262,54 @@ class Broker:
     # -- the turn ---------------------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
+        """Continue the input that waits, write what was stored, release what waited for it, deliver, and write to every
+        connection once."""
         self.now = now
-        if self._under_way:
-            self._go_on(now)
+        self.scheduler.run(Priority.INPUT)
+        self.scheduler.run(Priority.NEWCOMER)
         self._finish_turn(now)
 
     def _finish_turn(self, now: float) -> None:
+        scheduler = self.scheduler
         while self._sharing and now - self._sharing[0][0] >= SHARE_S:
             self._sharing.popleft()[1].lingered(now)
-        self._chores.run()
+        for priority in _BEFORE_WRITING:
+            scheduler.run(priority)
         for replication in self._replications:
             replication.runner.check(now)
         for metadata in self._metadata:
             if metadata.stirred:
                 job = metadata.wants_write(self.wall(now))
                 if job is not None:
-                    self.performer.in_thread(partial(metadata.perform, job), partial(self.metadata_written, metadata, job),
-                                             partial(self.metadata_failed, metadata, job))
+                    self.in_thread(partial(metadata.perform, job), partial(self._metadata_written, metadata, job),
+                                   partial(self._metadata_failed, metadata, job))
         self._turn.run(now)
-        if self._begun:
-            self._under_way.update(self._begun)
-            self._begun.clear()
-        if self._under_way:
-            self.performer.turn_due()
+        scheduler.end_turn()
 
-    def _go_on(self, now: float) -> None:
-        """Sessions go on with what they have begun: as many as there is time for, one at least, in turns."""
-        wall, until = self.wall(now), self.worked() + GOING_ON_S
-        for session in list(self._under_way):
-            del self._under_way[session]
-            try:
-                session.go_on(now, wall)
-            except Exception as error:
-                self.contain.session_failed(session, "going on", error)
-            if not session.under_way and not self.performer.unread(session)[0]:
-                self.performer.read(session, True)
-            if self.worked() >= until:
-                break
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`, and a turn."""
+        self.performer.in_thread(work, partial(self._done, done), partial(self._failed, failed))
 
-    def synced(self, partition: Partition, token: int, now: float) -> None:
-        """A sync has come through."""
+    def _done(self, done: Callable[[float], None], now: float) -> None:
         self.now = now
-        self._turn.synced(partition, token, self.wall(now))
-        self._finish_turn(now)  # what was begun goes on in a turn of its own, not before these ACKs
+        done(now)
+        self._finish_turn(now)  # input that waits is continued in a turn of its own, not before the ACKs of a sync
 
-    def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
-        """A sync has failed: the partition takes nothing more."""
-        try:
-            partition.sync_failed(token, error)
-        except Exception as mistake:
-            self.contain.partition_failed(partition, "after a failed sync", mistake)
-        self.turn(now)
-
-    def rolled(self, partition: Partition, job: Job, now: float) -> None:
-        """A job of a rollover was done."""
+    def _failed(self, failed: Callable[[OSError, float], None], error: OSError, now: float) -> None:
         self.now = now
-        try:
-            partition.roll.done(job, self.wall(now))
-        except Exception as error:
-            self.contain.partition_failed(partition, "after a job of its rollover", error)
-        self.turn(now)
+        failed(error, now)
+        self._finish_turn(now)
 
-    def roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
-        """A job of a rollover has failed: the file set stays as it is."""
-        self.now = now
-        try:
-            partition.roll.failed(job, error, self.wall(now))
-        except Exception as mistake:
-            self.contain.partition_failed(partition, "after a failed job of its rollover", mistake)
-        self.turn(now)
-
-    def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
+    def _metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
         """A write of a cluster's metadata has come through: what waited for it takes effect."""
-        self.now = now
         try:
             metadata.written(job, self.wall(now))
         except Exception as error:
             self.contain.told("metadata: after a write", error)
 
-    def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
+    def _metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
         """A write of a cluster's metadata has failed: what waited for it is refused."""
-        self.now = now
         try:
             metadata.failed(job, error, self.wall(now))
         except Exception as mistake:
@@ -354,11 +317,11 @@ class Broker:
 
     # -- from the connections; a turn follows -----------------------------------------------------------------------
 
-    def received(self, session: Session, data: bytes, now: float) -> None:
-        """Bytes for a session."""
+    def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
+        """Bytes for a session; `later`: to be processed as a job, since the turn has lasted long."""
         self.now = now
         try:
-            session.receive(data, now, self.wall(now))
+            session.receive(data, now, self.wall(now), later)
         except Exception as error:
             self.contain.session_failed(session, "receiving", error)
 
@@ -412,22 +375,11 @@ class Broker:
         except Exception as error:
             self.contain.told(f"Queue '{queue.uri}': the alarm about its meters", error)
 
-    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
-                 failed: Callable[[Exception], None]) -> None:
-        """Do what somebody has asked for, in this turn and those that follow: `done` is told what it gives."""
-        def steps() -> Work:
-            done((yield from work))
-        self._chores.begin(steps(), failed)
-
-    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+    def in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
         """Do work of a queue that may take long, in this turn and those that follow."""
-        self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
+        self.scheduler.start(Priority.QUEUE, queue, work, partial(self.contain.queue_failed, queue, doing, disable=True))
 
     # -- what sessions ask (link.negotiation.NegotiationContext) ----------------------------------------------------
-
-    def worked(self) -> float:
-        """Seconds this thread has worked so far."""
-        return self.performer.worked()
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
@@ -444,11 +396,36 @@ class Broker:
         self.sessions[session] = None
         return session
 
-    def go_on_later(self, session: Session) -> None:
-        """A session has begun what may not be done in one turn."""
-        self._begun[session] = None
+    def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """Process input of a session as a job; nothing is read from it until that is over."""
+        session.has_jobs = True
+        if not self.scheduler.start(self._input_class(session), session, steps, partial(self.contain.session_failed, session,
+                                    "receiving"), partial(self._input_processed, session), first):
+            self.performer.read(session, False)
+
+    def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """The same, in a later turn."""
+        session.has_jobs = True
         self.performer.read(session, False)
-        self.performer.turn_due()
+        self.scheduler.add(self._input_class(session), session, steps, partial(self.contain.session_failed, session,
+                           "receiving"), partial(self._input_processed, session), first)
+
+    def cancel_input(self, session: Session) -> None:
+        """Drop the jobs of a session."""
+        self.scheduler.cancel(session)
+        self._input_processed(session, None)
+
+    def _input_class(self, session: Session) -> Priority:
+        """The jobs of a session run in order, so that they are of one class."""
+        newcomer = session.negotiated_at is None or self.scheduler.holds(Priority.NEWCOMER, session)
+        return Priority.NEWCOMER if newcomer else Priority.INPUT
+
+    def _input_processed(self, session: Session, result: object) -> None:
+        scheduler = self.scheduler
+        if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
+            session.has_jobs = False
+            if not self.performer.unread(session)[0]:
+                self.performer.read(session, True)
 
     def too_much_held(self) -> None:
         """Too much is held of incomplete events: close the connection with the most of it."""
@@ -562,23 +539,22 @@ class Broker:
 
     def run_command(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         """Run an admin command; `done` is called when what it changed is committed."""
-        def work() -> Generator[None, None, AdminAnswer]:
+        def work() -> Steps[AdminAnswer]:
             return (yield from self.begin_command(command, source))
         self.carry_out(work(), done, partial(self.contain.told, f"Command '{shown(command)}'"))
 
-    def carry_out(self, work: Generator[None, None, Any], done: Callable[[Any], None],
-                  failed: Callable[[Exception], None]) -> None:
+    def carry_out(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
         """Do the work of an operator in steps; `done` gets its result when the metadata it changed are committed."""
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
 
-        def steps() -> Work:
+        def steps() -> Steps[None]:
             answer = partial(done, (yield from work))
             for each, proposals in zip(metadata, before, strict=True):
                 if each.proposals != proposals:
                     answer = partial(each.after, answer)
             answer()
-        self._chores.begin(steps(), failed)
+        self.scheduler.start(Priority.COMMAND, object(), steps(), failed)
 
     def admin(self, command: str, source: str) -> AdminAnswer:
         """Run an admin command at once, whatever it takes."""
@@ -601,13 +577,7 @@ class Broker:
     # -- timers -----------------------------------------------------------------------------------------------------
 
     def _sync_points(self, now: float) -> None:
-        wall = self.wall(now)
-        for partition in self._turn.partitions:
-            try:
-                partition.sync_point(wall)
-            except Exception as error:
-                self.contain.partition_failed(partition, "its sync point", error)
-            self._turn.written(partition)
+        self._storage.write_sync_points(now)
         for cluster in self.clusters.values():
             cluster.report_alarms()
 
@@ -623,42 +593,33 @@ class Broker:
                     cluster.relays.tick(now)
                 except Exception as error:
                     self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
-        if not self._aging:
-            self._aging.extend(queue for cluster in self.clusters.values() for queue in cluster.queues.values())
-        self._age(now)
+            if not self.scheduler.holds(Priority.EXPIRY, cluster):
+                self.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
+                    self.contain.told, f"Cluster ({cluster.name}): expiry"))
 
-    def _age(self, now: float) -> None:
-        """Remove what is too old from queues that are still to be looked at, for a while; go on soon if that is not all."""
-        wall, until, more = self.wall(now), self.worked() + SLICES_S, list[RootQueue]()
-        while self._aging:
-            queue = self._aging.popleft()
-            if self.clusters[queue.domain.cluster].queues.get(queue.uri) is not queue:
-                continue
-            try:
-                if queue.messages and queue.expire(wall):
-                    more.append(queue)
-                if queue.uncommitted.puts:
-                    queue.uncommitted.expire(now, wall)
-                queue.history.expire(now)
-            except Exception as error:
-                self.contain.queue_failed(queue, "expiry", error)
-            if self.worked() >= until:
-                break
-        self._aging += more
-        if self._aging and not self._expiring:
-            self._expiring = True
-            self.timers.at(now + EXPIRY_GOES_ON_S, self._expire_more)
+    def _expiry(self, cluster: Cluster) -> Steps[None]:
+        """Remove the messages of all queues that are too old."""
+        for number, queue in enumerate(list(cluster.queues.values()), 1):
+            more = True
+            while more and cluster.queues.get(queue.uri) is queue:
+                before = len(queue.messages)
+                more = self._expire_some(queue)
+                if before != len(queue.messages) or not number % ITEMS_AT_ONCE:
+                    yield
 
-    def _expire_more(self, now: float) -> None:
-        self._expiring = False
-        self._age(now)
-
-    def _check_space(self, now: float) -> None:
-        for partition in self._turn.partitions:
-            try:
-                partition.check_space(self.wall(now))
-            except Exception as error:
-                self.contain.told(f"Partition [{partition.partition_id}]: the check of its space", error)
+    def _expire_some(self, queue: RootQueue) -> bool:
+        """True: a queue has more messages that are too old."""
+        now = self.now
+        wall = self.wall(now)
+        try:
+            more = bool(queue.messages) and queue.expire(wall)
+            if queue.uncommitted.puts:
+                queue.uncommitted.expire(now, wall)
+            queue.history.expire(now)
+            return more
+        except Exception as error:
+            self.contain.queue_failed(queue, "expiry", error)
+            return False
 
     def _check_sessions(self, now: float) -> None:
         self._each_session(self._check_session, now)

@@ -16,6 +16,7 @@ from bmqtwist.console.peers import ACTION_SECONDS_MAX, PeerClient, as_body
 from bmqtwist.console.restarts import RollingRestart
 from bmqtwist.console.stops import DelayedStop
 from bmqtwist.console.topics import number, queue_uri, text
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.view.cluster_facts import cluster_of, node_names
 
@@ -136,7 +137,7 @@ class Operations:
     def in_steps(self, work: Generator[None, None, Any]) -> Deferred[Any]:
         """The result of work that pauses now and then."""
         done: Deferred[Any] = Deferred()
-        self.host.node.broker.in_steps(work, done.callback, done.errback)
+        self.host.node.broker.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
     def operate(self, asked: Asked, run: Callable[..., Any], *arguments: object) -> Deferred[Any]:

@@ -11,7 +11,7 @@ for nodes in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,9 +27,10 @@ from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
-from bmqtwist.link.admin import AdminWork
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.clock import Clock
 from bmqtwist.loop.performer import Performer
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.appointments import AppointmentRules
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.dispatch import MemberDispatch
@@ -43,6 +44,7 @@ from bmqtwist.peers.identity import Identity
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
+from bmqtwist.steps import Steps
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.promise_file import PromiseFile
@@ -231,7 +233,7 @@ class Node:
                 self._sample_regularly(self._statistics)
         return self._statistics
 
-    def _first_command(self, command: str, source: str) -> AdminWork:
+    def _first_command(self, command: str, source: str) -> Steps[AdminAnswer]:
         self.observe()
         return self.broker.begin_command(command, source)
 
@@ -248,9 +250,10 @@ class Node:
             self.broker.timers.every(self.clock.now(), period, self._sample)
 
     def _sample(self, now: float) -> None:
-        self.broker.in_steps(self.sampling(now), lambda done: None, partial(self.broker.contain.told, "Statistics"))
+        self.broker.scheduler.start(Priority.COMMAND, self, self.sampling(now),
+                                    partial(self.broker.contain.told, "Statistics"))
 
-    def sampling(self, now: float) -> Generator[None, None, None]:
+    def sampling(self, now: float) -> Steps[None]:
         """Take a sample of everything that is counted, in steps."""
         return self.observe().sampling(now, snapshots.sources(self.broker))
 

@@ -100,8 +100,6 @@ class _Idle:
         """It stands."""
         return 0.0
 
-    worked = clock
-
     def chance(self) -> float:
         """Of no interest."""
         return 0.5
@@ -110,10 +108,10 @@ class _Idle:
         """Nothing is kept."""
         return ""
 
-    def sync(self, *arguments: object) -> None:
+    def in_thread(self, *arguments: object) -> None:
         """Nothing is to survive."""
 
-    roll = in_thread = authenticate = dial = sync
+    authenticate = dial = in_thread
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         """There are no sessions."""

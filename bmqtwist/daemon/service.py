@@ -17,7 +17,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -34,12 +34,14 @@ from bmqtwist.daemon.statistics_log import StatisticsLog
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.peers.identity import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
 from bmqtwist.security.tls import ClientContext, ServerContext
+from bmqtwist.steps import Steps
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.view import snapshots
 from bmqtwist.view.prometheus import Family, families_in_steps
@@ -213,14 +215,14 @@ class BrokerService(Service):
         log = self._statistics_log
         if log is None or not (log.wants_json or log.wants_tables):
             return
-        self.broker.in_steps(self._printed(log, now), lambda texts: log.write(*texts),
-                             partial(self.broker.contain.told, "The statistics log"))
+        self.broker.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
+            self.broker.contain.told, "The statistics log"), lambda texts: log.write(*texts))
 
-    def _printed(self, log: StatisticsLog, now: float) -> Generator[None, None, tuple[str, str]]:
+    def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
         """Tables and JSON; what is not wanted is empty."""
         yield from self.node.sampling(now)
 
-        def printed(state: BrokerState) -> Generator[None, None, tuple[str, str]]:
+        def printed(state: BrokerState) -> Steps[tuple[str, str]]:
             tables = text = ""
             if log.wants_tables:
                 tables = yield from tables_in_steps(state, self.statistics)
@@ -245,17 +247,17 @@ class BrokerService(Service):
         """What the operating system says of this process."""
         return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
 
-    def families(self) -> Generator[None, None, list[Family]]:
+    def families(self) -> Steps[list[Family]]:
         """Its metrics now, in steps."""
         now = self.clock.now()
         yield from self.node.sampling(now)
         return (yield from snapshots.seen_in_steps(self.broker, now, self.process(),
                                                    lambda state: families_in_steps(state, self.statistics)))
 
-    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+    def in_steps(self, work: Steps[str]) -> Deferred[str]:
         """What the work gives, which goes on in turns."""
         done: Deferred[str] = Deferred()
-        self.broker.in_steps(work, done.callback, done.errback)
+        self.broker.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
     def unready(self) -> str:

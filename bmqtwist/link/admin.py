@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
 from bmqtwist.link.session import Session, SessionContext, SessionKind
@@ -16,9 +15,6 @@ class AdminAnswer(NamedTuple):
 
     text: str
     failed: bool
-
-
-AdminWork = Generator[None, None, AdminAnswer]  # a command that may take long pauses now and then before it is answered
 
 
 class CommandContext(SessionContext, Protocol):

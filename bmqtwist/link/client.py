@@ -21,11 +21,12 @@ from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, Ac
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import IGNORED, Lifecycle, State, Work, row
+from bmqtwist.link.states import IGNORED, Lifecycle, State, row
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
 from bmqtwist.queue.window import DeliveryWindow
+from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
@@ -113,7 +114,7 @@ class ClientSession(SessionKind):
         if self.requests.pending.count:
             self.requests.pending.tick(now)
 
-    def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
+    def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
         """A request; a long one is read in slices."""
         if end - start > _CONTROL_AT_ONCE_BYTES:
             return self._long_control(buffer, specific, start, end)
@@ -127,7 +128,7 @@ class ClientSession(SessionKind):
         self._confirms.hurry()
         self.session.unhurried = False
 
-    def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Work:
+    def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
         message = yield from self.decode_slowly(buffer, specific, start, end)
         if message is not None:
             yield from self.requests.handle_slowly(message)
@@ -200,7 +201,7 @@ class ClientSession(SessionKind):
                     return
         self._push(handle, sub_id, message, redelivered, compression, schema_id, payload)
 
-    def _convert(self, conversion: Inflation) -> Work:
+    def _convert(self, conversion: Inflation) -> Steps[None]:
         """Inflate a message that takes more than a step; then it is delivered, and what waits behind it."""
         while not conversion.step():
             yield
@@ -287,7 +288,7 @@ class ClientSession(SessionKind):
 
     # -- PUT --------------------------------------------------------------------------------------------------------
 
-    def on_puts(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
+    def on_puts(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Take the messages of a PUT event."""
         if not self.is_broker:
             self._acks.arrived(self.session.now)
@@ -297,7 +298,7 @@ class ClientSession(SessionKind):
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
-    def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
+    def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Walk the messages of a CONFIRM event, those of a large one in slices; unknown ones are ignored."""
         if not self.is_broker:
             held = self._held() if self._confirms.arrived(self.session.now) else None
@@ -324,7 +325,7 @@ class ClientSession(SessionKind):
                     held += each.messages
         return held
 
-    def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Work:
+    def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Steps[None]:
         size = SLICE_BYTES // step * step
         while end - position > size:
             self._take_confirms(buffer, position, position + size, step)

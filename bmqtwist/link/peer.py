@@ -19,9 +19,10 @@ from bmqtwist.link.extensions import RELAY_EXTENSION
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
 from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import IGNORED, Lifecycle, State, Work, row
+from bmqtwist.link.states import IGNORED, Lifecycle, State, row
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.machine import to
+from bmqtwist.steps import Steps
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
@@ -154,7 +155,7 @@ class PeerSession(SessionKind):
         if self.downstream is not None:
             self.downstream.drained()
 
-    def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
+    def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
         """An event: of its clients, or for the cluster. What a member asks for is told apart by whoever reads the rest."""
         client = self.downstream
         if client is not None:

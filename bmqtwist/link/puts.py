@@ -21,8 +21,8 @@ from bmqtwist.limits import (
 )
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import Work
 from bmqtwist.queue.queue import FLAG_WRITE, Handle, Put
+from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
@@ -50,7 +50,7 @@ class PutReader:
         self._reached = 0  # apps or consumers that PUTs went to since the last pause
         self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
 
-    def take(self, buffer: bytes, position: int, end: int) -> Work | None:
+    def take(self, buffer: bytes, position: int, end: int) -> Steps[None] | None:
         """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
         if position >= end:
             self._corrupted(NO_MESSAGES)
@@ -58,7 +58,7 @@ class PutReader:
             position = self._take_whole(buffer, position, end, end)
         return None if position >= end and self._reached <= REACH_MAX else self._in_slices(buffer, position, end)
 
-    def _in_slices(self, buffer: bytes, position: int, end: int) -> Work:
+    def _in_slices(self, buffer: bytes, position: int, end: int) -> Steps[None]:
         if self._reached > REACH_MAX:
             self._reached = 0
             yield
@@ -170,13 +170,13 @@ class PutReader:
         finally:
             self._late = False
 
-    def _late_in_slices(self, message: bytes, done: Callable[[], None]) -> Work:
+    def _late_in_slices(self, message: bytes, done: Callable[[], None]) -> Steps[None]:
         yield from self._inflate(message, 0)
         while not self._take_late(message):
             yield
         done()
 
-    def _inflate(self, buffer: bytes, position: int) -> Work:
+    def _inflate(self, buffer: bytes, position: int) -> Steps[None]:
         """Inflate the message at a position, if that was begun."""
         inflation = self._inflating.get((id(buffer), position))
         while inflation is not None and not inflation.step():

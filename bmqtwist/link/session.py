@@ -3,7 +3,6 @@
     session.receive(chunk, now, wall)      what the socket delivered
     session.take()                         what to write, asked for at the end of the turn
     session.written(behind)                it is written, but for so many bytes
-    session.go_on(now, wall)               the next turn, when there was more to do than one turn may take
     session.lost(now, wall)                the channel is gone without a disconnect
 
 What the connection is used for is its kind: negotiation first (`link/negotiation.py`), then an application, an
@@ -11,13 +10,13 @@ administrator or another broker (`link/client.py`, `admin.py`, `peer.py`). Each 
 event in which state (`link/states.py`). Nothing a peer sends raises out of `receive`. What a session asks of the broker is
 `SessionContext`; a kind that asks for more has a protocol of its own.
 
-What a peer sends in one go may take long. Events are dealt with in slices (`SLICE_BYTES`, `SLICES_MAX`): what one turn may
-not take goes on in the next, and nothing behind it is looked at before.
+Input that is more than a slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice each step; the input behind
+it waits for the end of that job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final, Protocol, assert_never
 
@@ -26,31 +25,27 @@ from bmqtwist.errors import PeerError
 from bmqtwist.limits import (
     CONTROL_BYTES_MAX,
     CONTROL_VALUES_MAX,
-    GOING_ON_S,
     NEGOTIATION_BYTES_MAX,
     NEGOTIATION_VALUES_MAX,
     SLICE_BYTES,
     SLICE_EVENT_BYTES,
-    SLICES_MAX,
-    SLICES_S,
 )
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import Handler, Lifecycle, SessionEvent, State, Work
+from bmqtwist.link.states import Handler, Lifecycle, SessionEvent, State
 from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.queue import Handle
 from bmqtwist.report import LineLimiter, Report, shown
-from bmqtwist.steps import at_once
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
 from bmqtwist.wire.frames import FrameBuffer, Held, Span
 from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage, Status
 
-_OVER: Final = object()
 _CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
 _CONTROL: Final = int(EventType.CONTROL)
 _EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
@@ -71,12 +66,15 @@ class SessionContext(Protocol):
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
 
-    def worked(self) -> float:
-        """Seconds this thread has worked so far: to end in time what could take long."""
+    def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """Process input of the session as a job; while it lasts nothing is read, and `session.has_jobs`. `first`: before the
+        other jobs of the session."""
 
-    def go_on_later(self, session: Session) -> None:
-        """The session has begun what may not be done in one turn: nothing is read from it, and the next turn calls
-        session.go_on(...)."""
+    def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """The same, in a later turn."""
+
+    def cancel_input(self, session: Session) -> None:
+        """Drop the jobs of the session."""
 
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
@@ -107,7 +105,7 @@ class Session:
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
                  "encoding_of_authentication", "lines", "frames", "transitions", "_handlers", "_held",
-                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "heard_in", "unhurried", "holds_acks",
+                 "_held_max", "has_jobs", "_hung_up", "sends_at_once", "heard_in", "unhurried", "holds_acks",
                  "outgoing", "_lingers", "_unflushed", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float) -> None:
@@ -142,14 +140,13 @@ class Session:
         self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self._held, self._held_max = context.held, context.input_bytes_max
         self._handlers: list[Handler] = []  # of the kind in this state, by event type
-        self._work: Work | None = None  # what was begun and is not done
-        self._later: list[bytes] = []  # what has come meanwhile: no more than what was under way when reading stopped
-        self._hung_up = False  # the channel is gone, what it brought is not dealt with yet
+        self.has_jobs = False  # input that the scheduler has not processed yet; no more is read meanwhile
+        self._hung_up = False  # the channel is gone, the input before that is not processed yet
 
     # -- from the transport -----------------------------------------------------------------------------------------
 
-    def receive(self, chunk: bytes, now: float, wall: int) -> None:
-        """Take what the socket delivered; answers are in the outbox afterwards."""
+    def receive(self, chunk: bytes, now: float, wall: int, later: bool = False) -> None:
+        """Process what the socket delivered, or `later` in a job; answers are in the outbox afterwards."""
         self.now, self.wall = now, wall
         if self.state is _CLOSED:
             return
@@ -163,31 +160,53 @@ class Session:
             if too_much:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
                 return
-        if self._work is None:
-            self._read(chunk)
-        else:
-            self._later.append(chunk)
-            self.context.go_on_later(self)
-
-    def _read(self, chunk: bytes) -> None:
+        if later or self.has_jobs:
+            self.context.add_input(self, self._read_later(chunk))
+            return
         try:
             buffer, frames = self.frames.receive(chunk)
         except PeerError as error:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
-            self._begin(self._walk(buffer, frames))
+            self.context.start_input(self, self._walk(self._slices(buffer, frames)))
             return
         for index in range(len(frames)):
             kind, specific, start, end = frames[index]
             work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
             if work is not None:
-                self._begin(chain(work, self._walk(buffer, frames[index + 1:])))
+                self.context.start_input(self, self._walk(chain(work, self._slices(buffer, frames[index + 1:]))))
                 return
         self._walked()
 
-    def _walk(self, buffer: bytes, frames: Iterable[Span]) -> Work:
-        """Deal with events in slices."""
+    def _read_later(self, chunk: bytes) -> Steps[None]:
+        """A chunk that had to wait."""
+        self._continue()
+        try:
+            buffer, frames = self.frames.receive(chunk)
+        except PeerError as error:
+            self.close("#TCP_READ_ERROR %s: %s", self.description, error)
+            return
+        yield from self._walk(self._slices(buffer, frames))
+
+    def _continue(self) -> None:
+        """A later turn: a peer whose input is being processed is alive."""
+        now = self.now = self.last_received = self.context.now
+        self.wall = self.context.wall(now)
+        self.missed_heartbeats = 0
+
+    def _in_turns(self, steps: Iterable[None]) -> Steps[None]:
+        self._continue()
+        for _ in steps:
+            yield
+            self._continue()
+
+    def _walk(self, steps: Iterable[None]) -> Steps[None]:
+        """Process the events of a chunk."""
+        yield from self._in_turns(steps)
+        self._walked()
+
+    def _slices(self, buffer: bytes, frames: Iterable[Span]) -> Steps[None]:
         left = SLICE_BYTES
         for kind, specific, start, end in frames:
             work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
@@ -207,48 +226,9 @@ class Session:
         elif self._held.bytes > self._held_max:
             self.context.too_much_held()
 
-    def _begin(self, work: Work) -> None:
-        self._work = work if self._work is None else chain(self._work, work)
-        self._go_on(SLICES_S)
-
-    def do_first(self, work: Work) -> None:
-        """Do something in slices from the next turn on, before whatever is under way and what is read then."""
-        self._work = work if self._work is None else chain(work, self._work)
-        self.context.go_on_later(self)
-
-    def _go_on(self, seconds: float) -> None:
-        worked = self.context.worked
-        until = worked() + seconds
-        for _ in range(SLICES_MAX):
-            work = self._work
-            if work is None:  # the session was closed meanwhile
-                return
-            if next(work, _OVER) is _OVER and self._work is work:
-                self._work = None
-                self._walked()
-                return
-            if worked() >= until:
-                break
-        if self._work is not None:
-            self.context.go_on_later(self)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether something was begun that goes on in the next turn."""
-        return self._work is not None
-
-    def go_on(self, now: float, wall: int) -> None:
-        """The next turn: go on with what was begun, then with what has come meanwhile."""
-        self.now, self.wall = now, wall
-        self.last_received = now
-        self.missed_heartbeats = 0
-        self._go_on(GOING_ON_S)
-        if self._work is None and self._later:
-            chunk = b"".join(self._later)
-            self._later.clear()
-            self._read(chunk)
-        if self._work is None and self._hung_up:
-            self.lost(now, wall)
+    def do_first(self, steps: Steps[None]) -> None:
+        """Run a job from the next turn on, before all input that waits."""
+        self.context.add_input(self, self._in_turns(steps), True)
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
@@ -276,9 +256,22 @@ class Session:
         What it brought before is dealt with first.
         """
         self.now, self.wall = now, wall
-        if self._work is not None:
+        if self.has_jobs:
             self._hung_up = True
+            self.context.add_input(self, self._lose())
             return
+        self._lost()
+
+    def _lose(self) -> Steps[None]:
+        self._continue()
+        try:
+            self._lost()
+        finally:
+            self.context.gone(self)
+        yield from ()
+
+    def _lost(self) -> None:
+        self._hung_up = False
         if self.state is not _CLOSED:
             self._leave_state(self.context.serving, "the connection is lost")
         self.guard.closed()
@@ -316,8 +309,10 @@ class Session:
         """Free what was kept of the other side's bytes now. An error refers to those that it was raised over."""
         self.frames.clear()
         self.frames.error = None
-        self._work = None
-        self._later.clear()
+        if self.has_jobs:
+            self.context.cancel_input(self)
+        if self._hung_up:
+            self.context.add_input(self, self._lose())
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
@@ -350,11 +345,8 @@ class Session:
 
     def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Deal with events that were kept back, before anything that has come behind them."""
-        self._begin(chain(self._walk_kept(events), self._work or ()))
-
-    def _walk_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> Work:
-        for kind, buffer, specific, start, end in events:
-            yield from self._walk(buffer, ((kind, specific, start, end),))
+        self.context.start_input(self, self._in_turns(chain.from_iterable(
+            self._slices(buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
 
     def introduce(self, identity: ClientIdentity) -> None:
         """The other side has said who it is."""
@@ -550,8 +542,7 @@ class SessionKind:
         """A control message that can be answered; None = told in the log."""
         return at_once(self.decode_slowly(buffer, specific, start, end))
 
-    def decode_slowly(self, buffer: bytes, specific: int, start: int,
-                      end: int) -> Generator[None, None, ControlMessage | None]:
+    def decode_slowly(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[ControlMessage | None]:
         """The same in slices."""
         tag = "#CORRUPTED_EVENT"
         try:

@@ -2,23 +2,23 @@
 
 Each kind of session (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`) of the
 states it can be in: for each type of event the action, a function of the kind, and the states it may lead to. An action may
-go on in slices (`Work`); its state changes come then.
+go on in steps; its state changes come then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 from bmqtwist import machine
 from bmqtwist.machine import Cell, IllegalTransition, table, to
+from bmqtwist.steps import Steps
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import DROPPED
 
 EVENT_TYPES = 64  # six bits
-Work = Iterator[None]  # what is done in slices, one each time it is asked for the next
-Handler = Callable[[Any, int, bytes, int, int, int], Work | None]  # kind, event type, buffer, type-specific byte, start, end
+Handler = Callable[[Any, int, bytes, int, int, int], Steps[None] | None]  # kind, event, buffer, specific byte, start, end
 
 
 class State(Enum):

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from bmqtwist.link.authentication import Authenticate
 from bmqtwist.link.session import Session
-from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
 
 
 class Performer(Protocol):
@@ -17,22 +15,12 @@ class Performer(Protocol):
     def turn_due(self) -> None:
         """Call `turn` soon: something happened outside of it."""
 
-    def sync(self, partition: Partition, token: int) -> None:
-        """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
-
-    def roll(self, partition: Partition, job: Job) -> None:
-        """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
-
     def clock(self) -> float:
         """Seconds of some monotonic clock, now: to end in time what may wait for a disk."""
 
-    def worked(self) -> float:
-        """Seconds this thread has worked so far, without those in which the machine had something else to do: to end in time
-        what could take long."""
-
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`. A turn follows."""
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""

@@ -1,57 +1,225 @@
-"""What concerns very many messages of a queue is begun at once and goes on in slices, at the beginning of each turn.
+"""Cooperative scheduler: long work runs as jobs, in steps, for a bounded time of each turn of the event loop. Pure.
 
-Work is an iterator: each step takes about a millisecond. What is small is over with its first step, in the call that
-begins it. All work under way goes on in turns, for SLICES_S of each turn of the loop; what is begun when so much of a turn
-is gone waits for the next one.
+A job is a generator that pauses about every millisecond. It belongs to a priority class and to an owner: the session, queue,
+partition, domain or operator command that it works for. The jobs of one owner run in order; owners of a class take turns.
+
+    start       run the first steps now, if the owner has no other job and the class has time left (one step in half of that
+                time, if other jobs wait); add the rest
+    add         run the job in a later turn, behind (or before) the other jobs of its owner
+    run         continue the jobs of one class, once in each turn: at least one step, then as many as its budget allows
+    end_turn    all budgets are full again; asks for another turn if a job waits
+    cancel      drop the jobs of an owner, the one that is running included
+
+What its steps cost is charged to the class and to the turn. A step that raises ends its job, and `failed` receives the
+exception; all other jobs continue. What a job returns goes to `done`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final
 
-from bmqtwist.limits import SLICES_MAX, SLICES_S
-from bmqtwist.steps import Work
-
-Failed = Callable[[Exception], None]  # is told what a step raised; the work is over then
-_OVER = object()
+from bmqtwist.steps import Steps
 
 
-class Chores:
-    """The work under way at one broker. `worked`: seconds of work so far; `turn_due` asks for another turn."""
+class Priority(IntEnum):
+    """The classes, in the order in which a turn runs them."""
 
-    def __init__(self, worked: Callable[[], float], turn_due: Callable[[], None]) -> None:
-        self._worked, self._turn_due = worked, turn_due
-        self._waiting: deque[tuple[Work, Failed]] = deque()
-        self._spent = 0.0  # seconds of this turn
+    INPUT = 0  # of a connection: what is more than one slice, or came late in a turn
+    NEWCOMER = 1  # of connections that are not negotiated
+    QUEUE = 2  # purges, lost consumers, memory that is freed
+    COMMAND = 3  # operator commands, metrics, statistics
+    ACTIVATION = 4  # queues of a new primary
+    EXPIRY = 5  # messages above their TTL, entries of the history of GUIDs
+    DELIVERY = 6  # of a queue that has more than one turn may deliver
+    ROLLOVER = 7  # of a partition whose files are full
 
-    def begin(self, work: Work, failed: Failed) -> None:
-        """Do the first step now, the others in this turn and those that follow."""
-        if self._spent >= SLICES_S or self._step(work, failed):
-            self._waiting.append((work, failed))
-            self._turn_due()
 
-    def run(self) -> None:
-        """A turn begins: go on."""
-        if not self._waiting and not self._spent:
+TURN_S: Final = 0.012  # of all classes together, beside one step of each that waits: a client waits no longer behind them
+BUDGETS: Final = {  # seconds of one turn
+    Priority.INPUT: 0.004,  # as two bursts
+    Priority.NEWCOMER: 0.002,  # an unauthenticated connection must not delay clients
+    Priority.QUEUE: 0.002,  # a million messages are purged in a second
+    Priority.COMMAND: 0.002,  # as QUEUE
+    Priority.ACTIVATION: 0.002,  # as QUEUE
+    Priority.EXPIRY: 0.002,  # as QUEUE
+    Priority.DELIVERY: 0.004,  # what the other queues deliver waits as long
+    Priority.ROLLOVER: 0.005,  # a file must not fill faster than its messages are copied
+}
+ROLLOVER_LATE_S: Final = 0.008  # of ROLLOVER while it does
+BURST_S: Final = 0.002  # of one job that starts: there is time for the next one
+STEPS_MAX: Final = 32  # of a class in one turn, where the clock stands still
+
+Failed = Callable[[Exception], None]
+Done = Callable[[Any], None]
+
+
+class Job:
+    """One job. `done`, `failed`: of the caller."""
+
+    __slots__ = ("steps", "failed", "done", "cancelled")
+
+    def __init__(self, steps: Steps[Any], failed: Failed, done: Done | None) -> None:
+        self.steps, self.failed, self.done = steps, failed, done
+        self.cancelled = False
+
+
+class Owner:
+    """The jobs of one owner in one class, in order; the first one runs."""
+
+    __slots__ = ("key", "jobs", "waits")
+
+    def __init__(self, key: object) -> None:
+        self.key, self.waits = key, False
+        self.jobs: deque[Job] = deque()
+
+
+class JobClass:
+    """One priority class: its owners by key, those that wait for a step in order, and what it has spent in this turn.
+    `all_stepped`: whoever waits has had a step in this turn."""
+
+    __slots__ = ("budget", "spent", "steps", "all_stepped", "owners", "waiting")
+
+    def __init__(self, budget: float) -> None:
+        self.budget, self.spent, self.steps = budget, 0.0, 0
+        self.all_stepped = False
+        self.owners: dict[object, Owner] = {}
+        self.waiting: deque[Owner] = deque()
+
+
+class Scheduler:
+    """The jobs of one broker. `clock`: seconds, monotonic; `turn_due` asks for another turn."""
+
+    def __init__(self, clock: Callable[[], float], turn_due: Callable[[], None]) -> None:
+        self._clock, self._turn_due = clock, turn_due
+        self._classes = [JobClass(BUDGETS[priority]) for priority in Priority]
+        self._spent = 0.0  # of all classes in this turn
+
+    def holds(self, priority: Priority, owner: object) -> bool:
+        """Whether a job of this owner is not over."""
+        return owner in self._classes[priority].owners
+
+    def start(self, priority: Priority, owner: object, steps: Steps[Any], failed: Failed, done: Done | None = None,
+              first: bool = False) -> bool:
+        """Run the first steps of a job; True: it is over. `first`: before the owner's other jobs."""
+        jobs = self._classes[priority]
+        runs = first or owner not in jobs.owners
+        job = Job(steps, failed, done)
+        entry = self._enter(jobs, owner, job, first)
+        others = bool(jobs.waiting)
+        left = min((jobs.budget / 2 if others else jobs.budget) - jobs.spent, TURN_S - self._spent)
+        if runs and left > 0.0:
+            jobs.all_stepped = not others
+            began, left = self._clock(), 0.0 if others else min(left, BURST_S)
+            while jobs.steps < STEPS_MAX and self._step(jobs, entry, job) and self._clock() - began < left:
+                pass
+            self._charge(jobs, began)
+        if job not in entry.jobs:
+            return True
+        self._wait(jobs, entry)
+        self._turn_due()
+        return False
+
+    def add(self, priority: Priority, owner: object, steps: Steps[Any], failed: Failed, done: Done | None = None,
+            first: bool = False) -> None:
+        """Run a job in a later turn, or in this one if its class has not run yet."""
+        jobs = self._classes[priority]
+        self._wait(jobs, self._enter(jobs, owner, Job(steps, failed, done), first))
+        self._turn_due()
+
+    def run(self, priority: Priority, budget: float = 0.0) -> None:
+        """Continue the jobs of a class. `budget`: seconds, in place of those of the table."""
+        jobs = self._classes[priority]
+        waiting = jobs.waiting
+        if not waiting:
             return
-        for _ in range(SLICES_MAX):
-            if not self._waiting or self._spent >= SLICES_S:
+        left = min((budget or jobs.budget) - jobs.spent, TURN_S - self._spent)
+        if jobs.all_stepped and (left <= 0.0 or jobs.steps >= STEPS_MAX):
+            return
+        began = self._clock()
+        while waiting:
+            entry = waiting.popleft()
+            entry.waits = False
+            if not entry.jobs:  # cancelled
+                continue
+            self._step(jobs, entry, entry.jobs[0])
+            if entry.jobs:
+                self._wait(jobs, entry)
+            if jobs.steps >= STEPS_MAX or self._clock() - began >= left:
                 break
-            work, failed = self._waiting.popleft()
-            if self._step(work, failed):
-                self._waiting.append((work, failed))
+        self._charge(jobs, began)
+
+    def end_turn(self) -> None:
+        """The turn is over."""
         self._spent = 0.0
-        if self._waiting:
+        waits = False
+        for jobs in self._classes:
+            jobs.spent, jobs.steps, jobs.all_stepped = 0.0, 0, False
+            waits = waits or bool(jobs.waiting)
+        if waits:
             self._turn_due()
 
-    def _step(self, work: Work, failed: Failed) -> bool:
-        """One step; False: it was the last one."""
-        began = self._worked()
+    def cancel(self, owner: object) -> bool:
+        """Drop all jobs of an owner; False: it has none. `done` and `failed` are not called."""
+        found = False
+        for jobs in self._classes:
+            entry = jobs.owners.pop(owner, None)
+            if entry is not None:
+                found = True
+                for job in entry.jobs:
+                    job.cancelled = True
+                entry.jobs.clear()
+        return found
+
+    def _enter(self, jobs: JobClass, owner: object, job: Job, first: bool) -> Owner:
+        entry = jobs.owners.get(owner)
+        if entry is None:
+            entry = jobs.owners[owner] = Owner(owner)
+        if first:
+            entry.jobs.appendleft(job)
+        else:
+            entry.jobs.append(job)
+        return entry
+
+    def _wait(self, jobs: JobClass, entry: Owner) -> None:
+        """Behind the other owners."""
+        if not entry.waits:
+            entry.waits = True
+            jobs.waiting.append(entry)
+
+    def _charge(self, jobs: JobClass, began: float) -> None:
+        took = self._clock() - began
+        jobs.spent += took
+        self._spent += took
+
+    def _step(self, jobs: JobClass, entry: Owner, job: Job) -> bool:
+        """One step of a job; False: it was the last one."""
+        jobs.steps += 1
         try:
-            return next(work, _OVER) is not _OVER
+            next(job.steps)
+            return not job.cancelled
+        except StopIteration as end:
+            result: object = end.value
         except Exception as error:
-            failed(error)
+            self._leave(jobs, entry, job)
+            job.failed(error)
             return False
-        finally:
-            self._spent += self._worked() - began
+        if not self._leave(jobs, entry, job) or job.done is None:
+            return False
+        try:
+            job.done(result)
+        except Exception as error:
+            job.failed(error)
+        return False
+
+    def _leave(self, jobs: JobClass, entry: Owner, job: Job) -> bool:
+        """A job is over; False: it was cancelled before."""
+        if job.cancelled:
+            return False
+        entry.jobs.remove(job)
+        if not entry.jobs:
+            del jobs.owners[entry.key]
+        return True
+

@@ -5,16 +5,18 @@ A queue that is about to is led here already. Nothing changes what is stored of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.error_isolation import Containment
+from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.queue.root import Domain
+from bmqtwist.steps import Steps
 from bmqtwist.storage.state import StoredQueue
 
 
@@ -36,13 +38,10 @@ class WakingHost(Protocol):
 
     now: float
     contain: Containment
+    scheduler: Scheduler
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
-
-    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
-                 failed: Callable[[Exception], None]) -> None:
-        """Do it in this turn and those that follow."""
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ class Waking:
         for sleeper in sleepers:
             self._sleepers[sleeper.record.uri] = sleeper
             domain.opening += 1  # it is not removed meanwhile
-        self._host.in_steps(self._steps(sleepers), lambda done: None, partial(
+        self._host.scheduler.start(Priority.ACTIVATION, domain, self._steps(sleepers), partial(
             self._host.contain.told, f"Domain '{domain.name}': its queues come to life"))
 
     def open(self, uri: str) -> None:
@@ -90,7 +89,7 @@ class Waking:
         found = [uri for uri, sleeper in self._sleepers.items() if sleeper.record.partition_id == partition_id]
         return [uri for uri in found if self.end(uri)]
 
-    def _steps(self, sleepers: list[_Sleeper]) -> Generator[None, None, None]:
+    def _steps(self, sleepers: list[_Sleeper]) -> Steps[None]:
         taken = 0
         for sleeper in sleepers:
             try:

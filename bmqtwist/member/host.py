@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
@@ -22,6 +22,10 @@ class NodeHost(Protocol):
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
+
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`, and a turn."""
 
 
 class ReplicationHost(NodeHost, Protocol):

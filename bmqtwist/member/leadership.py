@@ -266,7 +266,7 @@ class Leadership:
 
     def _save(self, job: SaveVote) -> None:
         if self._vote_file is not None:
-            self._host.performer.in_thread(partial(self._vote_file.write, job.term, job.vote),
+            self._host.in_thread(partial(self._vote_file.write, job.term, job.vote),
                                            partial(self._saved, job.number), partial(self._not_saved, job.number))
 
     def _saved(self, number: int, now: float) -> None:

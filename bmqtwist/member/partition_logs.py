@@ -118,12 +118,11 @@ class PartitionLogs:
             if install is not None:
                 install()
             made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._host.performer.in_thread(work, partial(self._on_read, cell, old, made), partial(self._on_failed, cell))
+        self._host.in_thread(work, partial(self._on_read, cell, old, made), partial(self._on_failed, cell))
 
     def _on_read(self, cell: Cell, old: ReplicatedPartition, made: list[ReplicatedPartition], now: float) -> None:
         cell.partition, cell.busy = made[0], False
         self._cluster.partitions[cell.index] = made[0]
-        old.watcher = None
         self._replaced(cell)
         self._host.replace_partition(old, made[0])
         self._step(cell, now, LogReady())

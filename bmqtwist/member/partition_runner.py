@@ -97,7 +97,6 @@ class PartitionRunner:
         self.primaries.partitions = len(self.cells)
 
     def _watch(self, cell: Cell) -> None:
-        cell.partition.watcher = partial(self.on_written, cell.partition)
         cell.partition.files.reports.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from bmqtwist.queue.queue import (
     Unconfirmed,
 )
 from bmqtwist.report import shown
-from bmqtwist.steps import Work, let_go
+from bmqtwist.steps import Steps, let_go
 from bmqtwist.storage.message import Message
 
 COUNT_MAX = 2**31 - 1
@@ -276,7 +276,7 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     queue.touch()
 
 
-def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Work:
+def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Steps[None]:
     """What a lost consumer held comes back to its app, in slices; nothing of the app is delivered before."""
     returned: list[Message] = []
     count, first = 0, b""

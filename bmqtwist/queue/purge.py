@@ -7,19 +7,16 @@ needs, each of which has a DELETION of its own. Whoever asked for the purge is a
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Protocol
 
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.queue import App, Place
-from bmqtwist.steps import Work, let_go
+from bmqtwist.steps import Steps, let_go
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.records import DeletionReason
-from bmqtwist.storage.state import Steps, StoredQueue
-
-Purge = Generator[None, None, tuple[int, int]]  # how many messages and how many bytes
+from bmqtwist.storage.state import MessageSteps, StoredQueue
 
 
 class PurgedQueue(Protocol):
@@ -32,7 +29,7 @@ class PurgedQueue(Protocol):
     messages: LongDict[bytes, Message]
     meter: Meter
     active: list[App]
-    purges: list[Steps]  # under way
+    purges: list[MessageSteps]  # under way
 
     def mark_purged(self, apps: list[App]) -> list[Place]:
         """Nothing of what is here now is given to these apps any more; where it was kept for them."""
@@ -44,7 +41,7 @@ class PurgedQueue(Protocol):
         """Deliver at the end of the turn."""
 
 
-def purge_queue(queue: PurgedQueue, wall: int) -> Purge:
+def purge_queue(queue: PurgedQueue, wall: int) -> Steps[tuple[int, int]]:
     """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
     steps = (queue.partition.state.empty(queue.store) if queue.in_memory
              else queue.partition.queues.purge(queue.key, None, None, wall))
@@ -65,7 +62,7 @@ def purge_queue(queue: PurgedQueue, wall: int) -> Purge:
     return count, size
 
 
-def purge_app(queue: PurgedQueue, app: App, wall: int) -> Purge:
+def purge_app(queue: PurgedQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
     """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
     seen = _first_of(queue, app)
     steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
@@ -76,7 +73,7 @@ def purge_app(queue: PurgedQueue, app: App, wall: int) -> Purge:
     return purged
 
 
-def remove_app(queue: PurgedQueue, app: App, wall: int) -> Work:
+def remove_app(queue: PurgedQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
     """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
     seen = _first_of(queue, app)
     if seen is not None and not queue.in_memory:
@@ -90,7 +87,7 @@ def _first_of(queue: PurgedQueue, app: App) -> Message | None:
     return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
 
 
-def _without(queue: PurgedQueue, steps: Steps, places: list[Place], wall: int) -> Purge:
+def _without(queue: PurgedQueue, steps: MessageSteps, places: list[Place], wall: int) -> Steps[tuple[int, int]]:
     """An app is done with messages: those that no other app needs are removed."""
     count = size = 0
     queue.purges.append(steps)

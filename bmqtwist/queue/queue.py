@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bmqtwist.compiled import mypyc_attr
 from bmqtwist.errors import PeerError
@@ -36,7 +36,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.returned import Returned
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import LineLimiter, Report
-from bmqtwist.steps import Work
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.gate import Gated
 from bmqtwist.storage.message import Message
@@ -529,10 +529,9 @@ class Queue(ABC):
         """Whether an app still needs a message."""
         return bool(message.pending & app.bit)
 
-    def in_slices(self, work: Work, doing: str) -> None:
+    def in_slices(self, work: Steps[Any], doing: str) -> None:
         """Do what may take long: here at once."""
-        for _ in work:
-            pass
+        at_once(work)
 
     # -- consumers --------------------------------------------------------------------------------------------------
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.limits import EXPIRED_AT_ONCE_MAX, MESSAGES_AT_ONCE
+from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.queue import delivery
 from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
 from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
+from bmqtwist.queue.purge import purge_app, purge_queue, remove_app
 from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
-from bmqtwist.steps import Work, at_once, let_go
+from bmqtwist.steps import Steps, at_once, let_go
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
-from bmqtwist.storage.state import Steps, StoredQueue
+from bmqtwist.storage.state import MessageSteps, StoredQueue
 from bmqtwist.storage.store import BEGINNING_BYTES
 
 _CONFIRMED: Final = int(ConfirmReason.CONFIRMED)  # of the hot path
@@ -45,7 +45,7 @@ class RootContext(QueueContext, Protocol):
     def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
         """A message ran out of delivery attempts."""
 
-    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+    def in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
         """Do work of a queue that may take long, in this turn and those that follow."""
 
 
@@ -68,7 +68,7 @@ class RootQueue(Queue):
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted = Uncommitted(self)
         self._order = 0
-        self.purges: list[Steps] = []  # under way
+        self.purges: list[MessageSteps] = []  # under way
         self._purged = 0  # of what came before this order something was purged
         self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
 
@@ -332,10 +332,10 @@ class RootQueue(Queue):
             self.partition.append_deletion(self.key, message, reason, wall)
 
     def expire(self, wall: int) -> bool:
-        """Remove what is older than the domain's TTL, oldest first: EXPIRED_AT_ONCE_MAX messages, fewer if many apps have to
+        """Remove what is older than the domain's TTL, oldest first: MESSAGES_AT_ONCE messages, fewer if many apps have to
         forget them. True: there may be more."""
         ttl = self.domain.ttl_s
-        most = EXPIRED_AT_ONCE_MAX * 8 // (7 + max(1, len(self.active)))
+        most = MESSAGES_AT_ONCE * 8 // (7 + max(1, len(self.active)))
         gone = []
         for message in islice(self.messages.values(), most):
             if wall - message.wall <= ttl:
@@ -354,7 +354,7 @@ class RootQueue(Queue):
         self.touch()
         return len(gone) == most
 
-    def purge(self, app: App | None, wall: int) -> Purge:
+    def purge(self, app: App | None, wall: int) -> Steps[tuple[int, int]]:
         """Drop all messages, or those one app has not finished with; gives how many and how many bytes.
 
         PartitionUnavailable: nothing was dropped, because nothing could be recorded.
@@ -391,7 +391,7 @@ class RootQueue(Queue):
         """Whether an app still needs a message: one that was purged may look as if."""
         return bool(message.pending & app.bit) and message.order >= app.purged
 
-    def in_slices(self, work: Work, doing: str) -> None:
+    def in_slices(self, work: Steps[Any], doing: str) -> None:
         """Do what may take long in this turn and those that follow."""
         self.root_context.in_slices(self, doing, work)
 
@@ -472,7 +472,7 @@ class Uncommitted:
         queue = self._queue
         patience = queue.domain.settings.deduplication_ms / 1000
         waiting, late, others = self.puts, list[Put](), list[Put]()
-        while waiting and len(late) < EXPIRED_AT_ONCE_MAX and now - waiting[0].message.arrived >= patience:
+        while waiting and len(late) < MESSAGES_AT_ONCE and now - waiting[0].message.arrived >= patience:
             put = waiting.popleft()
             if put.told_ahead and put.wants_ack:
                 put.wants_ack = False
@@ -492,7 +492,7 @@ class Uncommitted:
         self.committed(now)
 
 
-def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Work:
+def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
     while messages and not queue.disabled:
         for message in messages[-MESSAGES_AT_ONCE:]:
             if queue.messages.get(message.guid) is message:

@@ -1,10 +1,10 @@
 """What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `reactor.tcp` hands on from connections.
-From the broker (`loop.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
-in_thread, worked, dial, chance, read, dump.
+From the broker: `loop.performer.Performer`.
 
-However many chunks arrive in one round of the reactor, one turn follows them; some wait for a later one (`put_aside.py`).
+However many chunks arrive in one round of the reactor, one turn follows them. Chunks of connections that are not negotiated,
+and those that arrive late in a turn, are processed as jobs of the broker's scheduler.
 `now` is the monotonic clock. The turn is run from a hook around the reactor's `doIteration`, since a delayed call for each
 round would cost more than many a message.
 """
@@ -30,21 +30,20 @@ from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.pace import REST_BYTES_MAX, SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.reactor.deferred_input import TURN_INPUT_S, PutAside
 from bmqtwist.reactor.disk_threads import DiskThreads
 from bmqtwist.reactor.epoll_round import OwnRounds, Rounds, rounds_of
-from bmqtwist.reactor.processor_time import ProcessorTime
 from bmqtwist.reactor.tcp import Connection, DialFactory
 from bmqtwist.reactor.watchdog import SLOW_S, Watchdog
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report
-from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.security.tls import ClientContext
 
 _NEVER: Final = float("inf")
+TURN_INPUT_S: Final = 0.005  # in a turn that has lasted so long, chunks are processed as jobs,
+FEW_BYTES: Final = 2048  # except small ones: a round of many sockets takes a while to come to theirs;
+LONG_TURN_INPUT_S: Final = 0.05  # these, too, in a turn that has lasted so long
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
@@ -76,7 +75,6 @@ class ReactorPerformer:
         self._disk = DiskThreads(reactor, DISK_THREADS)
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
-        self._aside, self._waits = PutAside(), False  # and whether anything is in it
         self._rounds: Rounds = OwnRounds(reactor)
         self._twisteds_round: Callable[[float | None], object] = reactor.doIteration
         self._tick_call: Any = None  # where rounds do not end in time by themselves
@@ -89,7 +87,6 @@ class ReactorPerformer:
         self._running = False
         self._accepting = True
         self._lines = LineLimiter()  # about TLS that failed
-        self._processor_time = ProcessorTime(time.monotonic, time.thread_time)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -135,10 +132,7 @@ class ReactorPerformer:
                 if self._resting and now - self._resting[0][0] >= SHARE_S:
                     self._look(now)
             if self._turn_due or ticks:
-                if self._turn_due:
-                    self._turn_due = False
-                    if self._waits:
-                        self._take_aside()
+                self._turn_due = False
                 self._take_turn(ticks)
             delay = rounds.more()
             if delay is not None and delay < 0 or not self._running:
@@ -169,20 +163,6 @@ class ReactorPerformer:
             connection.look()
             if connection.resting:
                 self._rests(connection, now)
-
-    def _take_aside(self) -> None:
-        """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
-        aside, begun = self._aside, self._clock()
-        now, turn = begun, self.watchdog.began or begun
-        self.watchdog.began = turn
-        session = aside.next(0.0, 0.0)
-        while session is not None:
-            self.broker.received(session, aside.take(session), now)
-            if not self.unread(session)[0]:
-                self.read(session, True)
-            now = self._clock()
-            session = aside.next(now - turn, now - begun)
-        self._waits = self._turn_due = bool(aside)
 
     def _tick(self) -> None:
         self._tick_call, self._tick_at = None, _NEVER
@@ -303,16 +283,13 @@ class ReactorPerformer:
         if not watchdog.began:
             watchdog.began = now
         took = now - watchdog.began
-        if (session.negotiated_at is None or took > TURN_INPUT_S or self._waits) and self._aside.defers(
-                session, len(data), took):
-            self._aside.put(session, data)
-            self._waits = True
-            self.read(session, False)
-        else:
-            session.heard_in = watchdog.began
-            self.broker.received(session, data, now)
-            if session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX and not session.under_way:
-                self._let_rest(session, now)
+        if session.negotiated_at is None or took > TURN_INPUT_S and (len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
+            self.broker.received(session, data, now, True)
+            return
+        session.heard_in = watchdog.began
+        self.broker.received(session, data, now)
+        if session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX and not session.has_jobs:
+            self._let_rest(session, now)
 
     def _let_rest(self, session: Session, now: float) -> None:
         connection = session.transport
@@ -327,10 +304,7 @@ class ReactorPerformer:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
         if why and session.negotiated_at is None and self._lines.admits(self._clock()):
             self.report.warn("#TLS '%s': %s", session.peer, why)
-        now, data = self._clock(), self._aside.take(session)
-        if data:
-            self.broker.received(session, data, now)
-        self.broker.lost(session, now)
+        self.broker.lost(session, self._clock())
         self.turn_due()
 
     def drained(self, session: Session) -> None:
@@ -344,48 +318,20 @@ class ReactorPerformer:
 
     # -- node.performer.Performer ---------------------------------------------------------------------------------------
 
-    def sync(self, partition: Partition, token: int) -> None:
-        """Run partition.sync() on a thread."""
-        def failed(error: BaseException) -> None:
-            self._perform(partial(self.broker.sync_failed, partition, token, self._disk_error(error, "in a sync")))
-
-        self._disk.do(partition.sync, lambda: self._perform(partial(self.broker.synced, partition, token)), failed)
-
-    def _disk_error(self, error: BaseException, when: str) -> OSError:
-        if isinstance(error, OSError):
-            return error
-        self._slipped(Failure(error), when)
-        return OSError(str(error))
-
-    def roll(self, partition: Partition, job: Job) -> None:
-        """Run job.run() on a thread."""
-        def failed(error: BaseException) -> None:
-            self._perform(partial(self.broker.roll_failed, partition, job,
-                                  self._disk_error(error, "in a job of a rollover")))
-
-        self._disk.do(job.run, lambda: self._perform(partial(self.broker.rolled, partition, job)), failed)
-
     def clock(self) -> float:
         """The monotonic clock."""
         return self._clock()
 
-    def worked(self) -> float:
-        """What the processor has done for this thread."""
-        return self._processor_time()
-
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Run something small on a thread."""
+        """Run something on a thread."""
         def fell(error: BaseException) -> None:
-            why = self._disk_error(error, "on a thread")
-            self._if_running(lambda now: failed(why, now))
-            self.turn_due()
+            if not isinstance(error, OSError):
+                self._slipped(Failure(error), "on a thread")
+                error = OSError(str(error))
+            self._if_running(partial(failed, error))
 
-        def ended() -> None:
-            self._if_running(done)
-            self.turn_due()
-
-        self._disk.do(work, ended, fell)
+        self._disk.do(work, partial(self._if_running, done), fell)
 
     def _if_running(self, action: Callable[[float], None]) -> None:
         if self._running:

@@ -9,7 +9,6 @@ the state changes at once, and the record is appended as soon as the partition t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -70,7 +69,6 @@ class Partition(CopyMarks):
         self.replicated = False  # other nodes are sent the records
         self.waiters = {}
         self.committed = COMMITTED_ALL  # position up to which the cluster has the records
-        self.watcher: Callable[[], None] | None = None  # who looks at it after it has written or synced in a turn
         if recovered is not None:
             for text in recovered.alarms:
                 files.reports.alarm("RECOVERY", f": {text}")

@@ -9,7 +9,7 @@ from bmqtwist.storage.partition_log import PartitionLog
 from bmqtwist.storage.records import RECORD_BYTES, QueueOp, pack_queue_op, pack_queue_record
 from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.room import Room
-from bmqtwist.storage.state import Steps, StoredQueue
+from bmqtwist.storage.state import MessageSteps, StoredQueue
 from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionUnavailable
 
 Apps = list[tuple[str, bytes]]  # (appId, appKey) in order of creation
@@ -50,7 +50,7 @@ class QueueRecords:
         self._log.append(record)
         return record
 
-    def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> Steps:
+    def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> MessageSteps:
         """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on; the caller has the rest done.
 
         It calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue is taken even
@@ -76,11 +76,11 @@ class QueueRecords:
             return self._reopening(state.purge(queue, record))
         return state.purge_app(queue, app_key, first, record)
 
-    def _reopening(self, steps: Steps) -> Steps:
+    def _reopening(self, steps: MessageSteps) -> MessageSteps:
         yield from steps
         self._log.happens(WriterEvent.PURGE)  # the next append tries a rollover
 
-    def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> Steps:
+    def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> MessageSteps:
         """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
         record = self._append(QueueOp.DELETION, queue_key, app_key, wall)
         return self._log.state.remove_app(self._log.state.queues[queue_key], app_key, record)

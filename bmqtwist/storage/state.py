@@ -43,7 +43,7 @@ from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_byte
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
 
 Live = Message | bytes | tuple[bytes, bytes]
-Steps = Generator[list[Message], None, None]  # the messages of each step, when it is done
+MessageSteps = Generator[list[Message], None, None]  # the messages of each step, when it is done
 
 BIGGEST_QUEUES = 10  # listed in an alarm
 HISTORY_SECONDS = 3600.0  # GUIDs younger than that are remembered until the domain says how long its own are
@@ -115,19 +115,19 @@ class StoredQueue:
         message.pending = 0
         del self.messages[message.guid]
 
-    def leave(self, app_key: bytes) -> Steps:
+    def leave(self, app_key: bytes) -> MessageSteps:
         """Unregister an app: it is done with everything."""
         bit = self.bit(app_key)
         self.apps.pop(app_key, None)
         self.mask &= ~bit
         return self.done_with(bit)
 
-    def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> Steps:
+    def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> MessageSteps:
         """An app is done with the messages that are here now and whose PSN is `start` or later: those that it had, oldest
         first. Whoever takes them removes those that nobody needs any more."""
         return self._done_with(list(self.messages.newest_first()), bit, start)
 
-    def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> Steps:
+    def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> MessageSteps:
         while waiting:
             stored = self.messages
             step = [message for message in reversed(waiting[-MESSAGES_AT_ONCE:]) if message.pending & bit
@@ -254,18 +254,18 @@ class PartitionState:
         queue.join(apps)
         self._keep(queue, (record, entry))
 
-    def purge(self, queue: StoredQueue, record: bytes) -> Steps:
+    def purge(self, queue: StoredQueue, record: bytes) -> MessageSteps:
         """PURGE of a whole queue."""
         self._keep(queue, record)
         return self.empty(queue)
 
-    def empty(self, queue: StoredQueue) -> Steps:
+    def empty(self, queue: StoredQueue) -> MessageSteps:
         """All messages leave a queue, which is empty from now on."""
         leaving, queue.messages = queue.messages, LongDict()
         self.leaving.append((queue, leaving))
         return self._leave(queue, leaving)
 
-    def _leave(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> Steps:
+    def _leave(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> MessageSteps:
         last = StoredQueue(queue.key, queue.uri)  # where they are until they are gone
         while leaving:
             step = []
@@ -280,12 +280,12 @@ class PartitionState:
             yield step
         self.leaving = [each for each in self.leaving if each[1] is not leaving]
 
-    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> Steps:
+    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> MessageSteps:
         """PURGE of one app: it is done with the messages whose PSN is `start` or later. (0, 0) = all."""
         self._keep(queue, record)
         return queue.done_with(queue.bit(app_key), start)
 
-    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> Steps:
+    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> MessageSteps:
         """DELETION of an app: it is done with everything and leaves the queue."""
         self._keep(queue, record)
         return queue.leave(app_key)

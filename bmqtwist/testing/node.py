@@ -20,8 +20,6 @@ from bmqtwist.loop.performer import Performer
 from bmqtwist.peers.identity import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
 from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock
 
 ROUNDS_MAX = 100_000  # turns without an end are a bug
@@ -52,29 +50,9 @@ class ImmediatePerformer:
         """Another turn."""
         self._node.due = True
 
-    def sync(self, partition: Partition, token: int) -> None:
-        """A sync that comes through in the next round, unless the disk is stalled."""
-        def complete() -> None:
-            partition.sync()
-            self._node.broker.synced(partition, token, self._node.now)
-        self._node.syncs.append(complete)
-
-    def roll(self, partition: Partition, job: Job) -> None:
-        """A job that is done in the next round, unless the disk is stalled."""
-        def complete() -> None:
-            try:
-                job.run()
-            except OSError as error:
-                self._node.broker.roll_failed(partition, job, error, self._node.now)
-            else:
-                self._node.broker.rolled(partition, job, self._node.now)
-        self._node.syncs.append(complete)
-
     def clock(self) -> float:
         """It stands still."""
         return self._node.now
-
-    worked = clock
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:

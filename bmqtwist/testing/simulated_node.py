@@ -18,8 +18,6 @@ from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
-from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.rollover import Job
 from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
 from bmqtwist.testing.node import MemoryNode
@@ -65,37 +63,10 @@ class SimulatedPerformer:
         """A turn, soon."""
         self._node.turn_due()
 
-    def sync(self, partition: Partition, token: int) -> None:
-        """A sync in a thread: it may take effect at any moment until it is reported."""
-        broker, node = self._node.broker, self._node
-        self._in_a_thread(partition.sync, lambda: broker.synced(partition, token, node.local_now),
-                          lambda error: broker.sync_failed(partition, token, error, node.local_now))
-
-    def roll(self, partition: Partition, job: Job) -> None:
-        """A job of a rollover in a thread, likewise."""
-        broker, node = self._node.broker, self._node
-        self._in_a_thread(job.run, lambda: broker.rolled(partition, job, node.local_now),
-                          lambda error: broker.roll_failed(partition, job, error, node.local_now))
-
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Something small in a thread, likewise."""
-        node = self._node
-
-        def ended(action: Callable[[float], None]) -> None:
-            action(node.local_now)
-            node.turn_due()
-        self._in_a_thread(work, lambda: ended(done), lambda error: ended(lambda now: failed(error, now)))
-
-    def clock(self) -> float:
-        """Nothing takes any time."""
-        return self._simulation.now
-
-    worked = clock
-
-    def _in_a_thread(self, work: Callable[[], None], done: Callable[[], None], failed: Callable[[OSError], None]) -> None:
         """The work takes effect at any moment until it is reported."""
-        simulation, errors = self._simulation, list[OSError]()
+        node, simulation, errors = self._node, self._simulation, list[OSError]()
 
         def perform() -> None:
             try:
@@ -103,9 +74,13 @@ class SimulatedPerformer:
             except OSError as error:
                 errors.append(error)
 
-        finished = simulation.now + simulation.sync_seconds() + self._node.disk_delay_s
-        self._node.at(simulation.now if simulation.random.random() < 0.5 else finished, perform)
-        self._node.at(finished, lambda: failed(errors[0]) if errors else done())
+        finished = simulation.now + simulation.sync_seconds() + node.disk_delay_s
+        node.at(simulation.now if simulation.random.random() < 0.5 else finished, perform)
+        node.at(finished, lambda: failed(errors[0], node.local_now) if errors else done(node.local_now))
+
+    def clock(self) -> float:
+        """Nothing takes any time."""
+        return self._simulation.now
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes later."""

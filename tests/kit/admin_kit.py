@@ -66,12 +66,8 @@ class Shell:
     def clock(self) -> float:
         return self.broker.now
 
-    worked = clock
-
     def chance(self) -> float:
         return 0.5
-
-    def sync(self, partition: Any, token: int) -> None: ...
 
     def in_thread(self, work: Any, done: Any, failed: Any) -> None:
         work()

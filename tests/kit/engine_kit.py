@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.loop.scheduler import Chores
+from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.queue.counters import AckLatency
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
@@ -13,7 +13,7 @@ from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Pu
 from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
-from bmqtwist.steps import Work
+from bmqtwist.steps import Steps
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.checksum import crc32c
@@ -65,7 +65,7 @@ class Engine:
         self.ack_latency = AckLatency()
         self.touched: list[RootQueue] = []
         self.steps = 0  # of work that is done in slices
-        self.chores = Chores(lambda: 0.0, self._step_due)
+        self.scheduler = Scheduler(lambda: 0.0, self._step_due)
         self.wakes: list[float] = []
         self.next_turns = 0  # how often there was more to deliver than one turn may
         self.in_memory: list[Put] = []
@@ -108,10 +108,10 @@ class Engine:
     def _step_due(self) -> None:
         self.steps += 1
 
-    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
-        self.chores.begin(work, self.chore_failed)
+    def in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
+        self.scheduler.start(Priority.QUEUE, queue, work, self.job_failed)
 
-    def chore_failed(self, error: Exception) -> None:
+    def job_failed(self, error: Exception) -> None:
         raise error
 
     def client_failed(self, client: Any, error: Exception) -> None:
@@ -168,8 +168,9 @@ class Engine:
         steps = -1
         while steps != self.steps:
             steps = self.steps
-            self.chores.run()
+            self.scheduler.run(Priority.QUEUE)
             self.turn()
+            self.scheduler.end_turn()
 
     def confirm(self, handle: Handle, *guids: bytes) -> None:
         """Confirm and a turn; none = everything."""

@@ -47,7 +47,7 @@ WAY: list[tuple[str, list[Step]]] = [
     ]),
     ("Another thread syncs; then the next turn", [
         Step("storage.partition", "Partition.sync", "calls fdatasync: DATA, QLIST, then JOURNAL"),
-        Step("broker.broker", "Broker.synced", "is back on the reactor's thread"),
+        Step("broker.storage_turn", "StorageTurn.synced", "is back on the reactor's thread"),
         Step("storage.gate", "Gate.release_durable", "lets out what the sync has covered, in order"),
         Step("queue.root", "RootQueue.release", "waits for the cluster, if the domain is strong"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),

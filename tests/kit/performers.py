@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
 from twisted.internet.task import Clock
 
 from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.loop.scheduler import Priority, Scheduler
+from bmqtwist.steps import Steps
 
 
 class Reactor(Clock):
@@ -33,7 +36,7 @@ class Session:
     description = "task:1"
     negotiated_at = 0.0
     transport: Any = None
-    under_way = unhurried = False
+    has_jobs = unhurried = False
     outgoing: Any = None
 
     def __init__(self) -> None:
@@ -54,16 +57,21 @@ class Broker:
 
     serving = True
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.scheduler = Scheduler(clock, lambda: self.turn_due())
+        self.turn_due: Callable[[], None] = lambda: None
         self.sessions: dict[Any, None] = {}
         self.newcomers = Newcomers(0, 0)
         self.turns, self.ticks = 0, 0
         self.broken = False
         self.deadline: float | None = None
-        self.failed: list[OSError] = []
+        self.failed: list[Exception] = []
 
     def turn(self, now: float) -> None:
         self.turns += 1
+        self.scheduler.run(Priority.INPUT)
+        self.scheduler.run(Priority.NEWCOMER)
+        self.scheduler.end_turn()
         if self.broken:
             raise ZeroDivisionError("planted")
 
@@ -72,11 +80,28 @@ class Broker:
         self.deadline = now + 1.0 if self.broken else None
         self.turn(now)
 
-    def received(self, session: Session, data: bytes, now: float) -> None:
-        session.receive(data, now, self.wall(now))
+    def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
+        if later or self._class_of(session) is not None:
+            self._add(session, lambda: session.receive(data, now, self.wall(now)))
+        else:
+            session.receive(data, now, self.wall(now))
 
     def lost(self, session: Session, now: float) -> None:
-        session.lost(now, self.wall(now))
+        if self._class_of(session) is not None:
+            self._add(session, lambda: session.lost(now, self.wall(now)))
+        else:
+            session.lost(now, self.wall(now))
+
+    def _class_of(self, session: Session) -> Priority | None:
+        return next((each for each in (Priority.INPUT, Priority.NEWCOMER) if self.scheduler.holds(each, session)), None)
+
+    def _add(self, session: Session, action: Callable[[], None]) -> None:
+        def steps() -> Steps[None]:
+            action()
+            yield from ()
+
+        priority = self._class_of(session) or (Priority.NEWCOMER if session.negotiated_at is None else Priority.INPUT)
+        self.scheduler.add(priority, session, steps(), self.failed.append)
 
     def next_deadline(self) -> float | None:
         return self.deadline
@@ -89,5 +114,3 @@ class Broker:
         self.sessions[session] = None
         return session
 
-    def sync_failed(self, partition: Any, token: int, error: OSError, now: float) -> None:
-        self.failed.append(error)

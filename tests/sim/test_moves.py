@@ -12,12 +12,11 @@ from kit.client import Client, payloads, refusal
 
 from bmqtwist.cluster.changes import UnassignQueue
 from bmqtwist.limits import RESTORED_AT_ONCE
-from bmqtwist.loop.scheduler import Chores, Failed
+from bmqtwist.loop.scheduler import Scheduler
 from bmqtwist.member import activation as waking
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.queue import restored
 from bmqtwist.queue.restored import Restored
-from bmqtwist.steps import Work
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
@@ -332,14 +331,14 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
     kept = [app.fresh for app in root.apps.values()]
     assert sum(map(len, kept)) == 100
     monkeypatch.setattr("bmqtwist.steps.LET_GO_AT_ONCE", 10)
-    sizes, step = list[int](), Chores._step
+    sizes, step = list[int](), Scheduler._step
 
-    def measured(self: Chores, work: Work, failed: Failed) -> bool:
-        more = step(self, work, failed)
+    def measured(self: Scheduler, *arguments: Any) -> bool:
+        more = step(self, *arguments)
         sizes.append(sum(map(len, kept)))
         return more
 
-    monkeypatch.setattr(Chores, "_step", measured)
+    monkeypatch.setattr(Scheduler, "_step", measured)
     assert move(nodes, index, target) == "SUCCESS"
     moved(nodes, index, target)
     nodes.run(1.0)

@@ -21,6 +21,7 @@ from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import EVENT_TYPES, Lifecycle, SessionEvent, State, ignore
 from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import DROPPED, Held
@@ -82,13 +83,16 @@ class SessionContext:
     def peers_for(self, identity: ClientIdentity) -> Others:
         return self.others
 
-    def worked(self) -> float:
-        return self.now
+    def wall(self, now: float) -> int:
+        return int(now)
 
     def write_now(self) -> None:
         """Nothing is stored here."""
 
-    def go_on_later(self, session: Session) -> None:
+    def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        at_once(steps)
+
+    def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         self.unfinished.append(session)
 
     def flush_later(self, session: Session) -> None:

@@ -51,7 +51,8 @@ def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"outboxBytesMax": CAP, **extension}})
     world.domain("d")
     shell = LazyPerformer(world)
-    world.broker.performer = shell
+    world.stop()
+    world.live(shell)
     return world, shell
 
 
@@ -213,15 +214,15 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_nothing_more_is_taken(t
     world, shell = make(tmp_path)
     producer = world.producer()
     world.run()
-    failed = shell.sync
-    shell.sync = lambda partition, token: world.later.append(  # type: ignore[method-assign]
-        lambda: world.broker.sync_failed(partition, token, OSError(5, "EIO"), world.now))
+    in_thread = shell.in_thread
+    shell.in_thread = lambda work, done, failed: world.later.append(  # type: ignore[method-assign]
+        lambda: failed(OSError(5, "EIO"), world.now))
     producer.put(b"first")
     world.run()
     assert producer.status_of(b"second") == 6 and not [e for e in producer.client.inbox if e.kind == "ack"]
     world.advance(1.0)
     assert world.alarms("FILE_IO")
-    shell.sync = failed  # type: ignore[method-assign]
+    shell.in_thread = in_thread  # type: ignore[method-assign]
 
 
 def test_a_consumer_that_leaves_within_the_turn_gets_nothing_of_it(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from kit.memory import MemoryWorld
 
 from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.broker.graceful_stop import Stage
-from bmqtwist.broker.turn import ROLL_SLICES_MAX
 from bmqtwist.cli import bmqbrkr
 from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.housekeeping import Watch
@@ -25,6 +24,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.session import Session
 from bmqtwist.loop import error_isolation as containment
+from bmqtwist.loop.scheduler import STEPS_MAX
 from bmqtwist.queue import delivery as delivery_module
 from bmqtwist.queue import handles
 from bmqtwist.queue.queue import App
@@ -288,7 +288,7 @@ def test_a_session_that_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypa
 
 def test_a_sync_that_cannot_be_started_closes_its_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
-    Plant(monkeypatch, world.broker.performer, "sync", first_partition)
+    Plant(monkeypatch, world.broker, "in_thread", lambda work, *rest: work == world.broker.clusters["c3"].partitions[0].sync)
     to_a.put(b"x")
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     told(world, "Partition [0]: asking for a sync")
@@ -309,7 +309,7 @@ def test_a_partition_that_fails_outside_of_the_turn_is_closed_alone(world: Memor
 def test_a_failed_sync_that_fails_to_be_noted_closes_the_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
     Plant(monkeypatch, Partition, "sync_failed", first_partition)
-    world.broker.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
+    world.broker._storage.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"x") == 6
 
 
@@ -619,13 +619,13 @@ def test_a_rollover_that_raises_closes_its_partition_alone(world: MemoryWorld, m
     told(world, "Partition [0]: rolling over")
 
 
-@pytest.mark.parametrize("name, report", [("done", "rolled"), ("failed", "roll_failed")])
+@pytest.mark.parametrize("name, report", [("done", "_rolled"), ("failed", "_roll_failed")])
 def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: MemoryWorld, monkeypatch: Any, name: str,
                                                                      report: str) -> None:
     to_a, _, to_b, _ = pair(world)
     Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._files))
     outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
-    getattr(world.broker, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
+    getattr(world.broker._storage, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     told(world, "Partition [0]")
 
@@ -646,10 +646,10 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
         return True
 
     monkeypatch.setattr(Rollover, "step", step)
-    for took, late, expected in ((0.0, False, ROLL_SLICES_MAX + 1), (0.002, False, 4), (0.002, True, 5)):
+    for took, late, expected in ((0.0, False, STEPS_MAX), (0.002, False, 3), (0.002, True, 4)):
         steps[0] = due[0] = 0
         pace[0] = took
         monkeypatch.setattr(Rollover, "late", late)
         world.broker.clusters["c3"].partitions[0].log.roll_due = True
         world.broker.turn(world.now)
-        assert (steps[0], due[0]) == (expected, 1), "and another turn is due"
+        assert (steps[0], due[0] > 0) == (expected, True), "and another turn is due"

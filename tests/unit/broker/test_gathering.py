@@ -37,7 +37,7 @@ def going(tmp_path: Path) -> Going:
     post_often(world, producer, ALL)
     partition = world.broker.domains["d"].queues["q"].partition
     assert session_of(producer).holds_acks and acked(producer) == pushed(consumer) == ALL
-    assert not partition.tail.unwritten_bytes and world.broker._turn.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and world.broker._storage.write_by == 0.0
     return world, producer, consumer, partition
 
 
@@ -182,7 +182,7 @@ def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
     producer.client.drop()
     world.run()
     world.advance(WAIT_S)
-    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker._turn.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker._storage.write_by == 0.0
 
 
 def test_a_command_is_answered_when_what_it_changed_is_stored(going: Going) -> None:
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     monkeypatch.setattr(partition.files, "append", full)
     world.advance(WAIT_S)
     world.broker.turn(world.now)
-    assert world.broker._turn.write_by == 0.0, "there is nothing to wait for"
+    assert world.broker._storage.write_by == 0.0, "there is nothing to wait for"
     producer.put()
     world.run()
     assert not partition.available and pushed(consumer) == ALL + 1 == acked(producer)

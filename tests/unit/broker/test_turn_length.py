@@ -9,12 +9,14 @@ from kit.client import Queue
 from kit.memory import MemoryWorld
 from kit.paced import come, session_of
 
-from bmqtwist.limits import TURN_DELIVERY_S, TURN_WRITE_S
+from bmqtwist.limits import TURN_WRITE_S
 from bmqtwist.link.session import Session
+from bmqtwist.loop.scheduler import BUDGETS, Priority
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.testing.node import ImmediatePerformer
 
 QUEUES = 5
+TURN_DELIVERY_S = BUDGETS[Priority.DELIVERY]
 
 
 @pytest.fixture

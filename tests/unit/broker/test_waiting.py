@@ -15,8 +15,8 @@ from kit.connections import Driver, Tls, Transport, connect
 from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
+from bmqtwist.broker.storage_turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
 from bmqtwist.broker.sync_pace import PAUSE_S
-from bmqtwist.broker.turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.pace import (
     BUSY_MESSAGES,
@@ -31,8 +31,7 @@ from bmqtwist.link.pace import (
 )
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.reactor import performer as module
-from bmqtwist.reactor.deferred_input import TURN_INPUT_S
-from bmqtwist.reactor.performer import ReactorPerformer
+from bmqtwist.reactor.performer import TURN_INPUT_S, ReactorPerformer
 from bmqtwist.reactor.tcp import LOOKS_IN_VAIN_MAX, Connection
 from bmqtwist.report import ListReport
 
@@ -509,7 +508,7 @@ class Broker:
     def next_deadline(self) -> float | None:
         return self.deadline
 
-    def received(self, session: Any, data: bytes, now: float) -> None:
+    def received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
         session.unhurried = data == b"confirm"
 
 
@@ -560,7 +559,7 @@ def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
 def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
     transport = Transport()
     connection = Connection(performer, lambda *_: session)
-    session: Any = SimpleNamespace(sends_at_once=True, holds_acks=False, unhurried=False, negotiated_at=1.0, under_way=False,
+    session: Any = SimpleNamespace(sends_at_once=True, holds_acks=False, unhurried=False, negotiated_at=1.0, has_jobs=False,
                                    heard_in=0.0, transport=connection, outgoing=connection.outgoing)
     connection.makeConnection(transport)
     return connection, transport
@@ -590,7 +589,7 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
 def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, broker, performer = loop
     connection, _ = client(performer)
-    monkeypatch.setattr(broker, "received", lambda session, data, now: setattr(session, "unhurried", True))
+    monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "unhurried", True))
     for size, rests in ((REST_BYTES_MAX + 1, False), (REST_BYTES_MAX, True)):
         rounds.work = [partial(connection.dataReceived, bytes(size))]
         performer.reactor.doIteration(None)

@@ -17,16 +17,17 @@ from kit.client import Queue
 from kit.memory import MemoryWorld
 
 from bmqtwist.limits import (
-    EXPIRED_AT_ONCE_MAX,
     INFLATE_STEP_BYTES,
+    MESSAGES_AT_ONCE,
     SLICE_BYTES,
-    SLICES_MAX,
     SUBSCRIPTIONS_MAX,
     TURN_EVALUATIONS_MAX,
     TURN_MESSAGES_MAX,
 )
 from bmqtwist.link import puts
 from bmqtwist.link.client import ClientSession
+from bmqtwist.link.session import Session
+from bmqtwist.loop.scheduler import STEPS_MAX
 from bmqtwist.queue.queue import Router
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.testing.node import ImmediatePerformer
@@ -36,7 +37,7 @@ from bmqtwist.wire.fast import EventType, event_header
 
 PUT_BYTES = 40
 CONFIRM_BYTES = 24
-MANY = 3 * SLICES_MAX * SLICE_BYTES // PUT_BYTES  # PUTs of three turns
+MANY = 3 * STEPS_MAX * SLICE_BYTES // PUT_BYTES  # PUTs of three turns
 
 
 @pytest.fixture
@@ -72,8 +73,7 @@ class Turns:
 def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let so many seconds pass between any two looks at the clock."""
     ticks = count()
-    for name in ("clock", "worked"):
-        monkeypatch.setattr(ImmediatePerformer, name, lambda self: next(ticks) * seconds)
+    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * seconds)
 
 
 def puts_of(queue: Queue, number: int) -> bytes:
@@ -90,7 +90,7 @@ def test_very_many_puts_in_one_event_are_taken_over_several_turns_in_order(memor
     producer.client.barrier()
     acknowledged = [event.ack for event in producer.client.heard if event.kind == "ack"]
     assert len(acknowledged) == MANY and not any(ack.status for ack in acknowledged)
-    assert turns.most <= SLICES_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turns.counts) == MANY
+    assert turns.most <= STEPS_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turns.counts) == MANY
     assert [ack.guid for ack in acknowledged] == sorted(ack.guid for ack in acknowledged)
 
 
@@ -101,16 +101,16 @@ def test_what_comes_behind_a_long_event_is_dealt_with_behind_it(memory: MemoryWo
     close = codec.control_frame({"rId": 77, "closeQueue": {
         "handleParameters": client.handle_parameters(producer.uri, producer.q_id, write=1), "isFinal": True}})
     client.send(puts_of(producer, MANY) + close)
-    assert client.link.session is not None and client.link.session.under_way
+    assert client.link.session is not None and client.link.session.has_jobs
     client.send(puts_of(producer, 1))
-    assert client.link.session.under_way and other.post(b"another client is served meanwhile")
+    assert client.link.session.has_jobs and other.post(b"another client is served meanwhile")
     answer = client.wait(lambda event: event.kind == "control" and event.control.get("rId") == 77, "the answer")
     client.barrier()
     heard = client.heard
     before = [event for event in heard[:heard.index(answer)] if event.kind == "ack"]
     assert 0 < len(before) and memory.stored(producer.uri) == MANY
     assert not any(event.kind == "ack" for event in heard[heard.index(answer):]), "the queue id was closed"
-    assert not client.link.session.under_way
+    assert not client.link.session.has_jobs
 
 
 def test_a_long_event_ends_its_turn_by_the_clock_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,16 +129,16 @@ def test_very_many_confirms_in_one_event_are_taken_over_several_turns(memory: Me
     producer.client.send(puts_of(producer, 3000))
     guids = [push.guid for push in memory.pushes(consumer)]
     assert len(guids) == 3000
-    junk = [(999, bytes(16), 0)] * (2 * SLICES_MAX * SLICE_BYTES // CONFIRM_BYTES)
+    junk = [(999, bytes(16), 0)] * (2 * STEPS_MAX * SLICE_BYTES // CONFIRM_BYTES)
     items = junk + [(consumer.q_id, guid, consumer.sub_id) for guid in guids]
     taken: list[int] = []
     take = ClientSession._take_confirms
     monkeypatch.setattr(ClientSession, "_take_confirms", lambda self, buffer, start, end, step: (
         taken.append(end - start), take(self, buffer, start, end, step))[1])
     consumer.client.send(codec.confirm_frame(items))
-    assert consumer.client.link.session is not None and consumer.client.link.session.under_way
+    assert consumer.client.link.session is not None and consumer.client.link.session.has_jobs
     memory.run()
-    assert max(taken) <= SLICE_BYTES and len(taken) > SLICES_MAX and memory.stored() == 0
+    assert max(taken) <= SLICE_BYTES and len(taken) > STEPS_MAX and memory.stored() == 0
 
 
 def test_a_connection_that_breaks_in_the_midst_has_what_it_brought_dealt_with(memory: MemoryWorld) -> None:
@@ -159,7 +159,7 @@ def test_a_session_that_is_closed_in_the_midst_has_the_rest_dropped(memory: Memo
     session.close("enough")
     memory.run()
     assert 0 < len(memory.broker.domains["d"].queues["q"].messages) < MANY
-    assert not session.under_way and session not in memory.broker.sessions
+    assert not session.has_jobs and session not in memory.broker.sessions
 
 
 def test_nothing_is_read_from_a_session_that_is_under_way_and_again_afterwards(memory: MemoryWorld,
@@ -177,16 +177,14 @@ def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, mo
     """The clock stops the row; whoever was left out is first in the next turn."""
     producers = [memory.producer() for _ in range(4)]
     went_on: list[str] = []
-    session_type = type(producers[0].client.link.session)
-    go_on = session_type.go_on  # type: ignore[union-attr]
+    proceed = Session._continue
     hurry(monkeypatch, 0.001)
-    monkeypatch.setattr(session_type, "go_on",
-                        lambda self, now, wall: (went_on.append(self.peer), go_on(self, now, wall))[1])
+    monkeypatch.setattr(Session, "_continue", lambda self: (went_on.append(self.peer), proceed(self))[1])
     for producer in producers:
         producer.client.send(puts_of(producer, MANY))
     memory.run()
     assert memory.stored() == 4 * MANY
-    assert set(Counter(went_on[:40]).values()) <= {9, 10, 11}
+    assert set(Counter(went_on[:40]).values()) <= {9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}, "v2": False}, {"properties": {"a": 1}}, {}])
@@ -199,7 +197,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
     guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
     producer.client.barrier()
     assert [event.ack.guid for event in producer.client.heard if event.kind == "ack"] == guids
-    assert turns.most <= SLICES_MAX + 1
+    assert turns.most <= STEPS_MAX + 1
     inflated = "v2" in shape
     assert (sum(turns.counts) >= 20) == inflated
     stored = list(memory.broker.domains["d"].queues["q"].messages.values())
@@ -284,7 +282,7 @@ def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_messag
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     old.open("bmq://d/q", read=1).configure()
     producer = memory.producer()
-    payload = b"x" * (SLICES_MAX + 5) * INFLATE_STEP_BYTES
+    payload = b"x" * (STEPS_MAX + 5) * INFLATE_STEP_BYTES
     producer.put(payload, properties={"a": 1}, compress=True)
     session = old.link.session
     assert session is not None
@@ -377,6 +375,7 @@ def test_one_turn_delivers_a_bounded_number_of_messages_in_order(memory: MemoryW
     producer.client.send(puts_of(producer, 5 * TURN_MESSAGES_MAX // 2))
     producer.client.barrier()
     turns = Turns(memory, monkeypatch, ClientSession, "push")
+    hurry(monkeypatch, 1.0)
     consumer = memory.consumer(m=1 << 20)
     pushed = [push.guid for push in memory.pushes(consumer)]
     assert turns.most == TURN_MESSAGES_MAX and pushed == sorted(pushed) and len(pushed) == sum(turns.counts)
@@ -390,6 +389,7 @@ def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, 
     guids = [producer.put(bytes([number]), properties={"x": number % 5}) for number in range(100)]
     producer.client.barrier()
     turns = Turns(memory, monkeypatch, Router, "choose")
+    hurry(monkeypatch, 1.0)
 
     def consume(texts: list[str]) -> Queue:
         consumer = memory.client().open("bmq://d/q", read=1)
@@ -416,11 +416,12 @@ def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, 
 def test_messages_expire_a_bounded_number_at_a_time(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.domain("d", messageTtl=1)
     producer = memory.producer("bmq://d/old")
-    producer.client.send(puts_of(producer, 5 * EXPIRED_AT_ONCE_MAX // 2))
+    producer.client.send(puts_of(producer, 5 * MESSAGES_AT_ONCE // 2))
     producer.client.barrier()
     turns = Turns(memory, monkeypatch, RootQueue, "remove")
+    hurry(monkeypatch, 1.0)
     memory.advance(4)
-    assert memory.stored(producer.uri) == 0 and turns.most == EXPIRED_AT_ONCE_MAX
+    assert memory.stored(producer.uri) == 0 and turns.most == MESSAGES_AT_ONCE
 
 
 @pytest.mark.parametrize("text", ["", "x ==", "("])

@@ -60,6 +60,7 @@ def test_every_category_of_alarms_is_explained_and_no_other() -> None:
 def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
     """Those of `limits.py` that it names as fixed."""
     from bmqtwist import limits
+    from bmqtwist.loop.scheduler import BUDGETS, BURST_S, Priority
     table = PAGE.partition("## Limits")[2]
     said = {
         "what they send": f"{limits.NEGOTIATION_BYTES_MAX >> 10} KiB each, {limits.NEWCOMERS_BYTES_MAX >> 20} MiB together",
@@ -73,14 +74,14 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
         "delivered to one client in one turn; waiting for it before it gets nothing more":
             f"{limits.TURN_PUSH_BYTES_MAX >> 20} MiB; {limits.LAGGING_BYTES >> 20} MiB",
         "of one connection in one turn":
-            f"{limits.SLICES_MAX} slices of {limits.SLICE_BYTES >> 10} KiB, or {limits.SLICES_S * 1000:.0f} ms of work, and "
-            f"in later turns {limits.GOING_ON_S * 1000} ms for all such connections; "
+            f"{BURST_S * 1000:.0f} ms, and {BUDGETS[Priority.INPUT] * 1000:.0f} ms for all such connections, in slices of "
+            f"{limits.SLICE_BYTES >> 10} KiB; "
             f"{limits.INFLATE_STEP_BYTES >> 10} KiB to inflate",
         "delivered of one queue in one turn": f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} looks at "
-                                              f"expressions for each app, then {limits.TURN_DELIVERY_S * 1000:.0f} ms",
-        "expired messages of one queue removed at once": str(limits.EXPIRED_AT_ONCE_MAX),
+                                              f"expressions for each app, then {BUDGETS[Priority.DELIVERY] * 1000:.0f} ms",
+        "expired messages of one queue removed at once": str(limits.MESSAGES_AT_ONCE),
         "purged messages, those of an app that is removed, and those a lost consumer held":
-            f"{limits.SLICES_S * 1000:.0f} ms of a turn for all of them, {limits.MESSAGES_AT_ONCE} messages a slice",
+            f"{BUDGETS[Priority.QUEUE] * 1000:.0f} ms of a turn for all of them, {limits.MESSAGES_AT_ONCE} messages a slice",
         "expression": f"{limits.EXPRESSION_CHARS_MAX} characters, {limits.EXPRESSION_OPERATORS_MAX} operators, "
                       f"{limits.EXPRESSION_PROPERTIES_MAX} properties",
     }

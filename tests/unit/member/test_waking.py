@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +15,12 @@ from kit.memory import MemoryWorld
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member import activation as waking
 from bmqtwist.member.activation import Waking
 from bmqtwist.queue import handover, restored, root
 from bmqtwist.queue.restored import Restored, restore
-from bmqtwist.steps import at_once
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason
@@ -77,17 +78,17 @@ class User:
     """A cluster of which nothing else is needed, and its broker, which does a step when it is told to."""
 
     def __init__(self) -> None:
-        self.now, self.told, self.work = 0.0, list[tuple[Any, ...]](), list[Generator[None, None, object]]()
+        self.now, self.told, self.work = 0.0, list[tuple[Any, ...]](), list[Steps[None]]()
         self.contain: Any = SimpleNamespace(told=lambda *each: self.told.append(each))
         self.stores: dict[str, StoredQueue | Exception] = {}
+        self.scheduler: Any = self
         self.waking = Waking(self, self)
         self.domain: Any = SimpleNamespace(name="d", opening=0)
 
     def wall(self, now: float) -> int:
         return WALL
 
-    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
-                 failed: Callable[[Exception], None]) -> None:
+    def start(self, priority: Priority, owner: object, work: Steps[None], failed: Callable[[Exception], None]) -> None:
         self.work.append(work)
         self.step()
 
@@ -185,7 +186,7 @@ def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld
     for module in (restored, waking):
         monkeypatch.setattr(module, "RESTORED_AT_ONCE", 1)
     ticks = count()
-    monkeypatch.setattr(ImmediatePerformer, "worked", lambda self: next(ticks) * 1.0)
+    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
     world._forget_clients()
     world.stop()
     world.live(ImmediatePerformer(world))
@@ -238,7 +239,7 @@ def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_pri
     world._forget_clients()
     world.crash()
     ticks = count()
-    monkeypatch.setattr(ImmediatePerformer, "worked", lambda self: next(ticks) * 1.0)
+    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
     world.live(ImmediatePerformer(world))
     queue = world.broker.clusters["c3"].queues["bmq://f/q"]
     assert 1 < len(queue.messages) == queue.meter.messages < 9

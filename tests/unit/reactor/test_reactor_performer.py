@@ -23,10 +23,12 @@ from bmqtwist.report import ListReport
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     """(reactor, broker, performer), started; the clock is the reactor's."""
-    reactor, broker, report = Reactor(), Broker(), ListReport()
+    reactor, report = Reactor(), ListReport()
+    broker = Broker(reactor.seconds)
     monkeypatch.setattr(module.time, "monotonic", reactor.seconds)
     performer = ReactorPerformer(reactor, report, 2, (1, 1), 1.0, 5.0)
     performer.broker = broker  # type: ignore[assignment]
+    broker.turn_due = performer.turn_due
     performer.start()
     yield reactor, broker, performer
     performer.stop()
@@ -98,7 +100,7 @@ def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any
 
 
 @pytest.mark.parametrize("error", [None, OSError(5, "EIO"), ValueError("not of the disk")])
-def test_the_outcome_of_a_sync_that_raises_leaves_the_clock_set(world: Any, error: Exception | None) -> None:
+def test_the_outcome_of_work_on_a_thread_that_raises_leaves_the_clock_set(world: Any, error: Exception | None) -> None:
     reactor, broker, performer = world
     broker.broken, broker.deadline = True, 1.0
     outcomes: list[tuple[Any, ...]] = []
@@ -107,21 +109,18 @@ def test_the_outcome_of_a_sync_that_raises_leaves_the_clock_set(world: Any, erro
         outcomes.append(what)
         raise ZeroDivisionError
 
-    broker.synced = broker.sync_failed = outcome
-
-    def sync() -> None:
+    def work() -> None:
         if error is not None:
             raise error
 
-    partition = SimpleNamespace(sync=sync)
-    performer.sync(partition, 7)
+    performer.in_thread(work, outcome, outcome)
     reactor.from_threads.get(timeout=10)()
-    assert outcomes[0][:2] == (partition, 7)
+    assert len(outcomes[0]) == (1 if error is None else 2)
     if error is not None:
-        assert isinstance(outcomes[0][2], OSError)
+        assert isinstance(outcomes[0][0], OSError)
     alarms = [text for severity, text in performer.report.lines if severity == "ALARM"]
     assert any("ZeroDivisionError" in text for text in alarms)
-    assert any("Internal error in a sync" in text for text in alarms) is isinstance(error, ValueError)
+    assert any("Internal error on a thread" in text for text in alarms) is isinstance(error, ValueError)
     reactor.advance(1.0)
     assert broker.ticks == 1
 
@@ -291,10 +290,10 @@ def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_
     reactor.rightNow = 1000.0
     heard: list[bytes] = []
     greedy, good = Slow(reactor, heard, True), Slow(reactor, heard, True)
-    reactor.work = [partial(performer.received, greedy, b"G" * 60), partial(performer.received, good, b"1"),
-                    partial(performer.received, greedy, b"H" * 60), partial(performer.received, good, b"2"),
+    reactor.work = [partial(performer.received, greedy, b"G" * 51), partial(performer.received, good, b"1"),
+                    partial(performer.received, greedy, b"H" * 40), partial(performer.received, good, b"2"),
                     lambda: reactor.work.append(partial(performer.received, good, b"3"))]
-    assert rounds_until_still(reactor, heard) == [[b"G" * 60, b"12"], [b"3", b"H" * 60]]
+    assert rounds_until_still(reactor, heard) == [[b"G" * 51, b"1", b"H" * 40], [b"2", b"3"]]
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
 
@@ -309,7 +308,7 @@ def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(wo
     assert rounds_until_still(reactor, heard) == [[b"G" * 30, b"g", b"O" * 3000]]
 
 
-def test_many_bytes_wait_behind_those_that_wait_already_and_a_few_do_not(world: Any) -> None:
+def test_what_waits_has_a_step_of_each_turn_whatever_else_comes(world: Any) -> None:
     """Otherwise those that are ready first would have every turn."""
     reactor, _, performer = world
     reactor.rightNow = 1000.0
@@ -320,7 +319,7 @@ def test_many_bytes_wait_behind_those_that_wait_already_and_a_few_do_not(world: 
     reactor.work.append(lambda: reactor.work.extend([partial(performer.received, first, b"4" * 3000),
                                                      partial(performer.received, good, b"g")]))
     assert [[each[:1] for each in heard] for heard in rounds_until_still(reactor, heard)] == [
-        [b"1", b"2"], [b"g", b"3"], [b"4"]]
+        [b"1", b"2"], [b"4", b"3"], [b"g"]]
 
 
 def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:
@@ -332,13 +331,15 @@ def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_i
     stranger.negotiated_at = 1.0
     performer.received(stranger, b"b")
     reactor.doIteration(0)
-    assert heard == [b"ab"]
+    assert heard == [b"a", b"b"]
     leaving = Slow(reactor, heard, False)
     performer.received(leaving, b"last words")
     performer.lost(leaving)
+    reactor.doIteration(0)
+    reactor.doIteration(0)
     assert heard[-1] == b"last words" and leaving.closed == ["lost"]
     reactor.doIteration(0)
-    assert len(heard) == 2
+    assert len(heard) == 3
 
 
 class Port:

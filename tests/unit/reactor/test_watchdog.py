@@ -28,7 +28,7 @@ class SlowBroker(Broker):
         super().turn(now)
         self._reactor.rightNow += self.seconds
 
-    def received(self, session: Any, data: bytes, now: float) -> None:
+    def received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
         self._reactor.rightNow += len(data) / 1000
 
 
