@@ -20,7 +20,7 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.rollover import Job, Phase, RolloverEvent
-from bmqtwist.storage.state import Steps
+from bmqtwist.storage.state import MessageSteps
 from bmqtwist.storage.store import FileSizes
 
 SIZES = FileSizes(1 << 15, 1 << 18, 1 << 13)  # 546 records
@@ -59,7 +59,7 @@ class Life:
         self.phases: Counter[Phase] = Counter()
         self._write, self.partition.log.write = self.partition.log.write, self.write  # type: ignore[method-assign]
         self.keys: list[bytes] = []
-        self.steps: list[Steps] = []  # of purges under way
+        self.steps: list[MessageSteps] = []  # of purges under way
         self.faulty = False  # the disk may fail, and the partition refuse
         self.queue()
         self.turn()
