@@ -19,7 +19,7 @@ from bmqtwist.testing.simulated_node import SimulatedPerformer
 # Where, what, and how likely one call of it raises, before it does anything.
 STAGES: list[tuple[Any, str, float]] = [
     (Partition, "flush", 0.0005), (Partition, "wants_sync", 0.0005), (Partition, "synced", 0.001),
-    (Partition, "sync_point", 0.005), (SimulatedPerformer, "sync", 0.001), (SimulatedPerformer, "write", 0.002),
+    (Partition, "sync_point", 0.005), (SimulatedPerformer, "write", 0.002),
     (RootQueue, "ready", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
     (delivery_module, "deliver", 0.003), (delivery_module, "_send", 0.001), (ClientSession, "push", 0.001),
     (ClientSession, "ack", 0.001),

@@ -170,7 +170,7 @@ def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, mon
 
 @pytest.mark.parametrize("window, waits", [(10, False), (1000, True)])
 def test_confirms_wait_a_moment_for_something_else_unless_a_consumer_may_wait_for_them(window: int, waits: bool) -> None:
-    nodes, node, primary = start(1)
+    nodes, node, primary = start(2)
     reader = nodes.client(node.name).consume(STRONG, m=window)
     nodes.post(1)
     first, second = reader.take(2)
