@@ -130,7 +130,7 @@ def test_clients_at_surviving_members_see_nothing_when_the_primary_dies(uri: str
 
 
 def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> None:
-    nodes = Members(3)
+    nodes = Members(0)
     former = nodes.primary()
     writer, reader = nodes.client(former.name), nodes.client(former.name)
     queue, consumer = writer.open(STRONG, write=1), reader.consume(STRONG)

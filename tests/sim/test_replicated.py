@@ -53,7 +53,7 @@ def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> No
 
 
 def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_later() -> None:
-    nodes = settled(2)
+    nodes = settled(0)
     nodes.post(10)
     primary, (replica, _) = nodes.primary(), nodes.replicas()
     _, writer = nodes.writer()
