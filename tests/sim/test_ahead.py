@@ -35,7 +35,7 @@ def slow(nodes: ReplicatingCluster, primary: SimulatedNode) -> None:
 
 @pytest.mark.parametrize("count, ways", [(2, 1), (3, 1), (5, 2)])
 def test_it_takes_one_way_to_the_primary_and_two_where_a_pair_is_no_majority(count: int, ways: int) -> None:
-    nodes, node, primary = start(6, count)
+    nodes, node, primary = start(7, count)
     reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
