@@ -10,7 +10,7 @@ from kit.client import Queue
 from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
-from bmqtwist.broker.turn import GATHERED_BYTES_MAX
+from bmqtwist.broker.storage_turn import GATHERED_BYTES_MAX
 from bmqtwist.link.pace import HELD_ACKS_MAX, RUN, WAIT_S, AckPace
 from bmqtwist.storage.partition import Partition
 
