@@ -18,6 +18,7 @@ from bmqtwist.console.stops import DelayedStop
 from bmqtwist.console.topics import number, queue_uri, text
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.cluster import Cluster
+from bmqtwist.report import shown
 from bmqtwist.view.cluster_facts import cluster_of, node_names
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Operations:
         def work() -> Generator[None, None, Any]:
             result = run(replace(node.admin, source=source), *arguments)
             return (yield from result) if isinstance(result, Generator) else result
-        node.broker.report.info("Received command '%s' [source: %s]", asked.path, source)
+        words = shown(" ".join(map(str, (run.__name__, *arguments))))
+        node.broker.report.info("Received command '%s' [source: %s]", words, source)
         node.broker.carry_out(work(), done.callback, done.errback)
         node.broker.performer.turn_due()
         return done
