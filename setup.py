@@ -62,7 +62,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",
     "member/partition_logs", "member/promises", "member/known_primaries", "peers/links", "member/leadership",
     "member/dispatch", "relay/upstream_queue", "relay/relays", "relay/uplink", "relay/incoming", "member/member_relays",
-    "member/cluster", "member/handovers", "wire/budget", "wire/ber", "wire/control")]
+    "member/cluster", "member/queue_changes", "member/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],
            "read": ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]}

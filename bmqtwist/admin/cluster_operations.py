@@ -70,7 +70,7 @@ def collect_queues(context: AdminContext, name: str) -> None:
     cluster, broker = find_cluster(context, name), context.broker
     for queue in list(cluster.queues.values()):
         if queue.is_collectable(broker.now, 0, broker.identity.started):
-            cluster.delete_queue(queue, broker.wall(broker.now))
+            cluster.changes.delete_queue(queue, broker.wall(broker.now))
 
 
 def show_storage(context: AdminContext, name: str) -> StorageSummary:

@@ -191,7 +191,7 @@ def remove_domain(context: AdminContext, name: str, finalize: bool) -> Slowly[Pu
     domain.removing = True
     purged = yield from _purge_all(broker, domain)
     for queue in list(domain.queues.values()):
-        broker.clusters[domain.cluster].delete_queue(queue, broker.wall(broker.now))
+        broker.clusters[domain.cluster].changes.delete_queue(queue, broker.wall(broker.now))
     return purged
 
 

@@ -68,7 +68,7 @@ class QueueAccess:
             answer(refused)
             return
         queue, cluster = domain.queues.get(uri.queue), host.clusters[domain.cluster]
-        if queue is not None and not cluster.is_changing(queue):
+        if queue is not None and not cluster.changes.is_changing(queue):
             answer(queue)
             return
         domain.opening += 1
@@ -80,7 +80,7 @@ class QueueAccess:
                 cluster.relays.open(session, uri, request, answer)
             else:
                 answer(found)
-        cluster.create_queue(domain, uri.canonical, host.now, host.wall(host.now), created)
+        cluster.changes.create_queue(domain, uri.canonical, host.now, host.wall(host.now), created)
 
     def _check_authorized(self, session: Asker, domain: str, request: OpenRequest) -> None:
         """Refused if the open is not allowed. Another member has asked this of its own clients."""

@@ -510,7 +510,7 @@ class Broker:
                 domain.reconfigure(domain_settings(loaded.config))
                 cluster = self.clusters[domain.cluster]
                 for queue in domain.queues.values():
-                    cluster.reconcile_apps(queue, self.wall(self.now))
+                    cluster.changes.reconcile_apps(queue, self.wall(self.now))
         self.report.note("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
 
     def set_replication_factor(self, cluster: Cluster, factor: int) -> None:

@@ -54,6 +54,6 @@ class Watch:
             for queue in list(cluster.queues.values()):
                 try:
                     if queue.is_collectable(now, keepalive, broker.identity.started):
-                        cluster.delete_queue(queue, broker.wall(now))
+                        cluster.changes.delete_queue(queue, broker.wall(now))
                 except Exception as error:
                     broker.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)

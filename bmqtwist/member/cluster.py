@@ -10,13 +10,12 @@ recovered under new leases; queues whose domain cannot be loaded stay dormant, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
+from bmqtwist.cluster.changes import AdoptQueue
 from bmqtwist.cluster.election_events import ElectionMode
-from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, Outcome
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import AckStatus, Category, Refused
@@ -25,8 +24,9 @@ from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.member.activation import Waking, WakingHost
 from bmqtwist.member.member_relays import MemberRelays
-from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable, Told
+from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.member.proposals import Proposals
+from bmqtwist.member.queue_changes import QueueChanges
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue import handover
 from bmqtwist.queue.handles import spec_of
@@ -36,7 +36,7 @@ from bmqtwist.queue.queue import Handle, Put, Queue
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
-from bmqtwist.relay.relays import LATE_S, Relays
+from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
@@ -72,8 +72,8 @@ class Cluster:
                  timer_ns: Callable[[], int]) -> None:
         self.definition, self.node_id, self.report = definition, node_id, report
         self.name = definition.name
-        self._context = context
-        self._timer_ns = timer_ns  # feeds storage keys
+        self.context = context
+        self.timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
         self.replication: Replication | None = None  # of a cluster of several nodes
@@ -83,9 +83,14 @@ class Cluster:
         self.receipts = ConfirmReceipts(context.later, self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
-        self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
-        self._waking = Waking(self, context)
+        self.waking = Waking(self, context)
+        self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only member."""
+        return self.replication is None
 
     @property
     def relays(self) -> Relays | None:
@@ -106,7 +111,7 @@ class Cluster:
             replication.leadership = replication.appointments.leadership = leadership
             leadership.state_changed = self._state_changed
         if proposals is not None:
-            proposals.refusal = self._refusal
+            proposals.refusal = self.changes.refusal
             leadership.leader_changed = proposals.leader_changed
         if members is not None:
             members.leadership = leadership
@@ -117,8 +122,8 @@ class Cluster:
         """Recover everything and become leader and primary of all."""
         self.join(leadership)
         metadata, log = self.metadata, f"Cluster ({self.name})"
-        self._check_partitions(len(files))
-        recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
+        _check_partitions(self.name, metadata.state, len(files))
+        recovered = [recover(each, self.queue_records(index), wall - now, index, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
         leadership.lead_alone({index: each.lease for index, each in enumerate(recovered)}, now, wall)
         term, sequence = metadata.log.lsn
@@ -127,7 +132,7 @@ class Cluster:
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
         for index, each in enumerate(recovered):
             partition = Partition(self.node_id, files[index], each, durability, cache_bytes)
-            partition.files.reports.listener = self._inform
+            partition.files.reports.listener = partial(self.report.info, "Cluster (%s): %s", self.name)
             self.partitions.append(partition)
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
@@ -145,16 +150,6 @@ class Cluster:
         self.report.info(f"{log}: Recovery succeeded. Transitioning self node to AVAILABLE.")
         self.report.info(f"{log}: Transitioning to AVAILABLE.")
 
-    def _check_partitions(self, count: int) -> None:
-        """MetadataUnavailable if queues are stored in partitions beyond those that are configured."""
-        beyond = [record for record in self.metadata.state.queues.values() if record.partition_id >= count]
-        if beyond:
-            most = max(record.partition_id for record in beyond) + 1
-            raise MetadataUnavailable(
-                f"Cluster ({self.name}): numPartitions is {count}, but {len(beyond)} queue(s) are stored beyond: "
-                f"'{beyond[0].uri}' in [{beyond[0].partition_id}] for one. Set numPartitions to {most} or more again; to "
-                "lower it, let all of these queues be consumed and deleted first.")
-
     @property
     def node_name(self) -> str:
         """Our name in the cluster."""
@@ -163,10 +158,6 @@ class Cluster:
     def queue_records(self, partition_id: int) -> dict[bytes, QueueRecord]:
         """The queues that the metadata have in a partition, by key."""
         return {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == partition_id}
-
-    def _recover(self, index: int, files: FileSets, now: float, wall: int) -> RecoveredPartition:
-        known = self.queue_records(index)
-        return recover(files, known, wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
         """Join what the metadata and the partitions say about queues."""
@@ -180,12 +171,12 @@ class Cluster:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
                 record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
-                self.metadata.propose(AdoptQueue(record), self._note, wall)
+                self.metadata.propose(AdoptQueue(record), self.changes.note, wall)
                 self.dormant[queue.uri] = record
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                self._record(self.partitions[index].queues.delete, key, wall)
+                self.record(self.partitions[index].queues.delete, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
         """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
@@ -209,7 +200,7 @@ class Cluster:
         """A domain was loaded: its dormant queues come to life."""
         found = [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]
         if found:
-            self._waking.wake(domain, [self.dormant.pop(uri) for uri in found])
+            self.waking.wake(domain, [self.dormant.pop(uri) for uri in found])
 
     # -- node.waking.WakingUser -------------------------------------------------------------------------------------
 
@@ -218,42 +209,42 @@ class Cluster:
         partition = self.partitions[record.partition_id]
         store = partition.state.queues.get(record.key)
         if store is None:
-            wall = self._context.wall(self._context.now)
+            wall = self.context.wall(self.context.now)
             store = partition.queues.create(record.key, record.uri, list(record.apps.items()), wall)
         return store
 
     def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
         """A queue that was dormant lives."""
-        now = self._context.now
-        wall = self._context.wall(now)
-        queue = self._make(domain, record.uri, store, self.partitions[record.partition_id], now)
+        now = self.context.now
+        wall = self.context.wall(now)
+        queue = self.make_queue(domain, record.uri, store, self.partitions[record.partition_id], now)
         queue.register_apps(first_order=0)
         queue.restore(found, wall)
-        self._follow(queue, self.metadata.state.queues.get(record.uri, record), wall)
-        self.reconcile_apps(queue, wall)
-        self._take_over(queue, now, wall)
+        self.changes.follow(queue, self.metadata.state.queues.get(record.uri, record), wall)
+        self.changes.reconcile_apps(queue, wall)
+        self.take_over(queue, now, wall)
         if self.replication is not None:
             self.report.info(f"Cluster ({self.name}): Rebuilt internal state of queue engine for queue [{queue.uri}], "
                              f"Partition [{queue.partition_id}], {len(queue.messages)} message(s)")
         if opened:
-            self._created(record.uri, queue)
+            self.changes.created(record.uri, queue)
 
     def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
         """It stays dormant."""
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
         else:
-            self._context.contain.told(f"Queue '{record.uri}': coming to life", error)
+            self.context.contain.told(f"Queue '{record.uri}': coming to life", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
-        if opened and record.uri in self._creating:
-            self._created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
+        if opened and record.uri in self.changes.creating:
+            self.changes.created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
 
     # -- queues that live -------------------------------------------------------------------------------------------
 
-    def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
+    def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
-        queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self._context, now)
+        queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self.context, now)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
         return queue
@@ -277,34 +268,7 @@ class Cluster:
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
-    def queue_count(self, domain_name: str) -> int:
-        """Queues of a domain that are registered, or about to be."""
-        prefix = f"bmq://{domain_name}/"
-        return sum(uri.startswith(prefix) for uri in self._expected.queues)
-
-    def is_changing(self, queue: RootQueue) -> bool:
-        """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
-        return queue.lifecycle.is_deleting or self.metadata.log.is_pending(queue.uri)
-
-    def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
-                     done: Callable[[RootQueue | Refused], None]) -> None:
-        """The queue with this URI as the metadata have it once all that waits is committed; assigned if need be.
-
-        `done` is called then, whoever else asked for the same queue meanwhile.
-        """
-        refused = self._not_here(uri)
-        if refused is not None:
-            done(refused)
-            return
-        waiting = self._creating.get(uri)
-        if waiting is not None:
-            waiting.append(done)
-            return
-        self._creating[uri] = [done]
-        app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
-        self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()), partial(self._assigned, domain, uri, now), wall)
-
-    def _not_here(self, uri: str) -> Refused | None:
+    def not_here(self, uri: str) -> Refused | None:
         """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
         if self.replication is None:
             return None
@@ -317,168 +281,6 @@ class Cluster:
         serves = self.replication.serves if self.replication is not None else lambda partition_id: True
         return [record for uri, record in self.metadata.state.queues.items() if not serves(record.partition_id)
                 and parse_uri(uri).qualified_domain == domain_name]
-
-    @property
-    def _expected(self) -> ClusterState:
-        """The metadata with all that waits for its commit, as far as this node knows."""
-        leads = self.proposals is None or self.leadership.leads
-        return self.metadata.log.head if leads else self.metadata.state
-
-    def _propose(self, change: Change, told: Told, wall: int) -> None:
-        """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
-        if self.proposals is not None:
-            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000 + LATE_S)
-            return
-        refused = self._refusal(change)
-        if refused is not None:
-            told(refused, wall)
-        else:
-            self.metadata.propose(change, told, wall)
-
-    def _refusal(self, change: Change) -> NotDone | None:
-        """Why this node does not change the metadata as somebody asks: it leads."""
-        if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
-            return None
-        try:
-            self._check_queue_limit(self._context.domain(parse_uri(change.uri).qualified_domain))
-        except Refused as refused:
-            return NotDone(refused.message, False, refused.code)
-        return None
-
-    def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
-        """The assignment of a queue is committed, or is not."""
-        if isinstance(outcome, NotDone):
-            category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
-                Category.E_UNKNOWN if self.replication is None else Category.E_NOT_READY)
-            self._created(uri, Refused(category, outcome.reason, outcome.code))
-            return
-        record: QueueRecord | None = outcome.value
-        known = self.queues.get(uri)
-        if record is None:
-            self._gone_again(uri)
-            return
-        if known is not None and known.key == record.key:
-            self._created(uri, known)
-            return
-        if uri in self._waking:
-            self._waking.open(uri)
-            return
-        refused = self._not_here(uri)
-        if refused is not None:
-            self._created(uri, refused)
-            return
-        partition = self.partitions[record.partition_id]
-        try:
-            store = partition.queues.create(record.key, uri, list(record.apps.items()), wall)
-        except PartitionUnavailable as error:
-            reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
-            self._propose(UnassignQueue(uri, record.key), partial(self._taken_back, uri, reason), wall)
-            return
-        queue = self._make(domain, uri, store, partition, now)
-        queue.register_apps()
-        self._take_over(queue, now, wall)
-        apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
-        self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
-                         f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
-        self._note_created(record)
-        self._created(uri, queue)
-
-    def _gone_again(self, uri: str) -> None:
-        self._created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
-
-    def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
-        """A queue that no partition took is unassigned again."""
-        self._note(outcome, wall)
-        self._created(uri, reason)
-
-    def _created(self, uri: str, found: RootQueue | Refused) -> None:
-        for done in self._creating.pop(uri):
-            done(found)
-
-    def _check_queue_limit(self, domain: Domain) -> None:
-        limit = domain.max_queues
-        if not limit:
-            return
-        count = self.queue_count(domain.name) + 1
-        if count > limit:
-            self.report.panic("DOMAIN_QUEUE_LIMIT_FULL", f"domain 'bmq://{domain.name}' has reached the maximum number of "
-                                                         f"queues (limit: {limit}).")
-            raise Refused(Category.E_REFUSED, "maximum number of queues reached", LIMIT_REACHED)
-        if count == limit * 4 // 5:
-            self.report.alarm("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK",
-                              f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
-                              f"(current: {count}, limit: {limit}).")
-
-    def delete_queue(self, queue: RootQueue, wall: int) -> None:
-        """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
-        if not queue.lifecycle.is_deleting:
-            queue.feed(QueueChange.DELETE, self._context.now, "it is empty and unused")
-            self._propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
-
-    def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """The end of a queue is committed, or is not."""
-        self._note(outcome, wall)
-        if isinstance(outcome, NotDone):
-            queue.feed(QueueChange.KEEP, self._context.now, outcome.reason)
-        else:
-            self._forget(queue, wall)
-
-    def _forget(self, queue: RootQueue, wall: int) -> None:
-        """A queue is no longer assigned."""
-        if self.queues.get(queue.uri) is not queue:
-            return
-        self._record(queue.partition.queues.delete, queue.key, wall)
-        del self.queues[queue.uri]
-        queue.feed(QueueChange.UNASSIGNED, self._context.now, "unassigned")
-        self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
-                         f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
-        self.report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
-
-    # -- apps -------------------------------------------------------------------------------------------------------
-
-    def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
-        """Make the apps of a fanout queue those of its domain's settings, at the commit."""
-        record = self._expected.queues.get(queue.uri)
-        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
-            return
-        wanted = queue.domain.settings.app_ids
-        added = [app_id for app_id in wanted if app_id not in record.apps]
-        removed = [app_id for app_id in record.apps if app_id not in wanted]
-        if added or removed:
-            change = UpdateApps(queue.uri, added, removed, self._timer_ns())
-            self._propose(change, partial(self._updated, queue), wall)
-
-    def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """A change of a queue's apps is committed, or is not; another node may be its primary by now."""
-        self._note(outcome, wall)
-        if not isinstance(outcome, NotDone) and self.queues.get(queue.uri) is queue:
-            self._follow(queue, outcome.value, wall)
-
-    def _follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
-        """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
-        if queue.mode != QueueMode.FANOUT:
-            return
-        removed = [app for app in queue.active if record.apps.get(app.app_id) != app.key]
-        kept = {app.app_id for app in queue.active if app not in removed}
-        added = [(app_id, key) for app_id, key in record.apps.items() if app_id not in kept]
-        if not added and not removed:
-            return
-        self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds "
-                         f"{_listed(app.app_id for app in removed)} and register appIds "
-                         f"{_listed(app_id for app_id, _ in added)} for domain = [{queue.domain.name}]")
-        try:
-            for app in removed:
-                queue.remove_app(app, wall)
-                self.report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
-            if added:
-                queue.partition.queues.add_apps(queue.key, queue.uri, added, wall)
-                queue.register_apps()
-                for app_id, _ in added:
-                    queue.apps[app_id].alarmed = False
-                    self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
-        except PartitionUnavailable as error:
-            self.report.error(f"Cluster ({self.name}): the apps of queue '{queue.uri}' are not changed in its partition: "
-                              f"{error}")
 
     # -- one of several nodes ---------------------------------------------------------------------------------------
 
@@ -494,8 +296,8 @@ class Cluster:
                 self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                              f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
-                self._record(partition.queues.delete, key, wall)
-        self._context.wake_queues(self)
+                self.record(partition.queues.delete, key, wall)
+        self.context.wake_queues(self)
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """It is no longer: its queues go away, and whoever has them open has to connect again."""
@@ -512,8 +314,8 @@ class Cluster:
             queue.meter.clear()
             queue.retire()
         partition.waiters.clear()
-        for uri in self._waking.end_all(partition_id):
-            self._created(uri, _led_elsewhere(uri, partition_id))
+        for uri in self.waking.end_all(partition_id):
+            self.changes.created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
     def _hand_over(self, queue: RootQueue, waiting: list[Put]) -> None:
@@ -525,13 +327,13 @@ class Cluster:
             if isinstance(handle.client, DownstreamClient) and handle.client.is_member:
                 handle.client.leave(handle)
         if self.relays is not None and queue.handles:
-            relay = RelayQueue(queue.uri, queue.name, queue.domain, self._context, self.relays.uplink)
+            relay = RelayQueue(queue.uri, queue.name, queue.domain, self.context, self.relays.uplink)
             asked = {substream: [spec_of(each) for each in substream.subscriptions]
                      for handle in queue.handles for substream in handle.substreams.values()}
             handover.to_relay(queue, relay, queue.handles, waiting)
             self.relays.add(parse_uri(queue.uri), relay, asked)
 
-    def _take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
         """Clients here may have waited for this queue to have a primary, which is this node now."""
         if self.relays is None:
             return
@@ -550,7 +352,7 @@ class Cluster:
         """Another member is different now, or this one: whoever goes leads no partition any more."""
         if self.members is not None and self.replication is not None:
             self.members.statuses_changed()
-            self.replication.appointments.check(self._context.now)
+            self.replication.appointments.check(self.context.now)
 
     def hand_over(self) -> None:
         """This node goes: others are to lead its partitions, and the cluster."""
@@ -568,7 +370,7 @@ class Cluster:
             return False
         self.leadership.set_mode(ElectionMode.LEAVING)
         if self.leadership.standing.leader is not None:
-            self.replication.hand_over(self._context.now)
+            self.replication.hand_over(self.context.now)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:
@@ -589,7 +391,7 @@ class Cluster:
 
     def _state_changed(self, changes: Changes) -> None:
         """The metadata of several nodes say something else now: what is led here follows."""
-        replication, context = self.replication, self._context
+        replication, context = self.replication, self.context
         if replication is None:
             return
         now, wall = context.now, context.wall(context.now)
@@ -599,22 +401,22 @@ class Cluster:
                 self.members.queue_moved(record.uri)
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
-            if record.uri in self._waking:
-                self._record(self.partitions[record.partition_id].queues.delete, record.key, wall)
-                if self._waking.end(record.uri):
-                    self._gone_again(record.uri)
+            if record.uri in self.waking:
+                self.record(self.partitions[record.partition_id].queues.delete, record.key, wall)
+                if self.waking.end(record.uri):
+                    self.changes.gone_again(record.uri)
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
-                self._forget(queue, wall)
+                self.changes.forget(queue, wall)
         for record in changes.updated:
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
-                self._follow(queue, record, wall)
+                self.changes.follow(queue, record, wall)
         woken = [record for record in changes.assigned if replication.serves(record.partition_id)
-                 and record.uri not in self.queues and record.uri not in self._waking]
+                 and record.uri not in self.queues and record.uri not in self.waking]
         for record in woken:
             self.dormant[record.uri] = record
-            self._note_created(record)
+            self.changes.note_created(record)
         if woken:
             context.wake_queues(self)
         if self.proposals is not None:
@@ -646,23 +448,11 @@ class Cluster:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _note_created(self, record: QueueRecord) -> None:
-        self.report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
-                         partition=record.partition_id, state="created")
-
-    def _note(self, outcome: Outcome, wall: int) -> None:
-        """Say why a change was not made; then everything stays as it was."""
-        if isinstance(outcome, NotDone):
-            self.report.error(f"Cluster ({self.name}): {outcome.reason}")
-
-    def _record(self, append: Callable[..., None], *args: object) -> None:
+    def record(self, append: Callable[..., None], *args: object) -> None:
         try:
             append(*args)
         except PartitionUnavailable as error:
             self.report.error(f"Cluster ({self.name}): {error}")
-
-    def _inform(self, text: str) -> None:
-        self.report.info("Cluster (%s): %s", self.name, text)
 
     def report_alarms(self) -> None:
         """Tell the operator what the partitions met since the last call."""
@@ -680,5 +470,12 @@ def _led_elsewhere(uri: str, partition_id: int) -> Refused:
                    NOT_PRIMARY)
 
 
-def _listed(app_ids: Iterable[str]) -> str:
-    return f"[{' '.join(app_ids)}]"
+def _check_partitions(name: str, state: ClusterState, count: int) -> None:
+    """MetadataUnavailable if queues are stored in partitions beyond those that are configured."""
+    beyond = [record for record in state.queues.values() if record.partition_id >= count]
+    if beyond:
+        most = max(record.partition_id for record in beyond) + 1
+        raise MetadataUnavailable(
+            f"Cluster ({name}): numPartitions is {count}, but {len(beyond)} queue(s) are stored beyond: "
+            f"'{beyond[0].uri}' in [{beyond[0].partition_id}] for one. Set numPartitions to {most} or more again; to "
+            "lower it, let all of these queues be consumed and deleted first.")

@@ -57,7 +57,7 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, R
 
 def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
     answers: list[RootQueue | Refused] = []
-    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
+    node.broker.clusters[domain.cluster].changes.create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
                                                       answers.append)
     node.due = True
     node.run()

@@ -84,7 +84,7 @@ def _fewer_queues(percent: int) -> Callable[[Broker, AlarmState, float], bool]:
         domain = broker.domains.get(name)
         if domain is None or not domain.max_queues:
             return True
-        return broker.clusters[domain.cluster].queue_count(name) * 100 < domain.max_queues * percent
+        return broker.clusters[domain.cluster].changes.queue_count(name) * 100 < domain.max_queues * percent
     return condition
 
 

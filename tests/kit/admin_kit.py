@@ -161,7 +161,7 @@ class Bench:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         found: list[RootQueue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []
         if not found:
-            self.cluster.create_queue(domain, uri, self.now, self.broker.wall(self.now), found.append)
+            self.cluster.changes.create_queue(domain, uri, self.now, self.broker.wall(self.now), found.append)
             self.turn()
         if isinstance(found[0], Refused):
             raise found[0]

@@ -386,7 +386,7 @@ class Asleep:
         """Somebody asks for the queue, and waits."""
         client = self.nodes.client(self.node.name)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(EVENTUAL, 77, read=1)}})
-        self.nodes.until(lambda: self.cluster._waking._sleepers[EVENTUAL].opened, 5.0)
+        self.nodes.until(lambda: self.cluster.waking._sleepers[EVENTUAL].opened, 5.0)
         return client, asked
 
     @property
@@ -408,7 +408,7 @@ def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_
     client, asked = asleep.open()
     assert move(nodes, index, first) == "SUCCESS"
     moved(nodes, index, first)
-    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster._creating
+    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster.changes.creating
     traffic.live(0.3)
     asleep.waits = False
     assert move(nodes, index, asleep.node) == "SUCCESS"

@@ -307,13 +307,13 @@ def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
     bench.requests._context = bench.world.broker
     seen: list[str] = []
     cluster = bench.world.broker.clusters[bench.queue.domain.cluster]
-    original = cluster.create_queue
+    original = cluster.changes.create_queue
 
     def create_queue(*arguments: Any) -> Any:
         seen.append(bench.world.admin("DOMAINS REMOVE d"))
         return original(*arguments)
 
-    cluster.create_queue = create_queue  # type: ignore[method-assign]
+    cluster.changes.create_queue = create_queue  # type: ignore[method-assign]
     r_id = ask(bench.client, "openQueue", uri="bmq://d/new")
     assert bench.answers() == [(r_id, "openQueueResponse")]
     assert "open queue requests on the fly" in seen[0] and bench.queue.domain.opening == 0

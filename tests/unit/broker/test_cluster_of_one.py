@@ -122,7 +122,7 @@ def test_apps_follow_the_domain_over_a_restart(memory: MemoryWorld) -> None:
 def test_a_deleted_queue_is_gone_from_ledger_and_partition(memory: MemoryWorld) -> None:
     memory.producer().client.disconnect()
     owner = memory.broker.clusters["c3"]
-    owner.delete_queue(owner.queues["bmq://d/q"], 1)
+    owner.changes.delete_queue(owner.queues["bmq://d/q"], 1)
     memory.restart()
     assert not memory.broker.clusters["c3"].metadata.state.queues and not memory.broker.clusters["c3"].dormant
 
@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_written_is_told_and_changes_nothing_else(memory
     def append() -> None:
         raise PartitionUnavailable("it is full")
 
-    owner._record(append)
+    owner.record(append)
     assert memory.logged("Cluster (c3): it is full")
 
 
@@ -280,7 +280,7 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
 
     def create() -> None:
         domain = memory.broker.domain("d")
-        memory.broker.clusters["c3"].create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
+        memory.broker.clusters["c3"].changes.create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
         memory.due = True
 
     assert dies(memory, operations, create) or operations > 3
@@ -301,7 +301,7 @@ def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
 
     def delete() -> None:
         cluster = memory.broker.clusters["c3"]
-        cluster.delete_queue(cluster.queues["bmq://d/q"], 1)
+        cluster.changes.delete_queue(cluster.queues["bmq://d/q"], 1)
         memory.due = True
 
     assert dies(memory, operations, delete) or operations > 2
@@ -324,10 +324,10 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
     found: list[object] = []
     with memory.storage_stalled():
         for _ in range(2):
-            cluster.create_queue(domain, "bmq://d/q", memory.now, 1, found.append)
+            cluster.changes.create_queue(domain, "bmq://d/q", memory.now, 1, found.append)
         memory.due = True
         memory.run()
-        assert not found and not cluster.queues and cluster.queue_count("d") == 1
+        assert not found and not cluster.queues and cluster.changes.queue_count("d") == 1
     assert len(found) == 2 and found[0] is found[1] is cluster.queues["bmq://d/q"]
     assert len(cluster.metadata.state.queues) == 1
 
@@ -337,7 +337,7 @@ def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
     before = len(memory.disk.log)
     for number in range(50):
-        cluster.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
+        cluster.changes.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
     memory.due = True
     memory.run()
     done = [operation for operation, path in memory.disk.log[before:] if path.endswith(".bmq_csl")]
@@ -350,10 +350,10 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
     cluster, found = memory.broker.clusters["c3"], list[object]()
     old = cluster.queues["bmq://d/q"]
     with memory.storage_stalled():
-        cluster.delete_queue(old, 1)
-        cluster.delete_queue(old, 1)
-        assert cluster.is_changing(old)
-        cluster.create_queue(memory.broker.domain("d"), old.uri, memory.now, 1, found.append)
+        cluster.changes.delete_queue(old, 1)
+        cluster.changes.delete_queue(old, 1)
+        assert cluster.changes.is_changing(old)
+        cluster.changes.create_queue(memory.broker.domain("d"), old.uri, memory.now, 1, found.append)
         memory.due = True
     new = cluster.queues["bmq://d/q"]
     assert found == [new] and new is not old and new.key != old.key
@@ -370,7 +370,7 @@ def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memo
     old = cluster.queues["bmq://d/q"]
     (session,) = memory.broker.sessions
     with memory.storage_stalled():
-        cluster.delete_queue(old, 1)
+        cluster.changes.delete_queue(old, 1)
         memory.broker.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
         memory.due = True
         memory.run()

@@ -366,7 +366,7 @@ def test_an_unused_queue_that_cannot_be_deleted_is_no_reason_to_keep_another(wor
     for uri in (A, B):
         world.producer(uri).client.kill()
     cluster = world.broker.clusters["c3"]
-    Plant(monkeypatch, cluster, "delete_queue", queue_a)
+    Plant(monkeypatch, cluster.changes, "delete_queue", queue_a)
     watch = Watch(world.broker)
     watch._keepalive = {"c3": 0.0}
     watch.collect(world.now + 1.0)

@@ -1,0 +1,294 @@
+"""Changes of the queues of one cluster in its metadata: creation, deletion, apps; they take effect at the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
+from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, Outcome
+from bmqtwist.cluster.state import ClusterState, QueueRecord
+from bmqtwist.errors import Category, Refused
+from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
+from bmqtwist.member.activation import Waking
+from bmqtwist.member.metadata import ClusterMetadata, Told
+from bmqtwist.member.proposals import Proposals
+from bmqtwist.queue.lifecycle import QueueChange
+from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.root import Domain, RootQueue
+from bmqtwist.relay.relays import LATE_S
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.state import StoredQueue
+
+if TYPE_CHECKING:
+    from bmqtwist.config.clusters import ClusterDefinition
+    from bmqtwist.member.leadership import Leadership
+    from bmqtwist.report import Report
+
+_NO_PARTITION = -202
+
+
+class DomainSource(Protocol):
+    """The broker, as far as changes of queues need it."""
+
+    now: float
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+
+
+class QueueOwner(Protocol):
+    """The cluster whose queues they are (`member.cluster.Cluster`)."""
+
+    name: str
+    definition: ClusterDefinition
+    report: Report
+    metadata: ClusterMetadata
+    leadership: Leadership
+    proposals: Proposals | None
+    waking: Waking
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """By number."""
+
+    @property
+    def queues(self) -> dict[str, RootQueue]:
+        """Those that are led here, by URI."""
+
+    @property
+    def context(self) -> DomainSource:
+        """The broker."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only member."""
+
+    def timer_ns(self) -> int:
+        """Feeds storage keys."""
+
+    def not_here(self, uri: str) -> Refused | None:
+        """Why a queue cannot be used at this node."""
+
+    def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
+        """The queue, registered."""
+
+    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+        """Clients here may have waited for this queue to have a primary, which is this node now."""
+
+    def record(self, append: Callable[..., None], *args: object) -> None:
+        """Write a record; what its partition does not take is logged."""
+
+
+class QueueChanges:
+    """Of one cluster at one node."""
+
+    def __init__(self, cluster: QueueOwner) -> None:
+        self._cluster, self._report, self._title = cluster, cluster.report, f"Cluster ({cluster.name})"
+        self.creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # opens that wait for a queue, by URI
+
+    def queue_count(self, domain_name: str) -> int:
+        """Queues of a domain that are registered, or about to be."""
+        prefix = f"bmq://{domain_name}/"
+        return sum(uri.startswith(prefix) for uri in self._expected.queues)
+
+    def is_changing(self, queue: RootQueue) -> bool:
+        """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
+        return queue.lifecycle.is_deleting or self._cluster.metadata.log.is_pending(queue.uri)
+
+    def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
+                     done: Callable[[RootQueue | Refused], None]) -> None:
+        """The queue with this URI as the metadata have it once all that waits is committed; assigned if need be.
+
+        `done` is called then, whoever else asked for the same queue meanwhile.
+        """
+        refused = self._cluster.not_here(uri)
+        if refused is not None:
+            done(refused)
+            return
+        waiting = self.creating.get(uri)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self.creating[uri] = [done]
+        app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
+        self.propose(AssignQueue(uri, tuple(app_ids), self._cluster.timer_ns()),
+                     partial(self._assigned, domain, uri, now), wall)
+
+    @property
+    def _expected(self) -> ClusterState:
+        """The metadata with all that waits for its commit, as far as this node knows."""
+        leads = self._cluster.proposals is None or self._cluster.leadership.leads
+        return self._cluster.metadata.log.head if leads else self._cluster.metadata.state
+
+    def propose(self, change: Change, told: Told, wall: int) -> None:
+        """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
+        cluster = self._cluster
+        if cluster.proposals is not None:
+            patience = cluster.definition.queue_operations.open_timeout_ms / 1000 + LATE_S
+            cluster.proposals.propose(change, told, wall, patience)
+            return
+        refused = self.refusal(change)
+        if refused is not None:
+            told(refused, wall)
+        else:
+            self._cluster.metadata.propose(change, told, wall)
+
+    def refusal(self, change: Change) -> NotDone | None:
+        """Why this node does not change the metadata as somebody asks: it leads."""
+        if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
+            return None
+        try:
+            self._check_queue_limit(self._cluster.context.domain(parse_uri(change.uri).qualified_domain))
+        except Refused as refused:
+            return NotDone(refused.message, False, refused.code)
+        return None
+
+    def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
+        """The assignment of a queue is committed, or is not."""
+        if isinstance(outcome, NotDone):
+            category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
+                Category.E_UNKNOWN if self._cluster.is_alone else Category.E_NOT_READY)
+            self.created(uri, Refused(category, outcome.reason, outcome.code))
+            return
+        record: QueueRecord | None = outcome.value
+        known = self._cluster.queues.get(uri)
+        if record is None:
+            self.gone_again(uri)
+            return
+        if known is not None and known.key == record.key:
+            self.created(uri, known)
+            return
+        if uri in self._cluster.waking:
+            self._cluster.waking.open(uri)
+            return
+        refused = self._cluster.not_here(uri)
+        if refused is not None:
+            self.created(uri, refused)
+            return
+        partition = self._cluster.partitions[record.partition_id]
+        try:
+            store = partition.queues.create(record.key, uri, list(record.apps.items()), wall)
+        except PartitionUnavailable as error:
+            reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
+            self.propose(UnassignQueue(uri, record.key), partial(self._taken_back, uri, reason), wall)
+            return
+        queue = self._cluster.make_queue(domain, uri, store, partition, now)
+        queue.register_apps()
+        self._cluster.take_over(queue, now, wall)
+        apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
+        self._report.info(f"{self._title}: Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
+                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
+        self.note_created(record)
+        self.created(uri, queue)
+
+    def gone_again(self, uri: str) -> None:
+        """A queue was unassigned while it was being opened."""
+        self.created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+
+    def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
+        """A queue that no partition took is unassigned again."""
+        self.note(outcome, wall)
+        self.created(uri, reason)
+
+    def created(self, uri: str, found: RootQueue | Refused) -> None:
+        """Answer all opens that wait for a queue."""
+        for done in self.creating.pop(uri):
+            done(found)
+
+    def _check_queue_limit(self, domain: Domain) -> None:
+        limit = domain.max_queues
+        if not limit:
+            return
+        count = self.queue_count(domain.name) + 1
+        if count > limit:
+            self._report.panic("DOMAIN_QUEUE_LIMIT_FULL", f"domain 'bmq://{domain.name}' has reached the maximum number "
+                                                          f"of queues (limit: {limit}).")
+            raise Refused(Category.E_REFUSED, "maximum number of queues reached", LIMIT_REACHED)
+        if count == limit * 4 // 5:
+            self._report.alarm("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK",
+                              f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
+                              f"(current: {count}, limit: {limit}).")
+
+    def delete_queue(self, queue: RootQueue, wall: int) -> None:
+        """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
+        if not queue.lifecycle.is_deleting:
+            queue.feed(QueueChange.DELETE, self._cluster.context.now, "it is empty and unused")
+            self.propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
+
+    def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+        """The end of a queue is committed, or is not."""
+        self.note(outcome, wall)
+        if isinstance(outcome, NotDone):
+            queue.feed(QueueChange.KEEP, self._cluster.context.now, outcome.reason)
+        else:
+            self.forget(queue, wall)
+
+    def forget(self, queue: RootQueue, wall: int) -> None:
+        """A queue is no longer assigned."""
+        if self._cluster.queues.get(queue.uri) is not queue:
+            return
+        self._cluster.record(queue.partition.queues.delete, queue.key, wall)
+        del self._cluster.queues[queue.uri]
+        queue.feed(QueueChange.UNASSIGNED, self._cluster.context.now, "unassigned")
+        self._report.info(f"{self._title}: Unassigned queue: [ uri = {queue.uri} queueKey = "
+                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
+        self._report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
+
+    def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
+        """Make the apps of a fanout queue those of its domain's settings, at the commit."""
+        record = self._expected.queues.get(queue.uri)
+        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
+            return
+        wanted = queue.domain.settings.app_ids
+        added = [app_id for app_id in wanted if app_id not in record.apps]
+        removed = [app_id for app_id in record.apps if app_id not in wanted]
+        if added or removed:
+            change = UpdateApps(queue.uri, added, removed, self._cluster.timer_ns())
+            self.propose(change, partial(self._updated, queue), wall)
+
+    def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+        """A change of a queue's apps is committed, or is not; another node may be its primary by now."""
+        self.note(outcome, wall)
+        if not isinstance(outcome, NotDone) and self._cluster.queues.get(queue.uri) is queue:
+            self.follow(queue, outcome.value, wall)
+
+    def follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
+        """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
+        if queue.mode != QueueMode.FANOUT:
+            return
+        removed = [app for app in queue.active if record.apps.get(app.app_id) != app.key]
+        kept = {app.app_id for app in queue.active if app not in removed}
+        added = [(app_id, key) for app_id, key in record.apps.items() if app_id not in kept]
+        if not added and not removed:
+            return
+        self._report.info(f"{self._title}: Advisory applied: unregister appIds "
+                          f"{_listed(app.app_id for app in removed)} and register appIds "
+                          f"{_listed(app_id for app_id, _ in added)} for domain = [{queue.domain.name}]")
+        try:
+            for app in removed:
+                queue.remove_app(app, wall)
+                self._report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
+            if added:
+                queue.partition.queues.add_apps(queue.key, queue.uri, added, wall)
+                queue.register_apps()
+                for app_id, _ in added:
+                    queue.apps[app_id].alarmed = False
+                    self._report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
+        except PartitionUnavailable as error:
+            self._report.error(f"{self._title}: the apps of queue '{queue.uri}' are not changed in its partition: {error}")
+
+    def note_created(self, record: QueueRecord) -> None:
+        """Note the event for operators."""
+        self._report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
+                         partition=record.partition_id, state="created")
+
+    def note(self, outcome: Outcome, wall: int) -> None:
+        """Say why a change was not made; then everything stays as it was."""
+        if isinstance(outcome, NotDone):
+            self._report.error(f"{self._title}: {outcome.reason}")
+
+
+def _listed(app_ids: Iterable[str]) -> str:
+    return f"[{' '.join(app_ids)}]"
