@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.storage_kit import WALL, make_message, open_files
+from kit.partition_work import KEYS, work
+from kit.storage_kit import WALL, open_files
 
 from bmqtwist.steps import at_once
 from bmqtwist.storage import image as image_module
@@ -28,7 +29,6 @@ from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
-KEYS = [b"aaaaa", b"bbbbb"]
 OPERATION = st.tuples(
     st.sampled_from(["put", "put", "put", "put", "half put", "confirm", "confirm", "delete", "purge", "purge app",
                      "remove app", "add app", "drop queue", "flush", "flush", "flush", "tick", "roll", "kill", "power",
@@ -139,47 +139,8 @@ class Pair:
 
     def work(self, name: str, value: int) -> None:
         """One operation at the primary."""
-        partition, key = self.primary.partition, KEYS[value % 2]
-        queue = partition.state.queues.get(key)
-        if queue is None:
-            partition.queues.create(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
-                                   WALL)
-            return
-        apps, messages = list(queue.apps.values()), [each for each in queue.messages.values() if each.pending]
-        app = apps[value % len(apps)] if apps else None
-        message = messages[value // 2 % len(messages)] if messages else None
-        if name in ("put", "half put") and app is not None:
-            self.number += 1
-            new = make_message(self.number, bytes([self.number % 256]) * (value % 200 + 1))
-            wanted = apps if value % 3 else apps[:1]
-            new.ref_count = len(wanted)
-            for each in apps:
-                if each not in wanted:
-                    partition.append_auto_confirm(key, each.key, new.guid, WALL)
-            if name == "put":
-                partition.append_message(key, new, WALL)
-        elif name == "confirm" and message is not None:
-            waiting = [each for each in apps if message.pending & each.bit]
-            if len(waiting) > 1:
-                partition.append_confirm(key, waiting[value % len(waiting)].key, message, 0, WALL)
-            else:
-                partition.append_deletion(key, message, 0, WALL)
-        elif name == "delete" and message is not None:
-            partition.append_deletion(key, message, 2, WALL)
-        elif name == "purge":
-            at_once(partition.queues.purge(key, None, None, WALL))
-        elif name in ("purge app", "remove app") and app is not None and messages:
-            at_once(partition.queues.purge(key, app.key, messages[0], WALL))
-            if name == "remove app":
-                at_once(partition.queues.delete_app(key, app.key, WALL))
-            for each in list(queue.messages.values()):
-                if not each.pending:
-                    partition.append_deletion(key, each, 0, WALL)
-        elif name == "add app" and len(apps) < 4:
-            self.number += 1
-            partition.queues.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
-        elif name == "drop queue":
-            partition.queues.delete(key, WALL)
+        self.number += 1
+        work(self.primary.partition, name, value, self.number)
 
     def run(self, name: str, value: int) -> None:
         """One step of a schedule."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pydantic
 import pytest
-from kit.sdk_fronts_kit import FRONTS, URI, Front, w
+from kit.sdk_fronts_kit import URI, Front, w
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk import BytesCodec, JsonCodec, Message, MsgspecCodec, PydanticCodec
@@ -61,14 +61,6 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "pydantic dataclass": (lambda: PydanticCodec(Plain), Plain("n", [3])),
     "own": (Zipped, "text"),
 }
-
-
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front that waits."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
 
 
 @pytest.mark.parametrize("name", CASES)

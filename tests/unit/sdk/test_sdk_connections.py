@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +18,6 @@ from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.pump import Pump
 from bmqtwist.testing import Broker, run
 from bmqtwist.testing.transport import MemoryTransport
-
-
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front that waits."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
 
 
 class Net:

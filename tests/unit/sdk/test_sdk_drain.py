@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,22 +16,6 @@ from bmqtwist.wire import schema
 
 OPTIONS = QueueOptions(consumer_priority=3, subscriptions=(
     Subscription("x > 1", consumer_priority=5, max_unconfirmed_messages=7), Subscription("x < 0")))
-
-
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each kind of session."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
-
-
-@pytest.fixture(params=["aio", "tx"])
-def loop_front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each kind with an event loop."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
 
 
 # -- the core -------------------------------------------------------------------------------------------------------

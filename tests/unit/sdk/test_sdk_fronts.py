@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -33,22 +32,6 @@ from bmqtwist.sdk.options import SessionMembers
 
 OTHER = "bmq://bmq.test.mem.priority/other"
 LATE = Result.BW_LIMIT
-
-
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front that waits."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
-
-
-@pytest.fixture(params=["aio", "tx"])
-def loop_front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front with an event loop."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
 
 
 # -- callbacks ----------------------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kit.sdk_fronts_kit import DOMAIN, FRONTS, URI, Front, w
+from kit.sdk_fronts_kit import DOMAIN, URI, Front, w
 
 from bmqtwist.sdk import JsonCodec, Message, Result, SdkError, rpc
 
@@ -15,22 +14,6 @@ from bmqtwist.sdk import JsonCodec, Message, Result, SdkError, rpc
 def inner(front: Any) -> Any:
     """What works behind a front without an event loop; else the front itself."""
     return getattr(front, "_requester", getattr(front, "_responder", front))
-
-
-@pytest.fixture(params=FRONTS)
-def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front that waits."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
-
-
-@pytest.fixture(params=["aio", "tx"])
-def loop_front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each front with an event loop."""
-    made = FRONTS[request.param]()
-    yield made
-    assert not made.unhandled
 
 
 async def entered(manager: Any) -> Any:
