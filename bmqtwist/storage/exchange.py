@@ -16,6 +16,7 @@ from bmqtwist.storage.records import (
     DATA_WORDS_MASK,
     FLAGS_MASK,
     FLAGS_SHIFT,
+    MAGIC,
     QUEUE_RECORD_HEADER,
     QUEUE_RECORD_WORDS_MASK,
     RECORD,
@@ -37,6 +38,7 @@ _CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
 _MARKS_AT = JOURNAL_OP_RECORD.offset("data_dwords")
 AHEAD_BYTES = 1 << 16  # of DATA, read at a time
+READ_BYTES = 1 << 16  # in one message to another node, of what is read again; one record may be larger
 _LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
 
 
@@ -231,3 +233,22 @@ def attachment(files: FilesAhead, record: bytes, head: int) -> bytes:
             raise OSError(errno.EIO, f"QLIST holds no record at offset {offset}")
         return files.read_qlist(offset, (QUEUE_RECORD_HEADER.unpack(header)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
     return b""
+
+
+def run_from(files: FilesAhead, journal: bytes, after: Psn, start: int) -> RecordRun:
+    """As many of the records in `journal`, which is read from the offset `start`, as go into one message. OSError."""
+    last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
+    for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
+        record = journal[at:at + RECORD_BYTES]
+        head: int
+        lease: int
+        head, lease, _, _, magic = RECORD.unpack(record)
+        if magic != MAGIC:
+            raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
+        belongs = attachment(files, record, head)
+        if end and size + len(belongs) > READ_BYTES:
+            break
+        (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
+        last, end = (lease, head & SEQUENCE_MASK), at + RECORD_BYTES
+        size += RECORD_BYTES + len(belongs)
+    return RecordRun(after, last, journal[:end], b"".join(data), b"".join(qlist))

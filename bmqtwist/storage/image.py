@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
-from bmqtwist.storage.exchange import FilesAhead, attachment, checked, placed, records_of
+from bmqtwist.storage.exchange import READ_BYTES, FilesAhead, checked, placed, records_of, run_from
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -26,7 +26,7 @@ from bmqtwist.storage.records import (
     pack_message_record,
     pack_sync_point,
 )
-from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, READ_BYTES, ReplicatedPartition
+from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, ReplicatedPartition
 from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
@@ -68,17 +68,9 @@ class ImageSource:
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        data, qlist, size, at = list[bytes](), list[bytes](), 0, 0
-        while at < wanted:
-            record = journal[at:at + RECORD_BYTES]
-            head = int.from_bytes(record[:8], "big")
-            belongs = attachment(self._ahead, record, head)
-            if at and size + len(belongs) > READ_BYTES:
-                break
-            (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
-            size, at = size + len(belongs) + RECORD_BYTES, at + RECORD_BYTES
-        self._copied_at += at
-        return RecordRun(self.at, self.at, journal[:at], b"".join(data), b"".join(qlist)), self._copied_at == end
+        run = run_from(self._ahead, journal, self.at, self._copied_at)
+        self._copied_at += len(run.journal)
+        return RecordRun(self.at, self.at, run.journal, run.data, run.qlist), self._copied_at == end
 
     def _live_part(self) -> tuple[RecordRun, bool]:
         journal, data, qlist, size = list[bytes](), list[bytes](), list[bytes](), 0

@@ -19,7 +19,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.storage.availability import WriterEvent
 from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.exchange import Applier, FilesAhead, attachment, divided, placed, records_of, rest_of
+from bmqtwist.storage.exchange import READ_BYTES, Applier, FilesAhead, divided, placed, records_of, rest_of, run_from
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
@@ -40,7 +40,6 @@ from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
 RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept in memory
 MESSAGE_RECORDS_MAX = 128  # sent in one message to another node, which deals with them at once
-READ_BYTES = 1 << 16  # in one such message, of what is read again; one record may be larger
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
 LINGERING_BATCHES_MAX = 16
 
@@ -246,21 +245,7 @@ class ReplicatedPartition(Partition):
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
         ahead = FilesAhead(self.files, self.files.data_position)
-        last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
-        for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
-            record = journal[at:at + RECORD_BYTES]
-            head: int
-            lease: int
-            head, lease, _, _, magic = RECORD.unpack(record)
-            if magic != MAGIC:
-                raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
-            belongs = attachment(ahead, record, head)
-            if end and size + len(belongs) > READ_BYTES:
-                break
-            (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
-            last, end = (lease, head & SEQUENCE_MASK), at + RECORD_BYTES
-            size += RECORD_BYTES + len(belongs)
-        return RecordRun(after, last, journal[:end], b"".join(data), b"".join(qlist))
+        return run_from(ahead, journal, after, start)
 
     # ---- the replica -----------------------------------------------------------------------------------------------
 

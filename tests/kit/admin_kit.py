@@ -27,7 +27,7 @@ from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.steps import at_once
 from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
+from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.store import FileSizes
 from bmqtwist.view.statistics import Statistics
@@ -35,6 +35,43 @@ from kit.config import broker_config, clusters_config, domain_config
 
 STARTED, STARTED_WALL = 100.0, 1_700_000_000.0
 SIZES = FileSizes(1 << 20, 4 << 20, 1 << 20)
+
+
+class MemoryLedgerFile:
+    """LedgerFile in memory: `content` is what a reader sees, `durable` what survives a crash."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = self.durable = content
+        self.log_id = b""
+        self.previous = b""
+
+    def read_all(self) -> bytes:
+        """The whole current file."""
+        return self.content
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+        self.content += data
+
+    def sync(self) -> None:
+        """Everything appended survives a crash."""
+        self.durable = self.content
+
+    def truncate(self, size: int) -> None:
+        """Cut a torn tail."""
+        self.content = self.content[:size]
+
+    def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
+        """Start a new file that holds `data`, synced."""
+        self.previous, self.log_id = self.content, log_id
+        self.content = self.durable = data
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def crash(self) -> None:
+        """Lose what was not synced."""
+        self.content = self.durable
 
 
 class Source:

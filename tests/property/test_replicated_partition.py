@@ -14,8 +14,8 @@ from kit.partition_work import KEYS, work
 from kit.storage_kit import WALL, open_files
 
 from bmqtwist.steps import at_once
+from bmqtwist.storage import exchange, long_dict
 from bmqtwist.storage import image as image_module
-from bmqtwist.storage import long_dict
 from bmqtwist.storage import replica as replica_module
 from bmqtwist.storage.found_log import RecoveryClock, find_log
 from bmqtwist.storage.image import ImageFiles, ImageSource
@@ -233,6 +233,7 @@ def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_byt
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("RUN_BYTES", run_bytes), ("READ_BYTES", run_bytes), ("MESSAGE_RECORDS_MAX", records)):
             patch.setattr(replica_module, name, value)
+        patch.setattr(exchange, "READ_BYTES", run_bytes)
         life(operations)
 
 
