@@ -92,7 +92,6 @@ class PartitionMachine:
 
     @property
     def role(self) -> PartitionRole:
-        """What this node is for the partition."""
         return self.standing.role
 
     @property
@@ -102,18 +101,15 @@ class PartitionMachine:
 
     @property
     def committed(self) -> Psn:
-        """The last record that is known to be committed."""
         return self.standing.committed
 
     @property
     def leads(self) -> bool:
-        """Whether this node is primary, active or not."""
         return self.standing.leads
 
     # -- roles ----------------------------------------------------------------------------------------------------------
 
     def on_assigned_self(self, event: Assigned) -> None:
-        """This node is to be primary."""
         standing = self.standing
         if not standing.assign(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
             return  # there is a newer one already
@@ -129,7 +125,6 @@ class PartitionMachine:
         self.take_over.begin(event.lease)
 
     def on_assigned_other(self, event: Assigned) -> None:
-        """Another node is to be primary."""
         standing = self.standing
         if not self.standing.assign(event) or event.lease < self.standing.requested:
             return
@@ -172,14 +167,12 @@ class PartitionMachine:
         self.decline_lease(cause)
 
     def on_stop(self, event: Stop) -> None:
-        """This node goes away."""
         self._reset("stop")
         self.standing.become(STOPPED, None, "stop")
 
     # -- promises -------------------------------------------------------------------------------------------------------
 
     def on_prepare(self, event: Prepare) -> None:
-        """A primary asks for a promise."""
         standing, sender = self.standing, event.sender
         if standing.reject_stale(event):
             return
@@ -217,7 +210,6 @@ class PartitionMachine:
     # -- connections ----------------------------------------------------------------------------------------------------
 
     def on_peer_up(self, event: PeerUp) -> None:
-        """A node can be spoken with."""
         self.up.add(event.node_id)
 
     def on_peer_up_leading(self, event: PeerUp) -> None:
@@ -226,7 +218,6 @@ class PartitionMachine:
         self.standing.say(event.node_id, Prepare(self.standing.node_id, self.lease))
 
     def on_peer_down(self, event: PeerDown) -> None:
-        """A node cannot be spoken with any more."""
         self.up.discard(event.node_id)
 
     def on_peer_down_following(self, event: PeerDown) -> None:
@@ -244,12 +235,10 @@ class PartitionMachine:
         return not self.log.broken
 
     def on_own_log_moved(self, event: object) -> None:
-        """Records were written, or more of them are durable."""
         if self.check_files(event):
             self.take_over.on_log_moved()
 
     def on_own_log_ready(self, event: LogReady) -> None:
-        """The log was cut, or is an image now."""
         if self.take_over.source is not None:
             self.take_over.on_log_ready()
         else:
@@ -279,7 +268,6 @@ class PartitionMachine:
             standing.decline(standing.lease, False, "it does not come forward")
 
     def on_log_failed(self, event: LogFailed) -> None:
-        """The log has not taken what was to be appended."""
         self.standing.alarm(event.reason)
         self.reception.abandon()
 

@@ -107,7 +107,6 @@ class Reception:
             self.send_receipt(always=True)
 
     def on_keepalive(self, event: Keepalive) -> None:
-        """The primary asks whether this node has everything that it was sent."""
         if not self._is_accepted(event):
             return
         log = self._standing.log
@@ -125,7 +124,6 @@ class Reception:
     # -- from our log ---------------------------------------------------------------------------------------------------
 
     def on_log_moved(self, event: LogMoved) -> None:
-        """A replica has written or synced records."""
         self.note_appended()
         self.send_receipt()
 

@@ -72,7 +72,6 @@ class PartitionStanding:
         return self.log.summary.last[0] == self.lease
 
     def become(self, role: PartitionRole, primary: int | None, cause: str) -> None:
-        """Change the role."""
         before, self.role, self.primary = self.role, role, primary
         event = PartitionEvent(self.event).name
         if before is not role:
@@ -80,7 +79,6 @@ class PartitionStanding:
         self.story.note(self.now, before.name, role.name, cause, event)
 
     def say(self, node_id: int, message: PartitionTalk) -> None:
-        """Send a message to another node."""
         self.outputs.append(Say(node_id, message))
 
     def decline(self, lease: int, able: bool, cause: str, successor: int | None = None) -> None:
@@ -88,7 +86,6 @@ class PartitionStanding:
         self.outputs.append(Decline(lease, able, self.used, cause, successor))
 
     def alarm(self, text: str) -> None:
-        """Raise an alarm."""
         self.outputs.append(Alarm(f"{self.name}: {text}"))
 
     # -- leases ---------------------------------------------------------------------------------------------------------
@@ -105,7 +102,6 @@ class PartitionStanding:
         return is_newer
 
     def on_promised(self, event: Promised) -> None:
-        """A promise is durable."""
         self.promised = max(self.promised, event.lease)
 
     def reject_stale(self, event: Prepare | Pull | Records | ImagePart | Keepalive) -> bool:

@@ -133,7 +133,6 @@ class ReplicationTargets:
             self.feed(event.sender, target)
 
     def on_fed(self, event: Fed) -> None:
-        """A Feed or FeedImage was sent."""
         target = self.by_node.get(event.node_id)
         if target is None:
             return
@@ -149,7 +148,6 @@ class ReplicationTargets:
         self.feed(event.node_id, target)
 
     def on_image_lost(self, event: ImageLost) -> None:
-        """An image begins anew."""
         target = self.by_node.get(event.node_id)
         if target is not None and target.image:
             self._start_image(event.node_id, target)
@@ -162,7 +160,6 @@ class ReplicationTargets:
             target.begin_image(self._standing.now + self._standing.timing.retry)
 
     def on_receipt(self, event: ReplicaReceipt) -> None:
-        """A node reports how much it has taken."""
         target = self.by_node.get(event.sender)
         if target is not None and event.lease == self._standing.lease:
             target.note_taken(event.matched, event.durable, event.parts)

@@ -40,12 +40,10 @@ class TakeOver:
     # -- choosing -------------------------------------------------------------------------------------------------------
 
     def on_promised(self, event: Promised) -> None:
-        """Our own promise is durable."""
         self._standing.on_promised(event)
         self.choose_log(event)
 
     def on_promise(self, event: Promise) -> None:
-        """Another node has promised."""
         if event.lease == self._standing.lease and event.log.is_whole:
             self.promises[event.sender] = event
             self._standing.progressed_at = self._standing.now
@@ -104,7 +102,6 @@ class TakeOver:
         self.choose_log(cause)
 
     def on_peer_down(self, event: PeerDown) -> None:
-        """A node cannot be spoken with any more."""
         self._standing.up.discard(event.node_id)
         self.promises.pop(event.node_id, None)
         self._targets.by_node.pop(event.node_id, None)

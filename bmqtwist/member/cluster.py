@@ -428,13 +428,14 @@ class Cluster:
             return "ACTIVE"
         known = self.metadata.state.partitions.get(partition_id)
         return "UNDEFINED" if known is None else (
-            "PASSIVE" if self.replication.active_primary(partition_id) is None else "ACTIVE")
+            "PASSIVE" if self.replication.known_primaries.active.find(partition_id) is None else "ACTIVE")
 
     @property
     def unavailable(self) -> str:
         """Why not all of the cluster can be used; empty = it can."""
         closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
-        if not closed and (not self.partitions or self.replication is not None and not self.replication.is_available):
+        replication = self.replication
+        if not closed and (not self.partitions or replication is not None and not replication.known_primaries.all_active):
             closed = [f"{self.name} (no primaries)"]
         if not closed and self.members is not None and self.members.statuses.own is NodeStatus.E_STARTING:
             closed = [f"{self.name} (this node gets what it lacks)"]

@@ -54,9 +54,10 @@ class Replication:
         self._members = [node.id for node in definition.nodes]
         self._cluster, self._host, self._links, self._statuses = cluster, host, links, statuses
         self.runner = PartitionRunner(self.name, cluster, host, links, promise_file, statuses, self._decline)
-        self.cells = self.runner.cells
+        self.cells, self.known_primaries = self.runner.cells, self.runner.primaries
+        active = self.known_primaries.active
         self.appointments = Appointments(self.name, self.node_id, self._members, statuses, host, rules,
-                                         lambda index, primary: self.active_primary(index) == primary, self._ask_to_yield)
+                                         lambda index, primary: active.find(index) == primary, self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
         """Read promises and partitions. OSError."""
@@ -86,7 +87,7 @@ class Replication:
         for index in partitions:
             primary = known.get(index)
             if primary is not None and index < len(self.cells) and not self.runner.promises.lost:
-                self.runner.primaries.appoint(index, primary)
+                self.known_primaries.appoint(index, primary)
                 self.runner.step(self.cells[index], now, Assigned(*primary))
                 self._cluster.primary_changed(index)
         self.runner.check_availability()
@@ -140,12 +141,12 @@ class Replication:
         for cell in self.cells:
             if self.serves(cell.index):
                 primary = Primary(self.node_id, cell.machine.lease)
-                self.runner.primaries.advise([node_id], primary, cell.index, PrimaryStatus.E_ACTIVE)
+                self.known_primaries.advise([node_id], primary, cell.index, PrimaryStatus.E_ACTIVE)
             self.runner.step(cell, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: the leader gives its partitions to others."""
-        for index in self.runner.primaries.active.lost(node_id):
+        for index in self.known_primaries.active.lost(node_id):
             self._cluster.primary_changed(index)
         for cell in self.cells:
             cell.images.pop(node_id, None)
@@ -213,19 +214,10 @@ class Replication:
         """Whether this node is active primary of a partition."""
         return self.runner.serves(index)
 
-    def active_primary(self, index: int) -> Primary | None:
-        """The active primary of a partition."""
-        return self.runner.primaries.active.find(index)
-
     def primary_of(self, index: int) -> Primary | None:
         """The active primary of a partition, if it is another node."""
-        active = self.active_primary(index)
+        active = self.known_primaries.active.find(index)
         return None if active is None or active.node_id == self.node_id else active
-
-    @property
-    def is_available(self) -> bool:
-        """Whether every partition has an active primary, as far as this node knows."""
-        return self.runner.primaries.all_active
 
     def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
         """Whether a record of a partition is safe here, or known to be committed."""

@@ -109,7 +109,8 @@ def _is_led(broker: Broker, alarm: AlarmState, wall: float) -> bool:
     """Of the alarms of a cluster the one that says that a primary is not active."""
     found = _partitions(broker, alarm)
     return alarm.text.endswith("is not active") and bool(found) and all(
-        cluster.replication is not None and cluster.replication.active_primary(partition.partition_id) is not None
+        cluster.replication is not None
+        and cluster.replication.known_primaries.active.find(partition.partition_id) is not None
         for cluster, partition in found)
 
 

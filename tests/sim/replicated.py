@@ -69,7 +69,8 @@ class ReplicatingCluster(ElectedCluster):
 
     def ready(self) -> None:
         """Until every node that is up is available, and so is everything else for it."""
-        self.until(lambda: all(self.statuses(node).own is NodeStatus.E_AVAILABLE and self.replication(node).is_available
+        self.until(lambda: all(self.statuses(node).own is NodeStatus.E_AVAILABLE
+                               and self.replication(node).known_primaries.all_active
                                and set(self.statuses(node).others.values()) <= {
                                    NodeStatus.E_AVAILABLE, NodeStatus.E_UNAVAILABLE}
                                for node in self.machines if node.up), SETTLE_S)

@@ -48,7 +48,7 @@ def change_primary(nodes: ReplicatingCluster, uri: str, how: str = "kill") -> Si
 def wait_for_primary(nodes: ReplicatingCluster, index: int) -> None:
     """Every node that is up knows an active primary that is up."""
     def known(node: SimulatedNode) -> bool:
-        primary = nodes.replication(node).active_primary(index)
+        primary = nodes.replication(node).known_primaries.active.find(index)
         return primary is not None and nodes.node(f"n{primary.node_id}").up and (
             nodes.replication(nodes.node(f"n{primary.node_id}")).serves(index))
     nodes.until(lambda: all(known(node) for node in nodes.machines if node.up), 30.0)
@@ -441,7 +441,7 @@ def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_noth
             live(0.2)
         live(1.0)
         node.boot()
-        while not nodes.replication(node).is_available:
+        while not nodes.replication(node).known_primaries.all_active:
             live(0.2)
         live(10.0)
     nodes.run(1.0)  # the last one may wait for a slow disk

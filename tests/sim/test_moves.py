@@ -36,7 +36,7 @@ def move(nodes: ReplicatingCluster, index: int, node: SimulatedNode, at: Simulat
 def moved(nodes: ReplicatingCluster, index: int, node: SimulatedNode) -> None:
     """Until a node is active primary of a partition for everybody."""
     def everywhere() -> bool:
-        known = [nodes.replication(each).active_primary(index) for each in nodes.machines if each.up]
+        known = [nodes.replication(each).known_primaries.active.find(index) for each in nodes.machines if each.up]
         return all(each is not None and each.node_id == number(node) for each in known)
     nodes.until(everywhere, 10.0)
 

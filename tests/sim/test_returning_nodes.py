@@ -203,7 +203,7 @@ def test_one_node_that_has_everything_is_enough_if_it_is_in_the_first_quorum(kep
         wipe(node, *BOTH)
     for node in (keeper, first):
         node.boot()
-    nodes.until(lambda: all(nodes.replication(node).is_available for node in (keeper, first)), 60.0)
+    nodes.until(lambda: all(nodes.replication(node).known_primaries.all_active for node in (keeper, first)), 60.0)
     second.boot()
     nodes.ready()
     nodes.run(1.0)
