@@ -62,12 +62,11 @@ class Asker:
 
 
 class Refusal(Exception):
-    """A request is refused: a status of HTTP, and why, for people; `field`: the argument that is to blame; `wait`: seconds
-    until it is worth trying again."""
+    """A request is refused: a status of HTTP, and why, for people; `field`: the argument that is to blame."""
 
-    def __init__(self, status: int, reason: str, field: str = "", wait: float = 0.0) -> None:
+    def __init__(self, status: int, reason: str, field: str = "") -> None:
         super().__init__(reason)
-        self.status, self.reason, self.field, self.wait = status, reason, field, wait
+        self.status, self.reason, self.field = status, reason, field
 
 
 OPEN_NOTICE = ("No users are configured: whoever is on this machine may do everything here. docs/console.md says how "

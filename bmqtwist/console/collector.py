@@ -83,10 +83,9 @@ class Collector:
     def _see_leader(self, wall: float) -> None:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is not None:
-            standing = cluster.leadership.standing
-            seen = str(standing.leader), standing.term
-            if seen != self._leader[:2]:
-                self._leader = (*seen, round(wall, 3))
+            seen = cluster_facts.elector(cluster)
+            if (seen["leader"], seen["term"]) != self._leader[:2]:
+                self._leader = seen["leader"], seen["term"], round(wall, 3)
 
     # -- this node --------------------------------------------------------------------------------------------------
 
@@ -266,8 +265,7 @@ class Collector:
     def primary_of(self, uri: str) -> str:
         """Which node leads a queue, as the metadata have it; "" = the queue is not known, or nobody does."""
         cluster = cluster_facts.cluster_of(self._host.node.broker)
-        record = cluster.metadata.state.queues.get(uri) if cluster is not None else None
-        return self.primary(record.partition_id) if record is not None else ""
+        return cluster_facts.queue_primary(cluster, uri) if cluster is not None else ""
 
     def primary(self, partition: int) -> str:
         """Which node leads a partition."""
@@ -282,7 +280,7 @@ class Collector:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None:
             return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
-        return cluster_facts.node_name(cluster, cluster.leadership.standing.leader)
+        return str(cluster_facts.elector(cluster)["leader"])
 
 
 def _percentiles(counts: Any) -> Document:

@@ -113,8 +113,8 @@ class PeerView:
 class Peers:
     """The parts of all other nodes."""
 
-    def __init__(self, client: PeerClient, path: str = "/api/v1/node") -> None:
-        self._client, self._path = client, path
+    def __init__(self, client: PeerClient) -> None:
+        self._client = client
         self.views: dict[str, PeerView] = {}
 
     def look(self, urls: Mapping[str, str], now: float) -> Deferred[Any]:
@@ -148,7 +148,7 @@ class Peers:
         def over(ignored: object) -> None:
             view.asking = None
 
-        view.asking = self._client.ask(name, view.url, "GET", self._path).addCallback(answered).addErrback(failed)
+        view.asking = self._client.ask(name, view.url, "GET", "/api/v1/node").addCallback(answered).addErrback(failed)
         view.asking.addBoth(over)  # at once, perhaps
 
     def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:

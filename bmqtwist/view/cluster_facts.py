@@ -147,3 +147,9 @@ def partition_primary(cluster: Cluster, partition: int) -> str:
     """Which node leads a partition, as the metadata have it; "" = none."""
     primary = cluster.metadata.state.partitions.get(partition)
     return node_name(cluster, primary.node_id) if primary is not None else ""
+
+
+def queue_primary(cluster: Cluster, uri: str) -> str:
+    """Which node leads a queue, as the metadata have it; "" = the queue is not known, or none does."""
+    record = cluster.metadata.state.queues.get(uri)
+    return partition_primary(cluster, record.partition_id) if record is not None else ""

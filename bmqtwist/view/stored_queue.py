@@ -89,25 +89,22 @@ def locate(broker: Broker, uri: str) -> LocatedQueue:
     raise LocalError(f"Queue '{canonical}' is not stored at this node")
 
 
-def beginning(located: LocatedQueue, message: Message, size: int = BEGINNING_BYTES) -> bytes:
-    """The first bytes of its application data, unchecked; `UNREADABLE`."""
-    if message.payload is not None:
-        return message.payload[:size]
-    _check_written(located.partition, message)
-    return located.partition.payloads.piece(message, 0, min(size, message.size))
-
-
 def _check_written(partition: Partition, message: Message) -> None:
     if isinstance(partition, ReplicatedPartition) and not partition.leading and (
             message.lease, message.sequence) > partition.written:
         raise PartitionUnavailable("its record is being written")
 
 
-def properties_of(located: LocatedQueue, message: Message, size: int = BEGINNING_BYTES) -> properties.Properties:
+def properties_of(located: LocatedQueue, message: Message) -> properties.Properties:
     """Its properties with their types, as far as its first bytes hold them; `UNREADABLE`."""
     if not message.has_properties:
         return {}
-    data = beginning(located, message, size)
+    if message.payload is not None:
+        data = message.payload[:BEGINNING_BYTES]
+    else:
+        partition = located.partition
+        _check_written(partition, message)
+        data = partition.payloads.piece(message, 0, min(BEGINNING_BYTES, message.size))
     area, v2 = application_data.properties_area(data, message.compression, message.schema_id)
     return properties.decode(area, v2)
 

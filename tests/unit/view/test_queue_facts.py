@@ -6,6 +6,7 @@ import json
 import re
 
 from kit.admin_kit import Bench
+from kit.layers import PACKAGE
 
 from bmqtwist.console.queues import QueueBook
 from bmqtwist.steps import at_once
@@ -54,3 +55,12 @@ def test_a_view_of_a_queue_says_how_old_and_how_full_it_is() -> None:
     assert seen.oldest_wall is not None and (seen.at, seen.put, seen.writers) == (7.0, 2, 1)
     assert seen.age(seen.oldest_wall + 30) == 30 and seen.age(seen.oldest_wall - 1) == 0
     assert seen.quota == max(2 / seen.message_limit, 3 / seen.byte_limit)
+
+
+def test_the_console_reads_the_live_broker_through_view_alone() -> None:
+    """What only view/ may look at: the parts of a cluster, the counters and messages of queues."""
+    live = re.compile(r"\.(metadata|leadership|replication|members|relays|downstreams|meter|stats|apps|handles)\b")
+    found = [f"{path.name}: {line.strip()}" for path in sorted((PACKAGE / "console").glob("*.py"))
+             for line in path.read_text(encoding="utf-8").splitlines()
+             if live.search(line) and not line.startswith(("from ", "import "))]
+    assert found == []
