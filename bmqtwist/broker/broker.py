@@ -18,6 +18,7 @@ from typing import Any
 
 from bmqtwist.broker.access import QueueAccess
 from bmqtwist.broker.graceful_stop import Shutdown
+from bmqtwist.broker.periodic_jobs import PeriodicJobs
 from bmqtwist.broker.storage_turn import StorageTurn
 from bmqtwist.broker.turn import Turn
 from bmqtwist.cluster.log_events import FileJob
@@ -55,19 +56,14 @@ from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
-from bmqtwist.steps import ITEMS_AT_ONCE, Steps, at_once
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.wire.cluster_schema import NodeStatus
-from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
-EXPIRY_PERIOD_S = 1.0
-SYNC_POINT_PERIOD_S = 1.0
-SPACE_CHECK_PERIOD_S = 20.0
-SESSION_CHECK_PERIOD_S = 1.0
 POISON_ALARM_PERIOD_S = 15.0
 _BEFORE_WRITING = (Priority.QUEUE, Priority.COMMAND, Priority.ACTIVATION, Priority.EXPIRY)  # jobs that may store records
 
@@ -97,7 +93,6 @@ class Broker:
         self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
         self.begin_command: Callable[[str, str], Steps[AdminAnswer]]  # the command and who asks
         self.negotiations = 0
-        self._started = self._beating = False  # its timers; that of heartbeats
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
@@ -112,6 +107,7 @@ class Broker:
         self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
         self._storage = StorageTurn(self, performer, self.contain, self.scheduler, self.timers)
         self._turn = Turn(self._storage, performer, self.contain, self.scheduler, self.timers, self.output_bytes_max)
+        self._periodic = PeriodicJobs(self, self._storage, self._turn)
         self._access = access = QueueAccess(self)
         self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of the same
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
@@ -173,9 +169,7 @@ class Broker:
         self.downstreams.setdefault(definition.name, Downstreams(
             definition.name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
                 self.identity, self.configuration.app, number, definition.name), self))
-        interface = self.configuration.app.network_interfaces.tcp_interface
-        if self._started and interface is not None and interface.heartbeat_interval_ms:
-            self._start_heartbeats(self.now, interface.heartbeat_interval_ms / 1000)
+        self._periodic.start_heartbeats(self.now)
         return proxy
 
     def _introduce_virtually(self, virtual: VirtualCluster, number: int) -> ClientIdentity:
@@ -184,21 +178,7 @@ class Broker:
     def start(self, now: float) -> None:
         """Set the timers going."""
         self.now = now
-        self.timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
-        self.timers.every(now, EXPIRY_PERIOD_S, self._expire)
-        self.timers.every(now, SPACE_CHECK_PERIOD_S, self._storage.check_space)
-        self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
-        interface = self.configuration.app.network_interfaces.tcp_interface
-        limits = self.configuration.app.network_interfaces.heartbeats
-        self._started = True
-        if interface is not None and interface.heartbeat_interval_ms and (
-                limits.client or self.peers or self.proxies or limits.downstream_broker):
-            self._start_heartbeats(now, interface.heartbeat_interval_ms / 1000)
-
-    def _start_heartbeats(self, now: float, period_s: float) -> None:
-        if not self._beating:
-            self._beating = True
-            self.timers.every(now, period_s, self._heartbeats)
+        self._periodic.start(now)
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
@@ -573,85 +553,3 @@ class Broker:
             if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
                 self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
                                  state="gone")
-
-    # -- timers -----------------------------------------------------------------------------------------------------
-
-    def _sync_points(self, now: float) -> None:
-        self._storage.write_sync_points(now)
-        for cluster in self.clusters.values():
-            cluster.report_alarms()
-
-    def _expire(self, now: float) -> None:
-        for proxy in list(self.proxies.values()):
-            try:
-                proxy.tick(now)
-            except Exception as error:
-                self.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
-        for cluster in self.clusters.values():
-            if cluster.relays is not None:
-                try:
-                    cluster.relays.tick(now)
-                except Exception as error:
-                    self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
-            if not self.scheduler.holds(Priority.EXPIRY, cluster):
-                self.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
-                    self.contain.told, f"Cluster ({cluster.name}): expiry"))
-
-    def _expiry(self, cluster: Cluster) -> Steps[None]:
-        """Remove the messages of all queues that are too old."""
-        for number, queue in enumerate(list(cluster.queues.values()), 1):
-            more = True
-            while more and cluster.queues.get(queue.uri) is queue:
-                before = len(queue.messages)
-                more = self._expire_some(queue)
-                if before != len(queue.messages) or not number % ITEMS_AT_ONCE:
-                    yield
-
-    def _expire_some(self, queue: RootQueue) -> bool:
-        """True: a queue has more messages that are too old."""
-        now = self.now
-        wall = self.wall(now)
-        try:
-            more = bool(queue.messages) and queue.expire(wall)
-            if queue.uncommitted.puts:
-                queue.uncommitted.expire(now, wall)
-            queue.history.expire(now)
-            return more
-        except Exception as error:
-            self.contain.queue_failed(queue, "expiry", error)
-            return False
-
-    def _check_sessions(self, now: float) -> None:
-        self._each_session(self._check_session, now)
-
-    def _heartbeats(self, now: float) -> None:
-        self._each_session(self._heartbeat, now)
-
-    def _each_session(self, action: Callable[[Session, float], None], now: float) -> None:
-        for session in list(self.sessions):
-            try:
-                action(session, now)
-            except Exception as error:
-                self.contain.session_failed(session, "a timer", error)
-
-    def _check_session(self, session: Session, now: float) -> None:
-        patience = self.configuration.extension.unauthenticated_seconds_max
-        session.tick(now, self.wall(now))
-        self._turn.check_unread(session, now)
-        if session.negotiated_at is None and patience and now - session.connected_at >= patience:
-            session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
-
-    def _heartbeat(self, session: Session, now: float) -> None:
-        interfaces = self.configuration.app.network_interfaces
-        interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
-        limit = session.kind.missed_heartbeats_max(interfaces.heartbeats)
-        if not limit or now - session.last_received < interval:
-            return
-        if session.missed_heartbeats >= limit:
-            name = interfaces.tcp_interface.name  # type: ignore[union-attr]
-            session.now, session.wall = now, self.wall(now)
-            session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
-                          f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
-            return
-        session.missed_heartbeats += 1
-        session.send_event(HEARTBEAT_REQ)

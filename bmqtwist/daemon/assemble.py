@@ -58,6 +58,7 @@ from bmqtwist.view.statistics import Statistics
 
 if TYPE_CHECKING:
     from bmqtwist.admin.context import AdminContext
+    from bmqtwist.admin.executor import AdminExecutor
 
 
 class StartFailure(LocalError):
@@ -79,7 +80,7 @@ class Node:
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._statistics: Statistics | None = None
-        self._admin: AdminContext | None = None
+        self._executor: AdminExecutor | None = None
         self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
         self._vote_files: list[VoteFile | PromiseFile] = []
@@ -87,7 +88,7 @@ class Node:
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
         self.events, self.alarms = self.history.events, self.history.alarms
         broker.report.watch(self.history)
-        broker.begin_command = self._first_command
+        broker.begin_command = self._begin_command
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -227,22 +228,23 @@ class Node:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
             self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            executor = AdminExecutor(self.broker, self._statistics, process, self.history)
-            self._admin, self.broker.begin_command = executor.context, executor.execute
+            self._executor = AdminExecutor(self.broker, self._statistics, process, self.history)
             if self._started:
                 self._sample_regularly(self._statistics)
         return self._statistics
 
-    def _first_command(self, command: str, source: str) -> Steps[AdminAnswer]:
-        self.observe()
-        return self.broker.begin_command(command, source)
+    def _begin_command(self, command: str, source: str) -> Steps[AdminAnswer]:
+        return self._observed().execute(command, source)
 
     @property
     def admin(self) -> AdminContext:
         """What admin operations work on."""
+        return self._observed().context
+
+    def _observed(self) -> AdminExecutor:
         self.observe()
-        assert self._admin is not None  # `observe` makes it
-        return self._admin
+        assert self._executor is not None  # `observe` makes it
+        return self._executor
 
     def _sample_regularly(self, statistics: Statistics) -> None:
         period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
