@@ -354,10 +354,10 @@ def test_a_nack_for_want_of_receipts_that_raises_leaves_out_nobody(world: Memory
 def test_a_timer_that_fails_for_one_session_closes_it_alone(world: MemoryWorld, monkeypatch: Any, name: str) -> None:
     clumsy, fine = world.client("clumsy"), world.client("fine")
     asked: list[str] = []
-    original = getattr(world.broker, name)
-    monkeypatch.setattr(world.broker, name, lambda session, now: (
+    original = getattr(world.broker._periodic, name)
+    monkeypatch.setattr(world.broker._periodic, name, lambda session, now: (
         asked.append(session.identity.process_name), original(session, now)))
-    Plant(monkeypatch, world.broker, name, named("clumsy"))
+    Plant(monkeypatch, world.broker._periodic, name, named("clumsy"))
     world.advance(30.0)
     assert is_closed(clumsy) and "fine" in asked and not is_closed(fine)
 
