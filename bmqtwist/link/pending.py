@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from bmqtwist.limits import PENDING_REQUESTS_MAX
-from bmqtwist.queue.queue import Matcher
+from bmqtwist.queue.expression import Expression
 
 EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
 
@@ -37,7 +37,7 @@ class Request:
     def __init__(self, r_id: int, choice: str, value: Any, q_id: int, arrived: float) -> None:
         self.r_id, self.choice, self.value, self.q_id = r_id, choice, value, q_id
         self.arrived = arrived  # monotonic seconds, as the deadline is
-        self.matchers: Mapping[str, Matcher] = {}  # by text: the expressions of a configure that were compiled before
+        self.matchers: Mapping[str, Expression] = {}  # by text: the expressions of a configure that were compiled before
         self.domain = ""  # of its queue; known once its action has looked
         self.deadline = float("inf")
         self.progress = Progress.WAITING

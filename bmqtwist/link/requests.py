@@ -18,10 +18,10 @@ from bmqtwist.limits import CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PENDING_REQUEST
 from bmqtwist.link.pending import EARLY_PUT, Pending, Progress, Request
 from bmqtwist.link.session import Session, SessionContext
 from bmqtwist.link.states import State
-from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.handles import OpenRequest, check_open, open_queue
 from bmqtwist.queue.mode import ROUTING_FEATURE, ROUTING_FLAGS, RoutingFlag
-from bmqtwist.queue.queue import Client, ConsumerSpec, Handle, Matcher, Queue
+from bmqtwist.queue.queue import Client, ConsumerSpec, Handle, Queue
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (
@@ -132,7 +132,7 @@ class QueueRequests:
 
     def handle_slowly(self, message: ControlMessage) -> Iterator[None]:
         """Answer a long control message; what takes long is done before, in slices."""
-        matchers: dict[str, Matcher] = {}
+        matchers: dict[str, Expression] = {}
         if isinstance(message.value, ConfigureStream):
             for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
                 text = subscription.expression.text
@@ -145,7 +145,7 @@ class QueueRequests:
                     yield
         self.handle(message, matchers)
 
-    def handle(self, message: ControlMessage, matchers: Mapping[str, Matcher] | None = None) -> None:
+    def handle(self, message: ControlMessage, matchers: Mapping[str, Expression] | None = None) -> None:
         """Answer one control message, now or later. `matchers`: expressions in it that are compiled already."""
         self._context.report.info("%s: Received control message: %s", self._session.description, bracketed(message))
         r_id, choice, value = message.r_id or 0, message.choice, message.value

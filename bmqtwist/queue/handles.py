@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
-from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import (
     FLAG_READ,
@@ -21,7 +21,6 @@ from bmqtwist.queue.queue import (
     Client,
     ConsumerSpec,
     Handle,
-    Matcher,
     Queue,
     Subscription,
     Substream,
@@ -183,7 +182,7 @@ def _set_merging(handle: Handle) -> None:
     handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
 
 
-def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
+def _matcher(queue: Queue, spec: ConsumerSpec) -> Expression | None:
     if not spec.expression_version or not spec.expression:
         return None
     try:

@@ -32,6 +32,7 @@ from bmqtwist.compiled import mypyc_attr
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.counters import AckLatency, AppStats, QueueStats
 from bmqtwist.queue.domain import DomainRules
+from bmqtwist.queue.expression import Expression
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.returned import Returned
 from bmqtwist.queue.window import DeliveryWindow
@@ -52,14 +53,6 @@ PRIORITY_INVALID = -(2**31)
 ASIDE = "aside"
 STOP = "stop"
 _NO_COPIES: Final = Copies.NONE  # a member of an enumeration is slow to look up
-
-
-class Matcher(Protocol):
-    """What routing needs of a compiled expression."""
-
-    text: str
-
-    def matches(self, values: Mapping[str, object]) -> bool: ...
 
 
 class Client(Protocol):
@@ -93,7 +86,7 @@ class ConsumerSpec:
     count: int
     max_messages: int
     max_bytes: int
-    matcher: Matcher | None = None  # the expression, if it is compiled already
+    matcher: Expression | None = None  # the expression, if it is compiled already
 
 
 class Subscription:
@@ -102,7 +95,7 @@ class Subscription:
     __slots__ = ("substream", "s_id", "matcher", "text", "version", "priority", "count", "max_messages", "max_bytes",
                  "low_messages", "low_bytes", "messages", "bytes", "given", "full", "turns", "window")
 
-    def __init__(self, substream: Substream, spec: ConsumerSpec, matcher: Matcher | None) -> None:
+    def __init__(self, substream: Substream, spec: ConsumerSpec, matcher: Expression | None) -> None:
         self.window = substream.handle.client.window
         self.substream, self.s_id, self.matcher = substream, spec.s_id, matcher
         self.text = "" if matcher is None else matcher.text
@@ -278,7 +271,7 @@ class App:
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
-        self.condition: Matcher | None = None  # application subscription: false = this app never sees the message
+        self.condition: Expression | None = None  # application subscription: false = this app never sees the message
         self.substreams: list[Substream] = []
         self.router, self.unrouted = _NO_CONSUMERS, False  # and whether consumers have changed since it was made
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers

@@ -3,6 +3,11 @@
 A PUT is checked, deduplicated, metered and turned into records that join the turn's batch of the partition. The ACK and
 the first delivery wait at the gate until those records are safe. What is stored, and which apps still need it, is in the
 `StoredQueue` of the partition, which records alone change; this class decides which records there are.
+
+Of a purge, and of an app that leaves, the record comes first, and what it means for a million messages follows in steps. The
+record says all: a restart in the midst completes it. From then on no consumer is given a purged message, and a queue that
+was purged as a whole is empty. What takes long is to let go of all of it, and for one app to find the messages that no other
+app needs, each of which has a DELETION of its own. The requester of the purge is answered at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
 from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.purge import purge_app, purge_queue, remove_app
 from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
 from bmqtwist.steps import Steps, at_once, let_go
@@ -99,7 +103,7 @@ class RootQueue(Queue):
 
     def remove_app(self, app: App, wall: int) -> None:
         """Unregister: its messages are gone for it; consumers stay and get nothing. PartitionUnavailable: it stays."""
-        work = remove_app(self, app, wall)
+        work = _remove_app(self, app, wall)
         self._list_apps()
         self.in_slices(work, "the end of an app")
         if not app.substreams:
@@ -359,7 +363,7 @@ class RootQueue(Queue):
 
         PartitionUnavailable: nothing was dropped, because nothing could be recorded.
         """
-        return purge_queue(self, wall) if app is None else purge_app(self, app, wall)
+        return _purge_queue(self, wall) if app is None else _purge_app(self, app, wall)
 
     def mark_purged(self, apps: list[App]) -> list[Place]:
         """Nothing of what is here now is given to these apps any more; where it was kept for them."""
@@ -490,6 +494,68 @@ class Uncommitted:
             if put.wants_ack:
                 queue.answer(put, AckStatus.UNKNOWN)
         self.committed(now)
+
+
+def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
+    """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
+    steps = (queue.partition.state.empty(queue.store) if queue.in_memory
+             else queue.partition.queues.purge(queue.key, None, None, wall))
+    queue.messages = queue.store.messages
+    if queue.in_memory:
+        queue.meter.remove(queue.meter.messages, queue.meter.bytes)
+    queue.meter.clear()
+    places = queue.mark_purged(queue.active)
+    count = size = 0
+    queue.purges.append(steps)
+    for number, step in enumerate(steps):
+        if number:
+            yield
+        count += len(step)
+        size += sum([message.size for message in step])
+    queue.purges.remove(steps)
+    yield from let_go(places)
+    return count, size
+
+
+def _purge_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
+    """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
+    seen = _first_of(queue, app)
+    steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
+             else queue.partition.queues.purge(queue.key, app.key, seen, wall))
+    places = queue.mark_purged([app])
+    purged = yield from _without(queue, steps, places, wall)
+    queue.touch()
+    return purged
+
+
+def _remove_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
+    """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
+    seen = _first_of(queue, app)
+    if seen is not None and not queue.in_memory:
+        queue.partition.queues.purge(queue.key, app.key, seen, wall)  # what it means is part of what the deletion means
+    steps = queue.partition.queues.delete_app(queue.key, app.key, wall)
+    return _without(queue, steps, app.unregister(), wall)
+
+
+def _first_of(queue: RootQueue, app: App) -> Message | None:
+    """The first message that an app has seen."""
+    return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
+
+
+def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int) -> Steps[tuple[int, int]]:
+    """An app is done with messages: those that no other app needs are removed."""
+    count = size = 0
+    queue.purges.append(steps)
+    for number, step in enumerate(steps):
+        if number:
+            yield
+        for message in step:
+            count, size = count + 1, size + message.size
+            if not message.pending:
+                queue.remove(message, DeletionReason.NONE, wall)
+    queue.purges.remove(steps)
+    yield from let_go(places)
+    return count, size
 
 
 def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
