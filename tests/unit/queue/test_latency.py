@@ -127,7 +127,7 @@ def test_the_broker_counts_the_acknowledgements_of_its_queues() -> None:
     bench.post(bench.open(), b"1", b"2", b"3")
     assert sum(bench.broker.ack_latency.counts()) == 3
     queue = bench.queue()
-    assert traffic.queue_totals(queue).ack == traffic.queue_totals(queue).put == 3
+    assert queue.stats.ack_msgs == queue.stats.put_msgs == 3
 
 
 def test_sessions_that_have_gone_go_on_counting() -> None:
