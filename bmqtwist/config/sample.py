@@ -80,7 +80,8 @@ def sample_files(root: str = "", port: int = PORT, http_port: int = 0) -> dict[s
     root: put before the directories `storage`, `archive` and `logs`; "" or with a slash at its end. http_port: of the
     console, 0 = none.
     """
-    files = {BROKER_FILE: _broker(f"{root}logs/bmqbrkr.%T.%p.log", f"{root}logs/stat.%T.%p", port, http_port),
+    broker = SampleBroker("default", port, http_port, 1)
+    files = {BROKER_FILE: _broker(broker, f"{root}logs/bmqbrkr.%T.%p.log", f"{root}logs/stat.%T.%p"),
              CLUSTERS_FILE: _clusters(_member(root, [_node(1, "localhost", port)]))}
     return _texts(files) | domain_files()
 
@@ -99,8 +100,7 @@ def cluster_files(brokers: Sequence[SampleBroker], elector: str = "fast", durabi
     member = _clusters(_member("", nodes, ELECTORS[elector]))
     proxy = _clusters(proxy={"name": CLUSTER, "nodes": nodes, "queueOperations": _OPERATIONS})
     return {each.name: _texts({
-        BROKER_FILE: _broker(LOG, "logs/stat.%T.%p", each.port, each.http_port, instance=each.name, durability=durability,
-                             threshold="ERROR", heartbeats=HEARTBEATS[elector]),
+        BROKER_FILE: _broker(each, LOG, "logs/stat.%T.%p", durability, "ERROR", HEARTBEATS[elector]),
         CLUSTERS_FILE: member if each.node_id else proxy}) for each in brokers}
 
 
@@ -108,8 +108,8 @@ def _texts(files: dict[str, Any]) -> dict[str, str]:
     return {path: json.dumps(document, indent=4) + "\n" for path, document in files.items()}
 
 
-def _broker(log: str, statistics: str, port: int, http_port: int, instance: str = "default", durability: str = "group",
-            threshold: str = "INFO", heartbeats: tuple[int, int, int] = HEARTBEATS["original"]) -> dict[str, Any]:
+def _broker(broker: SampleBroker, log: str, statistics: str, durability: str = "group", threshold: str = "INFO",
+            heartbeats: tuple[int, int, int] = HEARTBEATS["original"]) -> dict[str, Any]:
     line = "%d (%t) %s %F:%l %m\n"
     interval, brokers, clients = heartbeats
     return {
@@ -119,7 +119,7 @@ def _broker(log: str, statistics: str, port: int, http_port: int, instance: str 
                 "logfileFormat": line, "consoleFormat": line, "loggingVerbosity": "INFO",
                 "consoleSeverityThreshold": threshold, "categories": []}},
         "appConfig": {
-            "brokerInstanceName": instance, "configVersion": 1, "hostName": "localhost", "hostTags": "",
+            "brokerInstanceName": broker.name, "configVersion": 1, "hostName": "localhost", "hostTags": "",
             "hostDataCenter": "UNSPECIFIED",
             "stats": {
                 "snapshotInterval": 1, "plugins": [],
@@ -131,10 +131,11 @@ def _broker(log: str, statistics: str, port: int, http_port: int, instance: str 
                 "tcpInterface": {
                     "name": "TCPInterface", "maxConnections": 10000, "lowWatermark": 4 << 20, "highWatermark": 64 << 20,
                     "nodeLowWatermark": 5 << 20, "nodeHighWatermark": 10 << 20, "heartbeatIntervalMs": interval,
-                    "listeners": [{"name": "TCPInterface", "port": port}]}},
+                    "listeners": [{"name": "TCPInterface", "port": broker.port}]}},
             "bmqconfConfig": {"cacheTTLSeconds": 30},
             "bmqtwist": {
-                "durability": durability, "http": {"address": "127.0.0.1", "port": http_port, "demoDomains": list(_DEMO)},
+                "durability": durability,
+                "http": {"address": "127.0.0.1", "port": broker.http_port, "demoDomains": list(_DEMO)},
                 "outboxBytesMax": 256 << 20, "payloadCacheBytes": 64 << 20, "sessionsPerIdentityMax": 0,
                 "unauthenticatedSecondsMax": 180}}}
 

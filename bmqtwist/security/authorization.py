@@ -14,7 +14,7 @@ Rules are a table, read from above; the first one that matches decides:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -120,9 +120,6 @@ def speaks_of(authorizer: Authorizer, principal: str, action: Action, subject: s
     if isinstance(authorizer, RulesAuthorizer):
         return authorizer.rule(principal, action, subject) is not None
     return not isinstance(authorizer, DefaultAuthorizer)
-
-
-AuthorizerClass = Callable[[Mapping[str, Setting], Report], object]
 
 
 def _matches(rule: Rule, principal: str, action: Action, subject: str) -> bool:

@@ -65,7 +65,6 @@ EVENT_VERSION: Final = layout.EVENT_HEADER.word(version=1)  # in its place besid
 _GUID_BYTES: Final = 16
 
 PAD4: Final = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by length & 3
-PAD8: Final = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by length & 7
 
 
 def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> bytes:
@@ -171,15 +170,13 @@ def push_header_to_one(first: int, second: int, queue_id: int, guid: bytes, sche
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
-                schema_id: int = 0, options: bytes = b"") -> bytes:
-    """One message of a PUT event: header, options, application data, padding."""
+                schema_id: int = 0) -> bytes:
+    """One message of a PUT event: header, application data, padding."""
     pad = PAD4[len(data) & 3]
-    words = (PUT_HEADER_BYTES + len(options) + len(data) + len(pad)) >> 2
-    return b"".join((
-        PUT_HEADER.pack(flags << FLAGS_SHIFT | words,
-                        len(options) << OPTION_BYTES_SHIFT | compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS,
-                        queue_id, guid, crc, schema_id, 0),
-        options, data, pad))
+    words = (PUT_HEADER_BYTES + len(data) + len(pad)) >> 2
+    header = PUT_HEADER.pack(flags << FLAGS_SHIFT | words, compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS, queue_id,
+                             guid, crc, schema_id, 0)
+    return b"".join((header, data, pad))
 
 
 def sub_queue_ids(ids: Iterable[int]) -> bytes:

@@ -1,11 +1,9 @@
-"""The tables of docs/configuration.md, made from the declarations: `python -m bmqtwist.config.document FILE` writes them
-between the two markers in FILE. A test compares the file with `tables()`.
-"""
+"""Writes the tables of docs/configuration.md, from the declarations of the configuration; a test compares the file with
+`tables()`."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,5 +81,5 @@ def refresh(text: str) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
+    target = Path(__file__).with_name("configuration.md")
     target.write_text(refresh(target.read_text(encoding="utf-8")), encoding="utf-8")
