@@ -169,8 +169,7 @@ class Node:
         self._vote_files += [vote_file, promise_file]
         links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
         links.receipts = cluster.receipts
-        others = [node.id for node in definition.nodes if node.id != node_id]
-        statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
+        statuses = NodeStatuses(definition, node_id, links, broker.report)
         rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,
                                  broker.configuration.extension.rebalance)
         replication = Replication(definition, cluster, broker, links, promise_file, statuses, rules)

@@ -9,7 +9,7 @@ Every node has this object; it does something while its node leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bmqtwist.cluster.balance import Move, next_move, successor_of
@@ -42,10 +42,9 @@ class Appointments:
     """See above. `is_active(partition, primary)`: whether a primary has said that it is; `ask(node, partition, wanted)`: a
     primary is to give its partition away."""
 
-    def __init__(self, name: str, node_id: int, members: Iterable[int], statuses: NodeStatuses, host: NodeHost,
-                 rules: AppointmentRules, is_active: Callable[[int, Primary], bool],
-                 ask: Callable[[int, int, Yield], None]) -> None:
-        self.name, self.node_id, self._members = name, node_id, list(members)
+    def __init__(self, statuses: NodeStatuses, host: NodeHost, rules: AppointmentRules,
+                 is_active: Callable[[int, Primary], bool], ask: Callable[[int, int, Yield], None]) -> None:
+        self.name, self.node_id = statuses.name, statuses.node_id
         self._statuses, self._host, self._rules = statuses, host, rules
         self._is_active, self._ask = is_active, ask
         self.leadership: Leadership
@@ -122,7 +121,7 @@ class Appointments:
             return f"Partition [{index}] has no active primary"
         if primary.node_id == node_id:
             return f"node {node_id} is primary of Partition [{index}]"
-        if node_id not in self._alive() or self._status(node_id) is not NodeStatus.E_AVAILABLE:
+        if node_id not in self._alive() or self._statuses.status(node_id) is not NodeStatus.E_AVAILABLE:
             return f"node {node_id} is not available"
         if self._moving is not None:
             return f"Partition [{self._moving[0].partition_id}] is being moved to node {self._moving[0].node_id}"
@@ -165,8 +164,8 @@ class Appointments:
         if not self._rebalancing:
             return
         passive = {index for index, primary in self._head.items() if not self._is_active(index, primary)}
-        found = next_move(self._head, [each for each in self._alive() if self._status(each) is NodeStatus.E_AVAILABLE],
-                          self._rules.algorithm, self.node_id, self._staying | passive)
+        available = [each for each in self._alive() if self._statuses.status(each) is NodeStatus.E_AVAILABLE]
+        found = next_move(self._head, available, self._rules.algorithm, self.node_id, self._staying | passive)
         if found is not None:
             self._begin(found, self._head[found.partition_id])
         elif not passive:
@@ -177,22 +176,18 @@ class Appointments:
 
     def _here(self) -> list[int]:
         """Who keeps what it is primary of, until it declines: also a node that stops."""
-        others = self._statuses.others
-        return [node_id for node_id in self._members if node_id == self.node_id
-                or others[node_id] is not NodeStatus.E_UNAVAILABLE]
+        return [node_id for node_id in self._statuses.members if node_id == self.node_id
+                or self._statuses.status(node_id) is not NodeStatus.E_UNAVAILABLE]
 
     def _alive(self) -> list[int]:
         """Who is here, and stays."""
         statuses = self._statuses
-        return [node_id for node_id in self._members if (
+        return [node_id for node_id in statuses.members if (
             statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
-
-    def _status(self, node_id: int) -> NodeStatus:
-        return self._statuses.own if node_id == self.node_id else self._statuses.others[node_id]
 
     def _fit(self, up: list[int]) -> list[int]:
         """Those that lack nothing, if there are any."""
-        return [node_id for node_id in up if self._status(node_id) is NodeStatus.E_AVAILABLE] or up
+        return [node_id for node_id in up if self._statuses.status(node_id) is NodeStatus.E_AVAILABLE] or up
 
     def successor(self) -> int | None:
         """Who is to lead instead of this node."""

@@ -6,9 +6,10 @@ so to the other members and to proxies, which choose by it; and it says when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bmqtwist.cluster.gates import CLOSED, GATES, Gates
+from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.peers.downstreams import answer_stop, ask_to_stop
 from bmqtwist.peers.links import ClusterLinks
@@ -25,10 +26,12 @@ _MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is start
 class NodeStatuses:
     """Of one cluster. `changed()`: a status is another one now. `tell_proxies`: they are told of ours."""
 
-    def __init__(self, title: str, others: Iterable[int], links: ClusterLinks, report: Report) -> None:
-        self._title, self._links, self._report = title, links, report
+    def __init__(self, definition: ClusterDefinition, node_id: int, links: ClusterLinks, report: Report) -> None:
+        self.name, self.node_id, self._links, self._report = definition.name, node_id, links, report
+        self._title = f"Cluster ({definition.name})"
+        self.members = [node.id for node in definition.nodes]
         self.own = NodeStatus.E_STARTING
-        self.others = dict.fromkeys(others, NodeStatus.E_UNAVAILABLE)
+        self.others = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
         self._going: set[int] = set()  # they have said so
         self.changed: Callable[[], None] = lambda: None
         self.tell_proxies: Callable[[NodeStatus], None] = lambda status: None
@@ -90,6 +93,10 @@ class NodeStatuses:
             self._of_use = of_use
             self._report.info(f"{self._title}: proxies are told that this node is {'' if of_use else 'not '}available")
             self.tell_proxies(self.own if of_use else NodeStatus.E_STARTING)
+
+    def status(self, node_id: int) -> NodeStatus:
+        """How a member is."""
+        return self.own if node_id == self.node_id else self.others[node_id]
 
     @property
     def is_going(self) -> bool:

@@ -56,8 +56,8 @@ class Replication:
         self.runner = PartitionRunner(self.name, cluster, host, links, promise_file, statuses, self._decline)
         self.cells, self.known_primaries = self.runner.cells, self.runner.primaries
         active = self.known_primaries.active
-        self.appointments = Appointments(self.name, self.node_id, self._members, statuses, host, rules,
-                                         lambda index, primary: active.find(index) == primary, self._ask_to_yield)
+        self.appointments = Appointments(statuses, host, rules, lambda index, primary: active.find(index) == primary,
+                                         self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
         """Read promises and partitions. OSError."""

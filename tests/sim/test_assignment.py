@@ -11,6 +11,7 @@ from kit.client import RequestRefused
 
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Judge
 from bmqtwist.cluster.state import ClusterState, Primary
+from bmqtwist.member import dispatch
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -133,6 +134,7 @@ def test_a_partition_without_a_primary_gets_no_queue() -> None:
 def test_opens_of_one_new_queue_at_three_members_at_once_make_one_queue(seed: int) -> None:
     nodes = ready(seed, masterAssignment=LEAST)
     clients = [nodes.client(node.name) for node in nodes.machines]
+    nodes.run(1.0)  # until the COMMIT of the leader's first record is durable
     before = nodes.cluster(nodes.leader.name).metadata.log.lsn
     asked = [client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
              for client in clients]
@@ -206,7 +208,7 @@ def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monke
     leadership, client = nodes.cluster(leader.name).leadership, nodes.client(asks.name)
     term = leadership.standing.term
     with monkeypatch.context() as lossy:
-        lossy.setattr(leadership, "proposals", None)
+        lossy.setitem(dispatch.CLUSTER_MESSAGES, "request", lambda *arguments: None)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
         nodes.run(0.2)
     leadership.leadership_lost("a test says so")
