@@ -8,6 +8,7 @@ from bmqtwist.admin.results import StorageSummary, Transitions
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.errors import LocalError
 from bmqtwist.member.appointments import Appointments
+from bmqtwist.steps import Steps
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.view import snapshots
 from bmqtwist.view.snapshot import ClusterSnapshot, StorageState
@@ -55,14 +56,17 @@ def _check(refused: str) -> None:
         raise LocalError(refused)
 
 
-def list_clusters(context: AdminContext) -> tuple[ClusterSnapshot, ...]:
+def list_clusters(context: AdminContext) -> Steps[list[ClusterSnapshot]]:
     """The clusters that this node is a member of."""
-    return tuple(map(snapshots.cluster_state, context.broker.clusters.values()))
+    found = []
+    for cluster in list(context.broker.clusters.values()):
+        found.append((yield from snapshots.cluster_in_steps(cluster)))
+    return found
 
 
-def show_cluster(context: AdminContext, name: str) -> ClusterSnapshot:
+def show_cluster(context: AdminContext, name: str) -> Steps[ClusterSnapshot]:
     """One of them in full."""
-    return snapshots.cluster_state(find_cluster(context, name))
+    return snapshots.cluster_in_steps(find_cluster(context, name))
 
 
 def collect_queues(context: AdminContext, name: str) -> None:
@@ -73,16 +77,16 @@ def collect_queues(context: AdminContext, name: str) -> None:
             cluster.changes.delete_queue(queue, broker.wall(broker.now))
 
 
-def show_storage(context: AdminContext, name: str) -> StorageSummary:
+def show_storage(context: AdminContext, name: str) -> Steps[StorageSummary]:
     """All partitions of a cluster."""
-    cluster = show_cluster(context, name)
+    cluster = yield from show_cluster(context, name)
     return StorageSummary(cluster.storage_location, cluster.partitions)
 
 
-def show_partition(context: AdminContext, name: str, number: int) -> StorageSummary:
+def show_partition(context: AdminContext, name: str, number: int) -> Steps[StorageSummary]:
     """One of them."""
     _partition(find_cluster(context, name), number)
-    cluster = show_cluster(context, name)
+    cluster = yield from show_cluster(context, name)
     return StorageSummary(cluster.storage_location, (cluster.partitions[number],))
 
 
@@ -107,9 +111,9 @@ def roll_over(context: AdminContext, name: str, number: int | None) -> None:
     _check("\n".join(failures))
 
 
-def show_stored_queues(context: AdminContext, name: str, domain: str) -> list[StorageState]:
+def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[list[StorageState]]:
     """The stored queues of a domain."""
-    stored = snapshots.storages(find_cluster(context, name), domain)
+    stored = yield from snapshots.storages_in_steps(find_cluster(context, name), domain)
     if not stored and domain not in context.broker.domains:
         raise LocalError(f"Unknown domain '{domain}'")
     return stored

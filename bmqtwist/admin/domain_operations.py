@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from bmqtwist.admin.results import ListedMessage, Purged, PurgeReport, QueueContents, Transitions
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
+from bmqtwist.steps import Steps
 from bmqtwist.view import cluster_facts, queue_facts, snapshots
 from bmqtwist.view.snapshot import DomainState, QueueState
-from bmqtwist.view.stored_queue import Slowly
 
 if TYPE_CHECKING:
     from bmqtwist.admin.context import AdminContext
@@ -47,17 +47,17 @@ def _stored_elsewhere(broker: Broker, domain_name: str, name: str) -> StoredQueu
     return cluster.partitions[record.partition_id].state.queues.get(record.key) if record is not None else None
 
 
-def show_domain(context: AdminContext, name: str) -> DomainState:
+def show_domain(context: AdminContext, name: str) -> Steps[DomainState]:
     """Configuration, meter and queues of a domain."""
-    return snapshots.domain_state(context.broker, find_domain(context.broker, name))
+    return snapshots.domain_in_steps(context.broker, find_domain(context.broker, name))
 
 
-def purge_domain(context: AdminContext, name: str) -> Slowly[PurgeReport]:
+def purge_domain(context: AdminContext, name: str) -> Steps[PurgeReport]:
     """Drop the messages of all queues of a domain."""
     return (yield from _purge_all(context.broker, find_domain(context.broker, name)))
 
 
-def _purge_all(broker: Broker, domain: Domain) -> Slowly[PurgeReport]:
+def _purge_all(broker: Broker, domain: Domain) -> Steps[PurgeReport]:
     elsewhere = broker.clusters[domain.cluster].led_elsewhere(domain.name)
     purged = []
     for queue in list(domain.queues.values()):
@@ -66,14 +66,14 @@ def _purge_all(broker: Broker, domain: Domain) -> Slowly[PurgeReport]:
     return PurgeReport(tuple(purged), tuple(_NOT_LOCAL.format(record.uri) for record in elsewhere))
 
 
-def _purge(broker: Broker, queue: RootQueue) -> Slowly[Purged]:
+def _purge(broker: Broker, queue: RootQueue) -> Steps[Purged]:
     count, size = yield from queue.purge(None, broker.wall(broker.now))
     broker.metered(queue)
     broker.report.note("queue", f"{queue.uri} is purged: {count} messages", uri=queue.uri, messages=count, state="purged")
     return Purged(queue.uri, count, size)
 
 
-def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> Slowly[PurgeReport]:
+def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> Steps[PurgeReport]:
     """Drop the messages of a queue, or those of one of its apps; `app_id` "*" = the whole queue."""
     if not app_id:
         raise LocalError("Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
@@ -175,7 +175,7 @@ def clear_files(context: AdminContext, domain: str | None) -> None:
     context.broker.provider.clear_files(domain)
 
 
-def remove_domain(context: AdminContext, name: str, finalize: bool) -> Slowly[PurgeReport | None]:
+def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[PurgeReport | None]:
     """First phase: refuse new opens, purge, delete the queues. `finalize`: forget the domain, so that its name can be used
     again."""
     broker = context.broker

@@ -19,7 +19,6 @@ from bmqtwist.steps import Steps
 from bmqtwist.view.node_history import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
-from bmqtwist.view.stored_queue import Slowly
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -63,7 +62,7 @@ class AdminExecutor:
         answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
         return AdminAnswer(answer, failed)
 
-    def run(self, command: Command, source: str = "") -> Slowly[tuple[AnswerKind, Any]]:
+    def run(self, command: Command, source: str = "") -> Steps[tuple[AnswerKind, Any]]:
         """The kind of answer to a parsed command, and the result; a refusal is an ERROR."""
         try:
             result = command.entry.run(replace(self.context, source=source), *command.arguments)

@@ -8,11 +8,11 @@ from bmqtwist.admin.results import StatisticsReport, StopStatus
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
 from bmqtwist.report import LogLine
+from bmqtwist.steps import Steps
 from bmqtwist.view import elections, messages, replicas, snapshots, stopping, subscriptions
 from bmqtwist.view.alarms import AlarmState
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.snapshot import BrokerState
-from bmqtwist.view.stored_queue import Slowly
 from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tr
 Tree = dict[str, Any]
 
 
-def show_statistics(context: AdminContext) -> Slowly[StatisticsReport]:
+def show_statistics(context: AdminContext) -> Steps[StatisticsReport]:
     """All counters over the window."""
     broker, statistics = context.broker, context.statistics
     if not statistics.enabled:
@@ -31,7 +31,7 @@ def show_statistics(context: AdminContext) -> Slowly[StatisticsReport]:
     statistics.admit(broker.now)
     yield from statistics.sampling(broker.now, snapshots.sources(broker))
 
-    def printed(state: BrokerState) -> Slowly[StatisticsReport]:
+    def printed(state: BrokerState) -> Steps[StatisticsReport]:
         tables = yield from tables_in_steps(state, statistics)
         return StatisticsReport(tables, (yield from tree_in_steps(state, statistics)))
     return (yield from snapshots.seen_in_steps(broker, broker.now, context.process(), printed))
@@ -85,18 +85,18 @@ def show_terms(context: AdminContext, cluster: str) -> Tree:
     return elections.elections(context.broker, context.history.events, cluster)
 
 
-def browse_messages(context: AdminContext, domain: str, queue: str, after: str | None, count: int) -> Slowly[Tree]:
+def browse_messages(context: AdminContext, domain: str, queue: str, after: str | None, count: int) -> Steps[Tree]:
     """Stored messages after the GUID `after`; `count` < 0: the newest ones, backwards."""
     selection = messages.Selection(after or "", abs(count) or messages.LIMIT_MAX, newest=count < 0)
     return messages.listing(context.broker, f"bmq://{domain}/{queue}", selection)
 
 
-def show_message(context: AdminContext, domain: str, queue: str, guid: str) -> Slowly[Tree]:
+def show_message(context: AdminContext, domain: str, queue: str, guid: str) -> Steps[Tree]:
     """One stored message."""
     return messages.whole(context.broker, f"bmq://{domain}/{queue}", guid)
 
 
-def try_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Slowly[tuple[str, Tree]]:
+def try_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Steps[tuple[str, Tree]]:
     """An expression, and how the last stored messages match it."""
     found = yield from subscriptions.test(context.broker, f"bmq://{domain}/{queue}", expression, None, SUBSCRIPTION_MESSAGES)
     return expression, found

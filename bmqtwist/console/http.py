@@ -10,7 +10,7 @@ the console (`pages.py`) and its API (`api.py`) are served beside that, on the s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
 from bmqtwist.console.prometheus import CONTENT_TYPE, exposition_in_steps
+from bmqtwist.steps import Steps
 from bmqtwist.view.snapshot import BrokerState
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Console:
             self._source.in_steps(self._exposition()).addBoth(self._scraped)
         return scrape.addCallback(lambda text: _text(request, text, CONTENT_TYPE))
 
-    def _exposition(self) -> Generator[None, None, str]:
+    def _exposition(self) -> Steps[str]:
         families = yield from self._source.families()
         return (yield from exposition_in_steps(families, self._labels.prefix, self._labels.instance))
 

@@ -19,6 +19,7 @@ from bmqtwist.console.topics import number, queue_uri, text
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.report import shown
+from bmqtwist.steps import Steps
 from bmqtwist.view.cluster_facts import cluster_of, node_names
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Operations:
             raise Refusal(409, "This node is a member of no cluster.")
         return cluster
 
-    def in_steps(self, work: Generator[None, None, Any]) -> Deferred[Any]:
+    def in_steps(self, work: Steps[Any]) -> Deferred[Any]:
         """The result of work that pauses now and then."""
         done: Deferred[Any] = Deferred()
         self.host.node.broker.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
@@ -145,7 +146,7 @@ class Operations:
         """The result of an admin operation, once what it changed is committed. LocalError, Refused."""
         node, done, source = self.host.node, Deferred[Any](), f"console: {asked.by}"
 
-        def work() -> Generator[None, None, Any]:
+        def work() -> Steps[Any]:
             result = run(replace(node.admin, source=source), *arguments)
             return (yield from result) if isinstance(result, Generator) else result
         words = shown(" ".join(map(str, (run.__name__, *arguments))))

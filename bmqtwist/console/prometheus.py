@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 
-from bmqtwist.steps import in_steps
+from bmqtwist.steps import Steps, in_steps
 from bmqtwist.view.prometheus import POINTS_AT_ONCE, Family, Labels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -13,7 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 
 
-def exposition_in_steps(families: Iterable[Family], prefix: str = "", instance: str = "") -> Generator[None, None, str]:
+def exposition_in_steps(families: Iterable[Family], prefix: str = "", instance: str = "") -> Steps[str]:
     """The whole text. `prefix` goes in front of every name, `instance` replaces the label Instance where it is given."""
     prefix = _NOT_IN_A_NAME.sub("_", prefix)
     lines: list[str] = []

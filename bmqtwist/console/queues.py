@@ -14,8 +14,8 @@ from typing import Any
 
 from bmqtwist.console.documents import Document
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.steps import Steps
 from bmqtwist.view.queue_facts import queue_view
-from bmqtwist.view.stored_queue import Slowly
 
 STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
 RANK_STEP_QUEUES = 2000  # put in order in one step
@@ -186,7 +186,7 @@ class QueueBook:
         """What is known of one queue."""
         return self._records.get(uri)
 
-    def rank(self, text: str, order: Order, upto: int, wall: float) -> Slowly[tuple[int, list[Key]]]:
+    def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
         """How many queues there are with a text in their URI, and the first of them."""
         wanted, total, runs = text.lower(), 0, list[list[Key]]()
         records = iter(list(self._records.values()))

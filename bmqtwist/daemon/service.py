@@ -41,7 +41,7 @@ from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
 from bmqtwist.security.tls import ClientContext, ServerContext
-from bmqtwist.steps import Steps
+from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.view import snapshots
 from bmqtwist.view.prometheus import Family, families_in_steps
@@ -236,7 +236,7 @@ class BrokerService(Service):
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.broker, self.clock.now(), self.process())
+        return at_once(snapshots.broker_in_steps(self.broker, self.clock.now(), self.process()))
 
     def moment(self) -> tuple[float, float]:
         """Seconds now: monotonic, and since the epoch."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import INFLATED_BYTES_MAX
+from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import CONFIRM, FLAGS_MASK, FLAGS_SHIFT, ConfirmReason
 from bmqtwist.view.cluster_facts import wall_offset
@@ -21,7 +22,6 @@ from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.stored_queue import (
     UNREADABLE,
     LocatedQueue,
-    Slowly,
     data_slowly,
     guid_of,
     locate,
@@ -64,7 +64,7 @@ class Selection:
     newest: bool = False
 
 
-def listing(broker: Broker, uri: str, selection: Selection = Selection()) -> Slowly[Tree]:
+def listing(broker: Broker, uri: str, selection: Selection = Selection()) -> Steps[Tree]:
     """The messages of a queue that are selected; LocalError."""
     located = locate(broker, uri)
     offset = wall_offset(broker)
@@ -187,7 +187,7 @@ def _delivery(broker: Broker, app: App, message: Message) -> Tree:
     return {}
 
 
-def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_MAX) -> Slowly[Tree]:
+def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_MAX) -> Steps[Tree]:
     """One message with its payload, or the beginning of that. LocalError: it is not here; what cannot be read is told in
     `problem`."""
     located = locate(broker, uri)
@@ -212,7 +212,7 @@ def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_
     return tree
 
 
-def payload(broker: Broker, uri: str, guid: str) -> Slowly[bytes]:
+def payload(broker: Broker, uri: str, guid: str) -> Steps[bytes]:
     """All of the inflated payload of one message; LocalError."""
     located = locate(broker, uri)
     message = located.find(guid)

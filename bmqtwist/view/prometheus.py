@@ -5,12 +5,12 @@ A counter's total keeps the plain name (`queue_put_msgs`), what it gained in the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from bmqtwist.steps import in_steps
+from bmqtwist.steps import Steps, in_steps
 from bmqtwist.view.snapshot import BrokerState, DomainState, QueueState
 from bmqtwist.view.statistics import COUNTED, GAUGES, INVALID_QUEUE, TIMED, Statistics
 from bmqtwist.view.tables import published_apps
@@ -37,7 +37,7 @@ class Family:
 Point = tuple[str, Kind, Labels, float]
 
 
-def families_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, list[Family]]:
+def families_in_steps(state: BrokerState, statistics: Statistics) -> Steps[list[Family]]:
     """Every metric of the broker, in a steady order; the statistics must have been sampled for this state."""
     found: dict[str, Family] = {}
 

@@ -9,12 +9,12 @@ Times are nanoseconds here, as in the original's metrics.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.counters import Counters
-from bmqtwist.steps import in_steps
+from bmqtwist.steps import Steps, in_steps
 from bmqtwist.view.snapshot import AppState, QueueState
 
 SLOTS = 6  # steps in which the window moves
@@ -115,7 +115,7 @@ class Statistics:
             raise TooOften
         shows.append(now)
 
-    def sampling(self, now: float, sources: Iterable[Source]) -> Generator[None, None, None]:
+    def sampling(self, now: float, sources: Iterable[Source]) -> Steps[None]:
         """Look at every source, in steps; move the window on when it is due."""
         steps, before, named = 0, set(self._records), set[Hashable]()
         if now >= self.due:

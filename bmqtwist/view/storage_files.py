@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from bmqtwist.errors import LocalError
+from bmqtwist.steps import Steps
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.records import (
     MAGIC,
@@ -26,7 +27,6 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.fields import record_fields
 from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
 from bmqtwist.view.replicas import partition_files
-from bmqtwist.view.stored_queue import Slowly
 
 if TYPE_CHECKING:
     from bmqtwist.member.cluster import Cluster
@@ -88,7 +88,7 @@ def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
             yield first + number * RECORD_BYTES, head, lease, wall, body
 
 
-def histogram(partition: Partition) -> Slowly[Document]:
+def histogram(partition: Partition) -> Steps[Document]:
     """How many records of each kind the journal holds, and since when."""
     files, end = partition.files, partition.files.journal_position
     counts: dict[str, list[int]] = {}
@@ -107,7 +107,7 @@ def histogram(partition: Partition) -> Slowly[Document]:
 _NUMBERS = {int(each) for each in RecordType}
 
 
-def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Slowly[Document]:
+def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
     """Records of the journal, the newest first, that begin before the offset `before` (0 = the end); of one kind, of one
     message, or all. `next`: where to go on, None = nowhere. LocalError: no such kind."""
     if kind and kind not in _KINDS:
@@ -164,7 +164,7 @@ def _compared_from(files: FileSets, count: int) -> int:
     return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * RECORD_BYTES)
 
 
-def checks(partition: Partition, first: Psn, last: Psn) -> Slowly[Document]:
+def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
     """A check for each BLOCK_RECORDS sequence numbers from `first` to `last`: how many records there are, and what they say.
     Where in its files something lies, and sync points, may differ from node to node, and are left out."""
     files, end = partition.files, partition.files.journal_position

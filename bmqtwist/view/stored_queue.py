@@ -6,13 +6,14 @@ Everything is read, nothing is consumed.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
+from bmqtwist.steps import Steps
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.replica import ReplicatedPartition
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
     from bmqtwist.storage.state import StoredQueue
 
-_T = TypeVar("_T")
-Slowly = Generator[None, None, _T]  # gives a result, and pauses now and then before
 UNREADABLE = (PartitionUnavailable, PayloadDamaged, PeerError, OSError)
 
 
@@ -109,7 +108,7 @@ def properties_of(located: LocatedQueue, message: Message) -> properties.Propert
     return properties.decode(area, v2)
 
 
-def data_slowly(located: LocatedQueue, message: Message) -> Slowly[bytes]:
+def data_slowly(located: LocatedQueue, message: Message) -> Steps[bytes]:
     """All of its application data, checked, in steps; `UNREADABLE`."""
     if message.payload is not None:
         return message.payload
@@ -132,7 +131,7 @@ def data_slowly(located: LocatedQueue, message: Message) -> Slowly[bytes]:
     return b"".join(pieces)
 
 
-def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX) -> Slowly[tuple[bytes, bytes, int]]:
+def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX) -> Steps[tuple[bytes, bytes, int]]:
     """(properties area; first `limit` bytes of the inflated payload; bytes of the payload, -1 = unknown); PeerError."""
     if message.compression != CAT_ZLIB:
         area, payload = application_data.open_data(data, message.has_properties, message.compression, message.schema_id)

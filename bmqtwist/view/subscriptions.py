@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import ASIDE, STOP, Group, Router, Subscription
+from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.view.queue_facts import hexadecimal
-from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, Slowly, locate, properties_of, values_of
+from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, locate, properties_of, values_of
 from bmqtwist.view.typed_properties import from_tree, plain_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _next_with_room(group: Group) -> Subscription | None:
 
 
 def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any] | None = None,
-         last: int = 50) -> Slowly[Tree]:
+         last: int = 50) -> Steps[Tree]:
     """Try an expression on the last stored messages of a queue, or on `properties` as `typed_properties` has them. Without
     an expression the routing alone is told. LocalError: the queue is not stored here, or the properties make no sense."""
     located = locate(broker, uri)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.steps import in_steps, taken
+from bmqtwist.steps import Steps, in_steps, taken
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view.snapshot import BrokerState, DomainState, ProcessState, QueueState
 from bmqtwist.view.statistics import INVALID_QUEUE, Statistics
@@ -55,7 +55,7 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
 
 
 def tree_in_steps(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE
-                  ) -> Generator[None, None, dict[str, Any]]:
+                  ) -> Steps[dict[str, Any]]:
     """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
     `snapshots.latencies_in_steps` gives them."""
     domains: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
                                for bucket, count in sorted(counts.items())}}
 
 
-def json_in_steps(tree: dict[str, Any]) -> Generator[None, None, str]:
+def json_in_steps(tree: dict[str, Any]) -> Steps[str]:
     """Such a tree as text, in one line: its domains, its last member, are put into what is around them."""
     domains: dict[str, dict[str, Any]] = tree["domainQueues"]["domains"]
     texts = []
@@ -98,7 +98,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def tables_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, str]:
+def tables_in_steps(state: BrokerState, statistics: Statistics) -> Steps[str]:
     """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
     queues: list[_Row] = []
     for domain in state.domains:
@@ -142,7 +142,7 @@ def _unprefixed(values: dict[str, int]) -> dict[str, Any]:
     return {name.removeprefix("queue_"): value for name, value in values.items()}
 
 
-def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[_Row]) -> Generator[None, None, str]:
+def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[_Row]) -> Steps[str]:
     """`rows` is empty afterwards."""
     headings = [""] + [heading for _, _, heading, _ in columns]
     widths = [len(heading) for heading in headings]

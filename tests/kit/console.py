@@ -104,7 +104,7 @@ class ConsoleHost:
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.node.broker, self.moment()[0])
+        return at_once(snapshots.broker_in_steps(self.node.broker, self.moment()[0]))
 
     def families(self) -> Generator[None, None, list[Family]]:
         """No metrics."""

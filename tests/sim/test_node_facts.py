@@ -332,7 +332,7 @@ def test_a_replica_tells_how_much_is_stored_in_a_queue_and_pauses_meanwhile(monk
     nodes.post(300)
     nodes.run(2.0)
     domain = STRONG.removeprefix("bmq://").partition("/")[0]
-    wanted = snapshots.storages(nodes.primary().broker.clusters["c3"], domain)
+    wanted = at_once(snapshots.storages_in_steps(nodes.primary().broker.clusters["c3"], domain))
     steps = snapshots.cluster_in_steps(nodes.replicas()[0].broker.clusters["c3"])
     next(steps)  # 300 messages are 37 pauses for the sums, and one of them is the 32nd
     found = [each for part in at_once(steps).partitions for each in part.storages]

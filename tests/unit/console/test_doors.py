@@ -126,7 +126,7 @@ DOORS: dict[str, Callable[[MemoryWorld, str], None]] = {
 
 def looks(world: MemoryWorld) -> dict[str, str]:
     """Every place where a text may come out, as it comes out."""
-    state = snapshots.broker_state(world.broker, world.now)
+    state = at_once(snapshots.broker_in_steps(world.broker, world.now))
     statistics = world.assembled.observe()
     at_once(world.assembled.sampling(world.now))
     layout = LineFormat("%d %s %m\n")

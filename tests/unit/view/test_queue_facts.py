@@ -37,7 +37,7 @@ def test_everything_that_shows_the_depth_of_a_queue_shows_the_same() -> None:
     listed = re.search(r"/ (\d+)\] \(total: (\d+)", bench.run(f"{DOMAIN}QUEUE q LIST 0 UNLIMITED"))
     at_once(bench.statistics.sampling(bench.now, snapshots.sources(bench.broker)))
     metrics = {family.name: family.samples[0][1] for family in at_once(families_in_steps(
-        snapshots.broker_state(bench.broker, bench.now), bench.statistics))}
+        at_once(snapshots.broker_in_steps(bench.broker, bench.now)), bench.statistics))}
     row = console_row(bench)
     assert listed is not None
     assert {(storage["numMessages"], storage["numBytes"]), (infos["numMessages"], infos["numBytes"]),
