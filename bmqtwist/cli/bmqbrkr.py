@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from twisted.logger import globalLogBeginner
 
@@ -28,27 +28,14 @@ from bmqtwist.logs.observer import Logs
 from bmqtwist.peers.identity import Identity
 from bmqtwist.report import Report
 
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
+
 EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6
 PID_FILE = "bmqbrkr.pid"  # in the working directory
 
 
-class Service(Protocol):
-    """What this command runs."""
-
-    identity: Identity
-    opened: Callable[[], None]
-
-    def startService(self) -> None:
-        """Start; `opened` is called before that is announced; LocalError if it fails."""
-
-    def reload(self) -> None:
-        """Reopen logs and certificates; never raises."""
-
-    def stopService(self) -> Any:
-        """Stop; a Deferred."""
-
-
-MakeBroker = Callable[[Any, Loaded, Report, str], Service]
+MakeBroker = Callable[[Any, Loaded, Report, str], "BrokerService"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,7 +127,7 @@ def banner(identity: Identity, instance: str) -> str:
             f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
 
 
-def take_signals(reactor: Any, logs: Logs, service: Service) -> None:
+def take_signals(reactor: Any, logs: Logs, service: BrokerService) -> None:
     """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way,
     and after the stop all are ignored, or one would kill the interpreter while it ends. SIGHUP reopens logs and
     certificates. Others that would end the process are ignored, with a line."""

@@ -56,42 +56,33 @@ class _Channel(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """From the loop: the connection stands."""
         options = self.session.options
         self.transport = channel = cast(asyncio.Transport, transport)
         channel.set_write_buffer_limits(options.channel_high_bytes, options.channel_low_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """From the loop: where bytes go."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """From the loop: bytes."""
         self.session.received(self, bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
-        """From the loop: too much waits for the socket."""
         self.session.blocked(self, True)
 
     def resume_writing(self) -> None:
-        """From the loop: it has got through."""
         self.session.blocked(self, False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """From the loop: the connection is gone."""
         self.session.lost(self, reason_of(exc) if exc is not None else "closed by the broker")
 
     def up(self) -> bool:
-        """Does it stand?"""
         return self.transport is not None and not self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Send."""
         if self.transport is not None:
             self.transport.write(data)
 
     def abort(self) -> None:
-        """Close at once, if it is open."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -263,22 +254,18 @@ class Session(LoopSession):
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        """A queue that is not opened yet."""
         return Queue(self, uri, codec, on_message)
 
     def promise(self) -> asyncio.Future[Any]:
-        """A future."""
         return self.loop.create_future()
 
     def fire(self, promise: Any, value: object) -> bool:
-        """Give a future its result; False if nobody waits any more."""
         if promise.done():
             return False
         promise.set_result(value)
         return True
 
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call the application back; its mistakes go to the loop's exception handler."""
         try:
             result = callback(argument)
         except (Exception, asyncio.CancelledError) as error:  # one callback's mistake must not cost what else is due
@@ -299,31 +286,24 @@ class Session(LoopSession):
         self.loop.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
 
     def call_at(self, due: float, action: Callable[[], object]) -> Timer:
-        """Call back at that time."""
         return self.loop.call_at(due, action)
 
     def call_soon(self, action: Callable[[], object]) -> object:
-        """Call back in the next iteration."""
         return self.loop.call_soon(action)
 
     def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
-        """Call back, asked for by any thread."""
         return self.loop.call_soon_threadsafe(action, argument)
 
     async def breathe(self) -> None:
-        """Let the loop turn."""
         await asyncio.sleep(0)
 
     def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Timer:
-        """A task."""
         return self.loop.create_task(coroutine)
 
     def make_channel(self, attempt: int) -> _Channel:
-        """A protocol."""
         return _Channel(self, attempt)
 
     async def dial(self, address: Address, channel: _Channel) -> None:
-        """Connect a channel."""
         await self._connector(lambda: channel, address, tls_context(address, self._tls))
         if channel.transport is None:
             raise ConnectionError("the connector has not connected the protocol that it was given")

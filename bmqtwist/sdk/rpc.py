@@ -183,8 +183,8 @@ class Responder:
                     idle = next((each for each in self._queues if not self._busy[each]), None)
                     if idle is not None:
                         await self._drop(idle)
-                queue = await session._open(session.make_queue(uri, self._codec, None), False, True, None, None)
-                self._queues[uri] = queue
+                made: BaseQueue[Any] = session.make_queue(uri, self._codec, None)
+                queue = self._queues[uri] = await session._open(made, False, True, None, None)
             finally:
                 session.fire_all(self._opening.pop(uri))
         return queue

@@ -70,7 +70,6 @@ class _Call:
         self._timers, self._key = timers, key
 
     def cancel(self) -> None:
-        """It is not to happen."""
         self._timers.clear(self._key)
 
 
@@ -400,20 +399,16 @@ class Session(BaseSession):
         """The transport has done it."""
 
     def turn(self, flush: bool = False) -> None:
-        """Perform what the core wants."""
         self._transport.perform(flush)
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        """A queue that is not opened yet."""
         return Queue(self, uri, codec, on_message)
 
     def promise(self) -> Any:
-        """Something that `run` waits for."""
         return _Waiter()
 
     def fire(self, promise: Any, value: object) -> bool:
-        """Give a waiter its value."""
         if promise.done:
             return False
         promise.done, promise.value = True, value
@@ -424,13 +419,11 @@ class Session(BaseSession):
         self._calls.append((callback, argument))
 
     def call_at(self, due: float, action: Callable[[], object]) -> Timer:
-        """Call back at that time."""
         key = next(self._numbers), action
         self._timers.set(key, due)
         return _Call(self._timers, key)
 
     async def breathe(self) -> None:
-        """Write, and read what is there."""
         self._transport.perform()
         self._transport.step(0.0)
 

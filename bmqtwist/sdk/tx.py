@@ -75,7 +75,6 @@ class _Channel(Protocol):
         self._unsent_bytes = 0  # written while the transport has enough
 
     def connectionMade(self) -> None:
-        """From the reactor: the connection stands."""
         transport = self.transport
         set_no_delay = getattr(transport, "setTcpNoDelay", None)  # not every endpoint is TCP
         if set_no_delay is not None:
@@ -85,20 +84,16 @@ class _Channel(Protocol):
         transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
-        """From the reactor: bytes."""
         self.session.received(self, data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """From the reactor: the connection is gone."""
         self.connected = 0
         self.session.lost(self, reason_of(reason.value) if reason is not None and reason.value is not None else "")
 
     def pauseProducing(self) -> None:
-        """From the transport: it has enough."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """From the transport: everything has got through."""
         self._paused, self._unsent_bytes = False, 0
         if self._blocked:
             self._blocked = False
@@ -108,11 +103,9 @@ class _Channel(Protocol):
         """From the transport: the connection is going away."""
 
     def up(self) -> bool:
-        """Does it stand?"""
         return bool(self.connected)
 
     def write(self, data: bytes) -> None:
-        """Send."""
         self.transport.write(data)
         if self._paused:
             self._unsent_bytes += len(data)
@@ -121,7 +114,6 @@ class _Channel(Protocol):
                 self.session.blocked(self, True)
 
     def abort(self) -> None:
-        """Close at once, if it is open."""
         if self.connected:
             self.transport.abortConnection()
 
@@ -138,7 +130,6 @@ class _ChannelFactory(Factory):
         self._channel = channel
 
     def buildProtocol(self, addr: IAddress | None) -> _Channel:
-        """From the reactor: connected."""
         return self._channel
 
 
@@ -151,7 +142,6 @@ class _Call:
         self._call = call
 
     def cancel(self) -> None:
-        """It is not to happen; nothing if it has."""
         if self._call.active():
             self._call.cancel()
 
@@ -360,50 +350,40 @@ class Session(LoopSession):
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        """A queue that is not opened yet."""
         return Queue(self, uri, codec, on_message)
 
     def promise(self) -> Deferred[Any]:
-        """A Deferred."""
         return Deferred()
 
     def fire(self, promise: Any, value: object) -> bool:
-        """Fire a Deferred; False if nobody waits any more."""
         if promise.called:
             return False
         promise.callback(value)
         return True
 
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call the application back; its mistakes go to Twisted's log."""
         maybeDeferred(callback, argument).addErrback(
             lambda failure: _log.failure("error in {callback!r}", failure, callback=callback))
 
     def call_at(self, due: float, action: Callable[[], object]) -> Timer:
-        """Call back at that time."""
         return _Call(self.reactor.callLater(max(due - self.clock(), 0.0), action))
 
     def call_soon(self, action: Callable[[], object]) -> object:
-        """Call back in the next iteration."""
         return self.reactor.callLater(0, action)
 
     def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
-        """Call back, asked for by any thread."""
         call = getattr(self.reactor, "callFromThread", None)  # a twisted.internet.task.Clock has no threads
         return call(action, argument) if call is not None else self.reactor.callLater(0, action, argument)
 
     async def breathe(self) -> None:
-        """Let the reactor turn."""
         promise = self.promise()
         self.reactor.callLater(0, self.fire, promise, None)
         await promise
 
     def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Timer:
-        """A Deferred that nobody looks at; coroutines that run aside do not fail."""
         return Deferred.fromCoroutine(coroutine)
 
     def make_channel(self, attempt: int) -> _Channel:
-        """A protocol."""
         return _Channel(self, attempt)
 
     def _hostname_endpoint(self, address: Address) -> Endpoint:
@@ -413,5 +393,4 @@ class Session(LoopSession):
         return cast(Endpoint, endpoint)
 
     async def dial(self, address: Address, channel: _Channel) -> None:
-        """Connect a channel."""
         await cast(Endpoint, self._make_endpoint(address)).connect(_ChannelFactory(channel))

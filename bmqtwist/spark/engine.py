@@ -12,38 +12,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
 from bmqtwist.spark.options import SourceOptions
 from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment, keys_of
-from bmqtwist.spark.receiver import Delivered, News, Receiver, Receivers
+from bmqtwist.spark.receiver import Delivered, Receiver, Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")
 POLL_S = 0.2  # a question for news is answered after that at the latest: Spark asks again at once
 
 
-class Source(Protocol):
-    """Where messages come from: a Receiver, or what stands in for it."""
-
-    def start(self) -> None:
-        """Connect."""
-
-    def check(self) -> None:
-        """Raise what has ended it."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when something has come, or after that time."""
-
-    def take(self) -> list[News]:
-        """What has come."""
-
-    def confirm(self, keys: list[Key]) -> None:
-        """Have these confirmed."""
-
-    def stop(self) -> None:
-        """Leave gracefully."""
+Source = Receiver | Receivers
 
 
 class Engine:

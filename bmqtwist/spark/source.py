@@ -70,11 +70,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._engine
 
     def getDefaultReadLimit(self) -> ReadMaxRows:
-        """So many messages in a batch."""
         return ReadMaxRows(self._options.batch_messages_max)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins."""
         return self._running().initial().as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
@@ -83,7 +81,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._running().latest(Offset.from_json(start), most).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The parts of a batch."""
         return [Part(each) for each in self._running().parts(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
@@ -92,11 +89,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield _chosen(from_ipc(partition.content), self._names)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What lies before `end` is confirmed."""
         self._running().commit(Offset.from_json(end))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there, then end."""
         self._running().drain()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -104,7 +99,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._engine.report() if self._engine is not None else None
 
     def stop(self) -> None:
-        """Leave gracefully."""
         if self._engine is not None:
             self._engine.stop()
 
@@ -125,7 +119,6 @@ class BrowseReader(DataSourceReader):
         self._options, self._names = options, schema.fieldNames()
 
     def partitions(self) -> list[InputPartition]:
-        """One consumer."""
         return [WholeQueues()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -159,29 +152,23 @@ class QueueDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
         return "bmq"
 
     def schema(self) -> str:
-        """The columns of a source."""
         return ddl(flag(self.options.get("includeProperties", "true")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Browse."""
         return BrowseReader(source_options(dict(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Consume."""
         return QueueStreamReader(source_options(dict(self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Post a table."""
         from bmqtwist.spark.sink import BatchSink
 
         return BatchSink(sink_options(dict(self.options)), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Post a stream."""
         from bmqtwist.spark.sink import StreamSink
 
         return StreamSink(sink_options(dict(self.options)), schema)

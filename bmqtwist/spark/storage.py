@@ -278,27 +278,22 @@ class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Any] | None = None
 
     def getDefaultReadLimit(self) -> ReadMaxRows:
-        """So many records in a batch."""
         return ReadMaxRows(self._reader.options.trigger_records_max)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before everything."""
         return StoragePosition().as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """Up to where the journals reach now, or as far as the limit allows."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         target = StoragePosition.from_json(self._target) if self._target is not None else None
         return advance(StoragePosition.from_json(start), self._reader.journals(), most, target,
                        self._reader.options.finished_only).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Go as far as the journals reach now, and no further."""
         self._target = advance(StoragePosition(), self._reader.journals(), None, None,
                                self._reader.options.finished_only).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges between two positions."""
         options = self._reader.options
         return [_part(*each) for each in parts_between(
             StoragePosition.from_json(start), StoragePosition.from_json(end), self._reader.journals(),
@@ -317,28 +312,24 @@ class StorageDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
         return "bmq-storage"
 
     def _read(self) -> StorageOptions:
         return storage_options(dict(self.options), TYPE_NAMES)
 
     def schema(self) -> str:
-        """The columns, as options say."""
         options = self._read()
         if options.lifelines:
             return DDL
         return ", ".join(f"`{name}` {_DDL[name]}" for name in wanted_columns(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A table."""
         options = self._read()
         if options.lifelines:
             return LifelineReader(options, schema)
         return (PushingReader if options.push_filters else StorageReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream."""
         if self._read().lifelines:
             raise OptionError("the storage reader: a stream has no life lines, they are made of all records together")
         return StorageStreamReader(self._read(), schema)

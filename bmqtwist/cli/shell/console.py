@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from bmqtwist.cli.shell.commands import LINE_CHARS_MAX, VERBS
 from bmqtwist.sdk.message import Message
@@ -178,23 +178,8 @@ PROMPT = "> "
 _HISTORY_LINES = 1000
 
 
-class Source(Protocol):
-    """Commands, one a line. `attended`: somebody types them and sees what becomes of them."""
-
-    attended: bool
-
-    def read(self) -> str | None:
-        """The next line."""
-
-    def typed(self) -> str | None:
-        """What is being typed."""
-
-    def close(self) -> None:
-        """No more lines are wanted."""
-
-
 class Script:
-    """A pipe or a file. Bytes that are no UTF-8 are kept as they are."""
+    """A pipe or a file. Bytes that are no UTF-8 are kept as they are. `attended`: somebody sees what becomes of commands."""
 
     attended = False
 
@@ -212,11 +197,9 @@ class Script:
         return line.decode("utf-8", "surrogateescape")
 
     def typed(self) -> str | None:
-        """Nothing."""
         return None
 
     def close(self) -> None:
-        """Close it."""
         self._stream.close()
 
 
@@ -268,16 +251,17 @@ class Terminal:
             self._typing = False
 
     def typed(self) -> str | None:
-        """The prompt and the line so far, while a line is being typed."""
         if not self._typing:
             return None
         return PROMPT + (self._readline.get_line_buffer() if self._readline is not None else "")
 
     def close(self) -> None:
-        """Keep the history."""
         if self._readline is not None and self._history is not None:
             with suppress(OSError):
                 self._readline.write_history_file(self._history)
+
+
+Source = Script | Terminal
 
 
 def _history_path() -> Path | None:

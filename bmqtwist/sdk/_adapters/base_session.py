@@ -11,11 +11,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never, cast
 
 from bmqtwist.sdk._adapters.log import emit
 from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room, Settled
-from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import Codec
@@ -37,24 +36,7 @@ class Timer(Protocol):
         """It is not to happen; nothing if it has."""
 
 
-class OpenedQueue(Protocol):
-    """What a session needs of its queues."""
-
-    core: Queue
-    uri: str
-    codec: Any
-
-    def deliver(self, message: Message[Any], /) -> None:
-        """A message has come."""
-
-    def end(self, error: SdkError | None = None, /) -> None:
-        """It is closed."""
-
-    def leave_failures(self) -> None:
-        """What failed of its posts is the session's to tell."""
-
-
-QueueT = TypeVar("QueueT", bound=OpenedQueue)
+QueueT = TypeVar("QueueT")  # a BaseQueue
 
 
 class BaseSession(ABC):
@@ -67,7 +49,7 @@ class BaseSession(ABC):
     def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
         self._on_event, self._on_nack = on_event, on_nack
         self._rooms: deque[Any] = deque()
-        self.open_queues: set[OpenedQueue] = set()
+        self.open_queues: set[Any] = set()
         self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
         self._deaf: Callable[[], None] | None = None
 
@@ -238,23 +220,24 @@ class BaseSession(ABC):
 
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
                     timeout_s: float | None) -> QueueT:
-        core = self.core
+        core, opened = self.core, cast(Any, queue)
         if core.state is State.IDLE:
             raise SdkError(Result.NOT_CONNECTED, "the session is not started: use it with `async with`, or call `start`")
 
         def make(token: object, now: float) -> None:
-            queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options, timeout_s=timeout_s)
-            queue.core.owner, queue.core.codec = queue, queue.codec
-            self.open_queues.add(queue)
+            opened.core = core.open(opened.uri, token, now, read=read, write=write, queue_options=options,
+                                    timeout_s=timeout_s)
+            opened.core.owner, opened.core.codec = opened, opened.codec
+            self.open_queues.add(opened)
         try:
             await self._request(make)
         except (SdkError, GeneratorExit):
-            queue.end()
+            opened.end()
             raise
         except BaseException:  # given up: the queue must not stay open, or come up later
-            queue.end()
-            known = core.queues.get(queue.uri)
-            if known is not None and known.owner is queue:
+            opened.end()
+            known = core.queues.get(opened.uri)
+            if known is not None and known.owner is opened:
                 with contextlib.suppress(SdkError):  # it is being closed
                     core.close(known, None, self.clock())
             raise

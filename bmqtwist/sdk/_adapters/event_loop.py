@@ -9,7 +9,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, cast
+from typing import Any, Generic, Self, cast
 
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
@@ -27,22 +27,6 @@ from bmqtwist.wire.properties import PropertyType
 
 READ_BYTES = 1 << 16  # taken from a connection at a time: some hundred small messages
 _MESSAGES_A_TURN = 100  # given to one reader without a wait: then everybody else has a turn
-
-
-class Channel(Protocol):
-    """One connection."""
-
-    attempt: int
-
-    def up(self) -> bool:
-        """Does it stand?"""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Send."""
-
-    def abort(self) -> None:
-        """Close at once, if it is open."""
 
 
 class LoopSession(BaseSession):
@@ -79,8 +63,8 @@ class LoopSession(BaseSession):
         """Run a coroutine beside everything else; what it gives can be cancelled."""
 
     @abstractmethod
-    def make_channel(self, attempt: int) -> Channel:
-        """A channel that is not connected yet."""
+    def make_channel(self, attempt: int) -> Any:
+        """A channel that is not connected yet: it has `attempt`, `up()`, `write(data)` and `abort()`."""
 
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:
@@ -171,18 +155,18 @@ class LoopSession(BaseSession):
             dialling.cancel()
         super()._on_close(effect)
 
-    def received(self, channel: Channel, data: bytes) -> None:
+    def received(self, channel: Any, data: bytes) -> None:
         """From a channel: bytes."""
         if channel is self._channel:
             self.core.received(data, self.clock())
             self.turn()
 
-    def blocked(self, channel: Channel, blocked: bool) -> None:
+    def blocked(self, channel: Any, blocked: bool) -> None:
         """From a channel: writing is to pause, or may go on."""
         if channel is self._channel:
             (self.core.pause if blocked else self.core.resume)(self.clock())
 
-    def lost(self, channel: Channel, reason: str) -> None:
+    def lost(self, channel: Any, reason: str) -> None:
         """From a channel: it is gone."""
         if channel is self._channel:
             self._channel = None

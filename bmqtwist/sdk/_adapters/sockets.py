@@ -38,7 +38,6 @@ class SocketTransport(Transport):
         super().__init__(options, dispatch, tls)
 
     def poke(self) -> None:
-        """End a waiting step."""
         if not self._poked:
             self._poked = True
             with contextlib.suppress(OSError):
@@ -110,7 +109,6 @@ class SocketTransport(Transport):
             self.perform()
 
     def write(self, chunks: list[bytes]) -> None:
-        """Send as much as the socket takes; the rest waits."""
         channel, unsent = self._socket, self._unsent
         if channel is None:
             return
@@ -160,7 +158,6 @@ class SocketTransport(Transport):
         self.perform()
 
     def hang_up(self) -> None:
-        """Close the socket."""
         channel, self._socket = self._socket, None
         self._dial = None
         self._unsent.clear()
@@ -168,7 +165,6 @@ class SocketTransport(Transport):
             channel.close()
 
     def dispose(self) -> None:
-        """Let go of everything."""
         with self.lock:
             self.hang_up()
             self._near.close()
