@@ -149,20 +149,12 @@ class StorageFollower:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`lines`: of what is there at first; `follow`: go on; `interval`: seconds between two looks; the rest as in Limits."""
+class Plan(Limits):
+    """`lines`: of what is there at first; `follow`: go on; `interval`: seconds between two looks."""
 
-    lines: int
-    follow: bool
-    count: int | None
-    duration: float | None
-    idle: float | None
-    interval: float
-
-    @property
-    def limits(self) -> Limits:
-        """When to stop."""
-        return Limits(self.count, self.duration, self.idle)
+    lines: int = 10
+    follow: bool = True
+    interval: float = 0.5
 
 
 @click.command()
@@ -217,7 +209,7 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
                                        "following it.")
             async with life.session(connection) as session:
                 queue = await open_queue(life, session, uri, read=True, options=options)
-                return await Printer(life, queue, output, form, plan.limits, 0, lambda done: None).run()
+                return await Printer(life, queue, output, form, plan, 0, lambda done: None).run()
     raise SystemExit(run(from_broker if directory is None else from_storage))
 
 
@@ -265,23 +257,23 @@ class Follower:
 
     async def run(self, plan: Plan) -> int:
         """Print what is there, then what comes; the exit code."""
-        limits, shown, begun = plan.limits, 0, time.monotonic()
+        shown, begun = 0, time.monotonic()
         last = begun
         fresh = await self._look()
         fresh = fresh[max(len(fresh) - plan.lines, 0):]
         while True:
-            if limits.count is not None:
-                fresh = fresh[:limits.count - shown]
+            if plan.count is not None:
+                fresh = fresh[:plan.count - shown]
             await self._output.write(b"".join(fresh), self._life.stopping)
             shown += len(fresh)
             now = time.monotonic()
             last = now if fresh else last
             if self._output.gone.is_set():
                 return EXIT_CLOSED_PIPE
-            if self._life.stopping.is_set() or not plan.follow or limits.count == shown:
+            if self._life.stopping.is_set() or not plan.follow or plan.count == shown:
                 return EXIT_GOOD
-            if limits.duration and now - begun >= limits.duration or limits.idle and now - last >= limits.idle:
-                return EXIT_GOOD if limits.count is None else EXIT_NOT_ALL
+            if plan.duration and now - begun >= plan.duration or plan.idle and now - last >= plan.idle:
+                return EXIT_GOOD if plan.count is None else EXIT_NOT_ALL
             if len(fresh) < LOOK_MESSAGES_MAX:  # else there may be more already
                 await self._life.sleep(plan.interval)
             fresh = await self._look()

@@ -305,19 +305,16 @@ def _sync_point_type(rows: Chosen, place: Place, names: Names) -> pa.Array:
     return text_column(codes, enum_text(SyncPoint))
 
 
-def _constant(value: object, kind: pa.DataType) -> Callable[[int], pa.Array]:
-    return lambda count: pa.repeat(pa.scalar(value, kind), count)
-
-
 # name, Arrow type, Spark type, how it is made. In the order in which a table has them.
 COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
-    ("partition", pa.int32(), "int", lambda rows, place, names: _constant(place.partition, pa.int32())(len(rows))),
-    ("fileSet", pa.string(), "string", lambda rows, place, names: _constant(place.file_set, pa.string())(len(rows))),
+    ("partition", pa.int32(), "int",
+     lambda rows, place, names: pa.repeat(pa.scalar(place.partition, pa.int32()), len(rows))),
+    ("fileSet", pa.string(), "string",
+     lambda rows, place, names: pa.repeat(pa.scalar(place.file_set, pa.string()), len(rows))),
     ("offset", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.offsets)),
     ("type", pa.string(), "string", _type),
     ("lease", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.raw["lease"].astype(np.int64))),
-    ("sequence", pa.int64(), "bigint",
-     lambda rows, place, names: pa.array(rows.sequences)),
+    ("sequence", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.sequences)),
     ("time", pa.timestamp("us", tz="UTC"), "timestamp", _time),
     ("queueKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_QUEUE, name="queue_key")),
     ("queue", pa.string(), "string", _queue),
@@ -326,8 +323,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
     ("guid", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(GUID_BYTES, *WITH_GUID, name="guid")),
     ("reason", pa.string(), "string", _reason),
     ("op", pa.string(), "string", _op),
-    ("refCount", pa.int32(), "int", lambda rows, place, names: rows.numbers(
-        rows.references(), pa.int32(), _M)),
+    ("refCount", pa.int32(), "int", lambda rows, place, names: rows.numbers(rows.references(), pa.int32(), _M)),
     ("compression", pa.int32(), "int", lambda rows, place, names: rows.numbers(
         rows.field(_M, "compression") & COMPRESSION_MASK, pa.int32(), _M)),
     ("crc", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(rows.field(_M, "crc"), pa.int64(), _M)),
