@@ -199,7 +199,7 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
     nodes.until(lambda: bool(partition.waiters), 5.0)
-    assert list(partition.waiters) == [nodes.cluster(primary.name).queues[STRONG]]
+    assert list(partition.waiters) == [nodes.cluster(primary.name).queues[STRONG].uncommitted]
     assert queue.next_ack(guid).status == 0 and not partition.waiters
     reader.take(1)
     nodes.run(1.0)

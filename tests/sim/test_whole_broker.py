@@ -83,7 +83,7 @@ def _does_not_take_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
-    original = RootQueue._released
+    original = RootQueue.acknowledge
 
     def released(queue: RootQueue, put: Put, now: float) -> None:
         original(queue, put, now)
@@ -92,7 +92,7 @@ def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
                 if app.fresh and app.fresh[-1] is put.message:
                     app.fresh.rotate(1)
 
-    patch.setattr(RootQueue, "_released", released)
+    patch.setattr(RootQueue, "acknowledge", released)
 
 
 def _recovers_all_but_one(patch: pytest.MonkeyPatch) -> None:
