@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from bmqtwist.errors import AckStatus, Category, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.testing import events
-from bmqtwist.testing.faults import Fault
+from bmqtwist.testing.faults import Fault, Faults
+from bmqtwist.testing.node import ImmediateNode
+from bmqtwist.testing.recorder import Recorder
 from bmqtwist.testing.wiretap import Unit, Wiretap
 from bmqtwist.wire import control, schema
 from bmqtwist.wire import events as wire
 from bmqtwist.wire.frames import FrameBuffer
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.runner import BrokerRunner
 
 
 class ClientEnd(Protocol):
@@ -72,16 +72,30 @@ class Lane:
         self.held_bytes = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The broker of a connection, and what the runner of that broker does for it."""
+
+    node: ImmediateNode
+    faults: Faults
+    recorder: Recorder
+    began: float
+    run: Callable[[], None]  # after each change
+    at: Callable[[float, Callable[[], None]], None]  # at a moment of the clock
+    name_of: Callable[[str], str]  # of a client that was given no name, by how it introduces itself
+    forget: Callable[[TappedConnection, str], None]  # it is closed
+
+
 class TappedConnection:
     """A connection that is up. `name` is what faults and the recorder call it."""
 
-    def __init__(self, runner: BrokerRunner, name: str, end: ClientEnd) -> None:
-        self._runner, self.name, self._end = runner, name, end
+    def __init__(self, surroundings: Surroundings, name: str, end: ClientEnd, port: int) -> None:
+        self._around, self.name, self._end = surroundings, name, end
         self._tap = Wiretap(name)
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)
         self.to_broker, self.to_client = Lane(), Lane()
         self.closed = False
-        self.session = runner.node.broker.connect(f"127.0.0.1:{runner.new_port()}", runner.node.now)
+        self.session = surroundings.node.broker.connect(f"127.0.0.1:{port}", surroundings.node.now)
         self.session.transport = self
 
     # -- from the client --------------------------------------------------------------------------------------------
@@ -90,14 +104,14 @@ class TappedConnection:
         """Bytes for the broker, which has dealt with them when this returns, unless a fault holds them."""
         if not self.closed:
             self._pass(self._in, data, True)
-            self._runner.run()
+            self._around.run()
 
     def close(self, reason: str = "closed by the client") -> None:
         """The client is gone: nothing that is held arrives any more."""
         if not self.closed:
             self._end_of_session()
             self._gone(reason)
-            self._runner.run()
+            self._around.run()
 
     @property
     def waiting_bytes(self) -> int:
@@ -116,7 +130,7 @@ class TappedConnection:
     def end(self) -> None:
         """The broker closes, after what it has written."""
         if not self.closed:
-            now = self._runner.node.now
+            now = self._around.node.now
             self._end_of_session()
             self.to_broker.clear()
             self.to_client.put(now, now, None, 0, self._ended)
@@ -148,13 +162,13 @@ class TappedConnection:
 
     def release(self) -> None:
         """Let go of what need not be held any more."""
-        now = self._runner.node.now
+        now = self._around.node.now
         if self.to_client.release(now) and not self.to_client.held_bytes and not self.closed:
-            self._runner.node.broker.drained(self.session)
-            self._runner.node.due = True
+            self._around.node.broker.drained(self.session)
+            self._around.node.due = True
             self.read(True)
         if self.to_broker.release(now):
-            self._runner.node.due = True
+            self._around.node.due = True
             if not self.closed:
                 self._end.room()
 
@@ -162,8 +176,8 @@ class TappedConnection:
 
     def _pass(self, frames: FrameBuffer, data: bytes, to_broker: bool) -> None:
         """Read along, ask the faults, hand on."""
-        node, tap, faults, recorder = self._runner.node, self._tap, self._runner.faults, self._runner.recorder
-        tap.now = node.now - self._runner.began
+        node, tap, faults, recorder = self._around.node, self._tap, self._around.faults, self._around.recorder
+        tap.now = node.now - self._around.began
         try:
             buffer, spans = frames.receive(data)
         except PeerError:  # whoever gets this ends the connection
@@ -174,7 +188,7 @@ class TappedConnection:
         for span in spans:
             for unit in tap.units(buffer, begin, span, to_broker):
                 if not self.name and unit.kind == "negotiation":
-                    self.name = tap.client = unit.event.client = self._runner.name_of(tap.process)
+                    self.name = tap.client = unit.event.client = self._around.name_of(tap.process)
                 fault = faults.for_unit(unit, self.name) if faults.armed else None
                 hit = hit or fault is not None
                 recorder.add(unit.event)
@@ -191,7 +205,7 @@ class TappedConnection:
 
     def _subject(self, unit: Unit, fault: Fault | None, to_broker: bool) -> None:
         """One unit and what is done to it."""
-        now, event = self._runner.node.now, unit.event
+        now, event = self._around.node.now, unit.event
         if self.closed:
             event.fate = "lost with the connection"
         elif fault is None:
@@ -215,16 +229,16 @@ class TappedConnection:
             lane.put(now, now, None, 0, lambda: self.cut("killed by the test"))
 
     def _forward(self, data: bytes, due: float, fault: Fault | None, to_broker: bool) -> None:
-        now = self._runner.node.now
+        now = self._around.node.now
         if to_broker:
             self.to_broker.put(now, due, fault, len(data), lambda: self._receive(data))
         else:
             self.to_client.put(now, due, fault, len(data), lambda: self._end.data(data))
         if due > now:
-            self._runner.at(due, self.release)
+            self._around.at(due, self.release)
 
     def _receive(self, data: bytes) -> None:
-        node = self._runner.node
+        node = self._around.node
         node.broker.received(self.session, data, node.now)
         node.due = True
 
@@ -253,7 +267,7 @@ class TappedConnection:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end_of_session(self) -> None:
-        node = self._runner.node
+        node = self._around.node
         node.broker.lost(self.session, node.now)
         node.due = True
 
@@ -261,6 +275,6 @@ class TappedConnection:
         self.closed = True
         self.to_broker.clear()
         self.to_client.clear()
-        self._runner.forget(self, reason)
+        self._around.forget(self, reason)
 
 

@@ -97,21 +97,21 @@ class Faults:
 
     def drop(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = None) -> Fault:
         """Let it vanish."""
-        return self._arm("drop", kinds, client, uri, times)
+        return self._arm(Fault("drop", frozenset(kinds), client, uri, times))
 
     def delay(self, seconds: float, *kinds: Kind, client: str | None = None, uri: str | None = None,
               times: int | None = None) -> Fault:
         """Let it arrive so many seconds of the broker's clock later."""
-        return self._arm("delay", kinds, client, uri, times, seconds=seconds)
+        return self._arm(Fault("delay", frozenset(kinds), client, uri, times, seconds=seconds))
 
     def stall(self, *kinds: Kind, client: str | None = None, uri: str | None = None) -> Fault:
         """Let it wait until the fault is ended. What waits fills the client's send buffer."""
-        return self._arm("stall", kinds, client, uri, None)
+        return self._arm(Fault("stall", frozenset(kinds), client, uri))
 
     def kill(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = 1,
              after: bool = False) -> Fault:
         """Cut the connection when it comes (once, unless `times` says more): before it arrives, or `after`."""
-        return self._arm("kill", kinds, client, uri, times, after=after)
+        return self._arm(Fault("kill", frozenset(kinds), client, uri, times, after=after))
 
     def refuse(self, kind: Refusable, *, status: Result | None = None, reason: str = "refused by the test",
                client: str | None = None, uri: str | None = None, times: int | None = None) -> Fault:
@@ -126,21 +126,20 @@ class Faults:
         status = status or possible[0]
         if status not in possible:
             raise LocalError(f"a {kind} cannot be refused with {status}; choose of {', '.join(map(str, possible))}")
-        return self._arm("refuse", (kind,), client, uri, times, status=status, reason=reason)
+        return self._arm(Fault("refuse", frozenset((kind,)), client, uri, times, status=status, reason=reason))
 
     def clear(self) -> None:
         """End all."""
         for fault in list(self.armed):
             fault.end()
 
-    def _arm(self, action: str, kinds: tuple[str, ...], client: str | None, uri: str | None, times: int | None,
-             seconds: float = 0.0, status: Result = Result.REFUSED, reason: str = "", after: bool = False) -> Fault:
-        unknown = set(kinds) - KINDS - ({CONNECTION} if action == "refuse" else set())
+    def _arm(self, fault: Fault) -> Fault:
+        unknown = fault.kinds - KINDS - ({CONNECTION} if fault.action == "refuse" else set())
         if unknown:
             raise LocalError(f"no kind of event: {', '.join(sorted(unknown))}; choose of {', '.join(sorted(KINDS))}")
-        if uri is not None:
-            parse_uri(uri)
-        fault = Fault(action, frozenset(kinds), client, uri, times, seconds, status, reason, after, _ended=self._end)
+        if fault.uri is not None:
+            parse_uri(fault.uri)
+        fault._ended = self._end
         self.armed.append(fault)
         return fault
 

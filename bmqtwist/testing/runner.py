@@ -16,7 +16,7 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.loop.timers import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
-from bmqtwist.testing.connection import ClientEnd, TappedConnection
+from bmqtwist.testing.connection import ClientEnd, Surroundings, TappedConnection
 from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import Fault, Faults
 from bmqtwist.testing.node import ImmediateNode
@@ -61,9 +61,11 @@ class BrokerRunner:
         self._timers = Timers()
         self._wakers: dict[Any, Waker] = {}
         self._names: dict[str, str] = {}
-        self._ports = 0
+        self._ports = 0  # of clients' addresses
         self._running = False
         self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
+        self._around = Surroundings(self.node, self.faults, self.recorder, self.began, self.run, self.at, self.name_of,
+                                    self.forget)
         self.start()
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -123,7 +125,8 @@ class BrokerRunner:
                 self.note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
             self.touch()
-            connection = TappedConnection(self, name, end)
+            self._ports += 1
+            connection = TappedConnection(self._around, name, end, 40000 + self._ports % 20000)
             self.connections[connection] = None
             if name:
                 self.note("connected", name)
@@ -223,11 +226,6 @@ class BrokerRunner:
                     self.clock.follow(clock, not virtual)
                 waker = self._wakers[loop] = make()
             return waker  # type: ignore[return-value]
-
-    def new_port(self) -> int:
-        """From connections: what a client's address ends in."""
-        self._ports += 1
-        return 40000 + self._ports % 20000
 
     def name_of(self, process: str) -> str:
         """From connections: the name of a client that was given none, by how it introduces itself."""

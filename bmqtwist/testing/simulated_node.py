@@ -144,12 +144,12 @@ class SimulatedNode(MemoryNode):
     """
 
     def __init__(self, network: Network, name: str, address: str, configure: Callable[[], Configuration],
-                 domains: Callable[[Configuration], DomainSource], *, clock_ahead: float = 0.0, wall_ahead: float = 0.0,
-                 hidden: str = "") -> None:
+                 domains: Callable[[Configuration], DomainSource], *, clock_ahead: float = 0.0,
+                 wall_ahead: float = 0.0) -> None:
         super().__init__(configure, domains, lambda: self.local_now, WALL_S - clock_ahead + wall_ahead,
                          make_client_id(name, 0, 1, 0))
         self.network, self.simulation, self.name, self.address = network, network.simulation, name, address
-        self._ahead, self._hidden = clock_ahead, hidden
+        self._ahead, self.hidden = clock_ahead, ""
         self.life = 0
         self.up = self.paused = False
         self.mistakes = False  # whether its broker may meet mistakes of its own
@@ -248,7 +248,7 @@ class SimulatedNode(MemoryNode):
         self._told, self._written = len(lines), len(steps)
 
     def _trace(self, what: str) -> None:
-        self.simulation.trace(f"{self.name} {what.replace(self._hidden, '') if self._hidden else what}")
+        self.simulation.trace(f"{self.name} {what.replace(self.hidden, '') if self.hidden else what}")
 
     # -- connections ------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,6 @@ IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
 # checkers alone included.
 CIRCLES: dict[tuple[str, str], str] = {
-    ("testing.connection", "testing.runner"): "a connection in memory has its broker run, which knows its connections",
 }
 
 

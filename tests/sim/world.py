@@ -29,7 +29,8 @@ class SimulatedWorld(Simulation):
         self.network = Network(self)
         self.node = SimulatedNode(self.network, NODE, f"{NODE}:{PORT}",
                                   lambda: load(str(self.config.etc), environment={}).configuration,
-                                  lambda configuration: DomainReader(configuration.directory), hidden=str(root))
+                                  lambda configuration: DomainReader(configuration.directory))
+        self.node.hidden = str(root)
 
     def dial(self) -> ConnectionEnd | None:
         """A connection; None if nobody listens."""
