@@ -55,7 +55,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
     "broker/turn", "broker/storage_turn", "broker/periodic_jobs", "broker/broker", "loop/timers", "reactor/performer",
     "reactor/epoll_round",
-    "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
+    "reactor/admission", "reactor/loop_lag", "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
     "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "storage/reports",
     "storage/open_set", "storage/set_directory", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events",
     "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",

@@ -97,7 +97,7 @@ class BrokerService(Service):
         self.performer = ReactorPerformer(reactor, report, connections_max(self._connections_max, self._files_max),
                                           (app.authentication.min_threads, app.authentication.max_threads),
                                           dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
-        self.performer.files_max = 0 if self._files_max == resource.RLIM_INFINITY else self._files_max
+        self.performer.admission.files_max = 0 if self._files_max == resource.RLIM_INFINITY else self._files_max
         self.node = assemble(configuration, DomainReader(configuration.directory), RealDisk(), clock, self.performer,
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
@@ -139,7 +139,7 @@ class BrokerService(Service):
         if connections_max(self._connections_max, self._files_max) != self._connections_max:
             report.warn("Only %d connections are taken (maxConnections: %d): the process may have %d open files, of "
                         "which %d are kept for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
-                        self.performer.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
+                        self.performer.admission.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
         if not self.configuration.app.plugins.enabled:
             report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
         self.node.open()
@@ -184,7 +184,7 @@ class BrokerService(Service):
             port = listen(self.reactor, site, address, number, None, BACKLOG)
             self._sites_ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
-        self.performer.ports = [*self._ports, *self._sites_ports]
+        self.performer.admission.ports = [*self._ports, *self._sites_ports]
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         self.broker.run_command(command, source, done)
@@ -245,7 +245,7 @@ class BrokerService(Service):
 
     def process(self) -> ProcessState:
         """What the operating system says of this process."""
-        return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
+        return process_state(self.performer.lag.last, self.performer.lag.longest, self.performer.watchdog)
 
     def families(self) -> Steps[list[Family]]:
         """Its metrics now, in steps."""
@@ -295,7 +295,7 @@ class BrokerService(Service):
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
-        ports, self._ports, self.performer.ports = self._ports, [], ()
+        ports, self._ports, self.performer.admission.ports = self._ports, [], ()
         for port in ports:
             yield maybeDeferred(port.stopListening)
         self.broker.stop(begun, reason, by)

@@ -11,13 +11,12 @@ round would cost more than many a message.
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +29,10 @@ from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.pace import REST_BYTES_MAX, SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
+from bmqtwist.reactor.admission import Admission
 from bmqtwist.reactor.disk_threads import DiskThreads
 from bmqtwist.reactor.epoll_round import OwnRounds, Rounds, rounds_of
+from bmqtwist.reactor.loop_lag import LoopLag
 from bmqtwist.reactor.tcp import Connection, DialFactory
 from bmqtwist.reactor.watchdog import SLOW_S, Watchdog
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report
@@ -46,30 +47,21 @@ FEW_BYTES: Final = 2048  # except small ones: a round of many sockets takes a wh
 LONG_TURN_INPUT_S: Final = 0.05  # these, too, in a turn that has lasted so long
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 CONNECT_SECONDS_MAX = 10  # for another node to answer
-LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
-CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
-COLLECT_AFTER = 300  # collections of the middle generation since then; the longer it took last time, the more of them:
-SHORT_COLLECTION_S = 0.005  # once more so many for each such time
-FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 DISK_THREADS = 4
-ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
-ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
 
 
 class ReactorPerformer:
     """One broker on one reactor. `broker` is set by whoever builds both."""
 
     broker: Broker
-    files_max = 0  # how many open files the process may have; 0 = any number
-    ports: Sequence[Any] = ()  # what listens
     client_context: ClientContext | None = None  # for connections to nodes whose endpoint asks for TLS
 
     def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
                  warn_after_s: float, alarm_after_s: float) -> None:
-        self.reactor, self.report, self.connections_max = reactor, report, connections_max
+        self.reactor, self.report = reactor, report
         self._clock: Callable[[], float] = time.monotonic
-        self.lag = self.lag_max = 0.0  # seconds the event loop was late: last, and largest so far
-        self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
+        self.lag = LoopLag(reactor, report, self._clock, warn_after_s, alarm_after_s)
+        self.admission = Admission(reactor, report, connections_max)
         self.watchdog = Watchdog(report)
         least, most = auth_threads
         self._disk = DiskThreads(reactor, DISK_THREADS)
@@ -80,12 +72,7 @@ class ReactorPerformer:
         self._tick_call: Any = None  # where rounds do not end in time by themselves
         self._tick_at = _NEVER
         self._resting: deque[tuple[float, Connection]] = deque()  # and when they were looked at
-        self._lag_call: Any = None
-        self._collect_after = COLLECT_AFTER
-        self._busy = 0.0  # seconds in turns since the delay was measured last
-        self._refused_at = float("-inf")
         self._running = False
-        self._accepting = True
         self._lines = LineLimiter()  # about TLS that failed
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -98,7 +85,7 @@ class ReactorPerformer:
         self.reactor.doIteration = self._iterate
         self._running = True
         self.watchdog.start()
-        self._measure_lag(self._clock())
+        self.lag.start()
         self._arm()
 
     def stop(self) -> None:
@@ -107,9 +94,9 @@ class ReactorPerformer:
             self.reactor.doIteration = self._twisteds_round
         self._running = False
         self.watchdog.stop()
-        for call in (self._tick_call, self._lag_call):
-            if call is not None and call.active():
-                call.cancel()
+        self.lag.stop()
+        if self._tick_call is not None and self._tick_call.active():
+            self._tick_call.cancel()
         self._judges.stop()
         self._disk.stop()
 
@@ -199,7 +186,7 @@ class ReactorPerformer:
         self._arm()
         watchdog, now = self.watchdog, self._clock()
         took = now - watchdog.began
-        self._busy += took
+        self.lag.busy += took
         if took > SLOW_S or took > watchdog.longest:
             watchdog.over(took)
         watchdog.began = 0.0
@@ -218,63 +205,16 @@ class ReactorPerformer:
             self._tick_call.reset(delay)
         self._tick_at = deadline
 
-    def _measure_lag(self, due: float) -> None:
-        now = self._clock()
-        self.lag = max(0.0, now - due)
-        self.lag_max = max(self.lag_max, self.lag)
-        if self._alarm_after and self.lag >= self._alarm_after:
-            self.report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.lag)
-        elif self._warn_after and self.lag >= self._warn_after:
-            self.report.warn("The event loop was busy for %.3f s", self.lag)
-        gc.collect(1)  # what will hold very many entries is old by then: to look at it takes as long as it is
-        if self._busy < CALM_S and gc.get_count()[2] >= self._collect_after:
-            begun = self._clock()
-            gc.collect()
-            self._collect_after = COLLECT_AFTER * (1 + int((self._clock() - begun) / SHORT_COLLECTION_S))
-        self._busy = 0.0
-        if self._running:
-            self._lag_call = self.reactor.callLater(LAG_PERIOD_S, self._measure_lag, now + LAG_PERIOD_S)
-
     # -- link.tcp.Driver --------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
         now = self._clock()
-        for listening in self.ports:
-            listening.numberAccepts = ACCEPTS_AT_ONCE
-        why = self._refusal(peer, now)
-        if self.files_max and connection.descriptor >= self.files_max - FILES_LEFT_MIN:  # the lowest that was free
-            why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
-            self._pause_accepting()
-        if why:
-            if now - self._refused_at >= 1.0:
-                self._refused_at = now
-                self.report.warn("Connection of '%s' refused [%s]", peer, why)
+        if not self.admission.admits(self.broker, peer, connection.descriptor, now):
             return None
         session = self.broker.connect(peer, now)
         session.transport, session.outgoing = connection, connection.outgoing
         return session
-
-    def _pause_accepting(self) -> None:
-        """Leave new connections with the kernel for a while."""
-        if self._accepting:
-            self._accepting = False
-            for port in self.ports:
-                port.stopReading()
-            self.reactor.callLater(ACCEPT_PAUSE_S, self._accept_again)
-
-    def _accept_again(self) -> None:
-        self._accepting = True
-        for port in self.ports:
-            if port.connected:
-                port.startReading()
-
-    def _refusal(self, peer: str, now: float) -> str:
-        broker = self.broker
-        if not broker.serving or self.connections_max and len(broker.sessions) >= self.connections_max:
-            return (f"connections: {len(broker.sessions)}, maxConnections: {self.connections_max}, "
-                    f"serving: {broker.serving}")
-        return broker.newcomers.refusal(peer, now)
 
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""

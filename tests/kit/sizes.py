@@ -21,8 +21,8 @@ def oversize() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in MODULES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        typing = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"
-                  for alias in node.names}
+        typing = {alias.asname or alias.name for node in tree.body
+                  if isinstance(node, ast.ImportFrom) and node.module == "typing" for alias in node.names}
         for name, node in _definitions(tree, ""):
             faults = (_faults_of_class(node, "Protocol" in typing) if isinstance(node, ast.ClassDef)
                       else _faults_of_function(node))

@@ -13,6 +13,7 @@ from bmqtwist.daemon.service import connections_max
 from bmqtwist.link.authentication import Authenticate, Granted
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.states import State
+from bmqtwist.reactor import admission
 from bmqtwist.reactor import performer as module
 from bmqtwist.reactor.incoming import Incoming
 from bmqtwist.reactor.performer import ReactorPerformer
@@ -74,14 +75,14 @@ def test_connections_beyond_the_limit_are_refused_and_said_once_a_second(world: 
     refusals = [text for _, text in performer.report.lines if "refused" in text]
     assert len(refusals) == 1 and "maxConnections: 2" in refusals[0]
     reactor.advance(1.0)
-    performer.connected(object(), "late", 1)
+    performer.connected(Accepted(9), "late", 1)
     assert len([text for _, text in performer.report.lines if "refused" in text]) == 2
 
 
 def test_a_stopping_broker_takes_no_connections(world: Any) -> None:
     _, broker, performer = world
     broker.serving = False
-    assert performer.connected(object(), "peer", 1) is None
+    assert performer.connected(Accepted(9), "peer", 1) is None
 
 
 def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any) -> None:
@@ -136,8 +137,8 @@ def test_a_lost_connection_leaves_a_turn_due(world: Any) -> None:
 @pytest.mark.parametrize("late, severity", [(0.5, None), (2.0, "WARN"), (6.0, "ALARM")])
 def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, severity: str | None) -> None:
     reactor, _, performer = world
-    performer._measure_lag(reactor.seconds() - late)
-    assert performer.lag == late and performer.lag_max >= late
+    performer.lag.measure(reactor.seconds() - late)
+    assert performer.lag.last == late and performer.lag.longest >= late
     said = [found for found, text in performer.report.lines if "event loop was busy" in text]
     assert said == ([severity] if severity else [])
 
@@ -147,11 +148,11 @@ def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monke
                                                                collections: int, wanted: int) -> None:
     reactor, _, performer = world
     seen: list[int] = []
-    monkeypatch.setattr("bmqtwist.reactor.performer.gc.get_count", lambda: (0, 0, collections))
-    monkeypatch.setattr("bmqtwist.reactor.performer.gc.collect", lambda *young: young or seen.append(1))
+    monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.get_count", lambda: (0, 0, collections))
+    monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.collect", lambda *young: young or seen.append(1))
     reactor.advance(1.0)
     seen.clear()
-    performer._busy = 0.0
+    performer.lag.busy = 0.0
     performer._perform(lambda now: setattr(performer.watchdog, "began", performer.watchdog.began - busy))
     reactor.advance(1.0)
     assert len(seen) == wanted
@@ -166,8 +167,8 @@ def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatc
             seen.append(made[2])
             reactor.rightNow += 0.042
 
-    monkeypatch.setattr("bmqtwist.reactor.performer.gc.get_count", lambda: made)
-    monkeypatch.setattr("bmqtwist.reactor.performer.gc.collect", collect)
+    monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.get_count", lambda: made)
+    monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.collect", collect)
     for made[2] in (300, 300, 2699, 2700, 2699):
         reactor.advance(1.0)
     assert seen == [300, 2700]
@@ -177,7 +178,7 @@ def test_what_is_young_is_looked_at_each_second(world: Any, monkeypatch: pytest.
     """A deque that is looked at when it holds a million entries takes 40 ms: by then it is old."""
     reactor, _, _ = world
     seen: list[int] = []
-    monkeypatch.setattr("bmqtwist.reactor.performer.gc.collect", seen.append)
+    monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.collect", seen.append)
     for _ in range(3):
         reactor.advance(1.0)
     assert seen == [1, 1, 1]
@@ -366,16 +367,16 @@ def test_without_files_for_the_storage_nobody_is_accepted_for_a_while(world: Any
     reactor, broker, performer = world
     reactor.advance(10.0)
     port = Port()
-    performer.files_max, performer.ports = 1024, [port]
-    assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
+    performer.admission.files_max, performer.admission.ports = 1024, [port]
+    assert performer.connected(Accepted(1024 - admission.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
     for _ in range(3):
-        assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
+        assert performer.connected(Accepted(1024 - admission.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
     lines = [text for _, text in performer.report.lines if "open files" in text]
     assert len(lines) == 1 and "fewer than 128 of 1024" in lines[0]
-    reactor.advance(module.ACCEPT_PAUSE_S)
+    reactor.advance(admission.ACCEPT_PAUSE_S)
     assert port.reading
     performer.connected(Accepted(1000), "peer", 1)
     assert not port.reading
     port.connected = False  # the broker stops
-    reactor.advance(module.ACCEPT_PAUSE_S)
+    reactor.advance(admission.ACCEPT_PAUSE_S)
     assert not port.reading

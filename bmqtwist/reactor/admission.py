@@ -1,0 +1,56 @@
+"""Admission of connections: limits of their number, and of the open files that storage needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.report import Report
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+
+FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
+ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
+ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
+
+
+class Admission:
+    """Of one broker. `files_max`: open files that the process may have, 0 = any number; `ports`: what listens."""
+
+    def __init__(self, reactor: Any, report: Report, connections_max: int) -> None:
+        self._reactor, self._report, self.connections_max = reactor, report, connections_max
+        self.files_max = 0
+        self.ports: Sequence[Any] = ()
+        self._refused_at = float("-inf")
+        self._accepting = True
+
+    def admits(self, broker: Broker, peer: str, descriptor: int, now: float) -> bool:
+        """Whether a connection is taken; `descriptor`: the number of its socket, the lowest that was free."""
+        for listening in self.ports:
+            listening.numberAccepts = ACCEPTS_AT_ONCE
+        if not broker.serving or self.connections_max and len(broker.sessions) >= self.connections_max:
+            why = f"connections: {len(broker.sessions)}, maxConnections: {self.connections_max}, serving: {broker.serving}"
+        else:
+            why = broker.newcomers.refusal(peer, now)
+        if self.files_max and descriptor >= self.files_max - FILES_LEFT_MIN:
+            why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
+            self._pause()
+        if why and now - self._refused_at >= 1.0:
+            self._refused_at = now
+            self._report.warn("Connection of '%s' refused [%s]", peer, why)
+        return not why
+
+    def _pause(self) -> None:
+        """Leave new connections with the kernel for a while."""
+        if self._accepting:
+            self._accepting = False
+            for port in self.ports:
+                port.stopReading()
+            self._reactor.callLater(ACCEPT_PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._accepting = True
+        for port in self.ports:
+            if port.connected:
+                port.startReading()

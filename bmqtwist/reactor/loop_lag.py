@@ -1,0 +1,56 @@
+"""Delay of the event loop, measured each second, and garbage collection while there is time for it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from bmqtwist.report import Report
+
+LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
+CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
+COLLECT_AFTER = 300  # collections of the middle generation since then; the longer it took last time, the more of them:
+SHORT_COLLECTION_S = 0.005  # once more so many for each such time
+
+
+class LoopLag:
+    """Of one loop. `last`, `longest`: seconds that it was late; `busy`: seconds in turns since the last measurement."""
+
+    def __init__(self, reactor: Any, report: Report, clock: Callable[[], float], warn_after_s: float,
+                 alarm_after_s: float) -> None:
+        self._reactor, self._report, self._clock = reactor, report, clock
+        self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
+        self.last = self.longest = self.busy = 0.0
+        self._call: Any = None
+        self._running = False
+        self._collect_after = COLLECT_AFTER
+
+    def start(self) -> None:
+        """Measure from now on."""
+        self._running = True
+        self.measure(self._clock())
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._running = False
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def measure(self, due: float) -> None:
+        """The call that was due at that moment."""
+        now = self._clock()
+        self.last = max(0.0, now - due)
+        self.longest = max(self.longest, self.last)
+        if self._alarm_after and self.last >= self._alarm_after:
+            self._report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.last)
+        elif self._warn_after and self.last >= self._warn_after:
+            self._report.warn("The event loop was busy for %.3f s", self.last)
+        gc.collect(1)  # what will hold very many entries is old by then: to look at it takes as long as it is
+        if self.busy < CALM_S and gc.get_count()[2] >= self._collect_after:
+            begun = self._clock()
+            gc.collect()
+            self._collect_after = COLLECT_AFTER * (1 + int((self._clock() - begun) / SHORT_COLLECTION_S))
+        self.busy = 0.0
+        if self._running:
+            self._call = self._reactor.callLater(LAG_PERIOD_S, self.measure, now + LAG_PERIOD_S)
