@@ -47,7 +47,7 @@ from bmqtwist.console.operation import Asked, Download, Operations, Route
 from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, PageWriter, Shell, page_policy
 from bmqtwist.console.peers import TOKEN_HEADER, as_body
 from bmqtwist.console.routes import ROUTES
-from bmqtwist.console.tokens import Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
+from bmqtwist.console.tokens import Login, NodeRequest, NodeTokens, cookie_header, cookies_of, proof_of, read_json
 from bmqtwist.security.passwords import matches_console_hash
 
 SESSION_COOKIE, LOGIN_COOKIE = "bmq_session", "bmq_login"
@@ -374,7 +374,8 @@ class WebConsole:
         tokens, name = self._parts.tokens, self._collector.name
         if self._doorkeeper.is_open:
             self._identify(request)
-        found = tokens.check(token, name, route.method, path, body, self._host.moment()[1]) if tokens is not None else None
+        request_of = NodeRequest("", name, route.method, path, body)
+        found = tokens.check(token, request_of, self._host.moment()[1]) if tokens is not None else None
         if found is None:
             raise Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks differ by "
                                "more than 30 s, or it is meant for another node.")

@@ -1,19 +1,20 @@
 """What shows that a request comes from who it says it does: signed cookies, CSRF tokens, and the tokens of other nodes.
 
-Each has a key of its own, made of one secret. Time and randomness are arguments.
+Each has a key of its own, which itsdangerous derives from one secret and a purpose. Time and randomness are arguments.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from itsdangerous import BadData, Signer, URLSafeSerializer
 
 SKEW_S = 30.0  # that the clocks of two nodes may differ by
 NONCES_MAX = 10_000  # of nodes' requests that are remembered, so that none counts twice
@@ -22,17 +23,7 @@ COOKIE_CHARS_MAX = 1024
 OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes that nobody logs in to
 
 
-def subkey(secret: bytes, purpose: str) -> bytes:
-    """The key for one purpose."""
-    return hmac.digest(secret, purpose.encode(), "sha256")
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+_SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +41,23 @@ class Cookies:
     """Logins as cookies: signed, and valid for `life_s` from the login, `idle_s` from the last use."""
 
     def __init__(self, secret: bytes, life_s: float, idle_s: float) -> None:
-        self._key, self.life_s, self.idle_s = subkey(secret, "session"), life_s, idle_s
-        self._csrf = subkey(secret, "csrf")
+        self.life_s, self.idle_s = life_s, idle_s
+        self._logins = URLSafeSerializer(secret, "session", signer_kwargs=_SIGNING)
+        self._csrf = Signer(secret, "csrf", key_derivation="hmac", digest_method=sha256)
         self._ended: OrderedDict[str, float] = OrderedDict()
 
     def write(self, login: Login) -> str:
         """The value of the cookie."""
-        body = _text(json.dumps([login.user, login.nonce, login.began, login.seen, login.proof]).encode())
-        return f"{body}.{self._sign(body)}"
+        return str(self._logins.dumps(astuple(login)))
 
     def read(self, cookie: str, wall: float) -> Login | None:
         """The login that a cookie stands for; None = it is none of ours, too old, or over."""
-        body, dot, signature = cookie.partition(".")
-        if len(cookie) > COOKIE_CHARS_MAX or not dot or not _same(signature, self._sign(body)):
+        if len(cookie) > COOKIE_CHARS_MAX:
             return None
-        login = Login(*json.loads(_bytes(body)))
+        try:
+            login = Login(*self._logins.loads(cookie))
+        except (BadData, UnicodeError):
+            return None
         return login if self.is_valid(login, wall) else None
 
     def is_valid(self, login: Login, wall: float) -> bool:
@@ -80,14 +73,11 @@ class Cookies:
 
     def csrf(self, nonce: str) -> str:
         """What a page of that login sends with everything that changes something."""
-        return _text(hmac.digest(self._csrf, nonce.encode(), "sha256"))
+        return str(self._csrf.get_signature(nonce).decode())
 
     def is_csrf(self, nonce: str, token: str) -> bool:
         """Whether that is what came."""
-        return _same(token, self.csrf(nonce))
-
-    def _sign(self, body: str) -> str:
-        return _text(hmac.digest(self._key, body.encode(), "sha256"))
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf(nonce).encode())
 
 
 def proof_of(password_hash: str) -> str:
@@ -99,7 +89,7 @@ def proof_of(password_hash: str) -> str:
 class NodeRequest:
     """What the token of a node vouches for: who asks whom for what, and for whose sake."""
 
-    sender: str
+    sender: str  # "" = not known yet
     receiver: str
     method: str
     path: str  # with its query
@@ -109,49 +99,41 @@ class NodeRequest:
 
 
 class NodeTokens:
-    """Tokens by which nodes know each other: a MAC over the request and its time. Each counts once."""
+    """Tokens by which nodes know each other: signed with a key for one request, they hold its time. Each counts once."""
 
     def __init__(self, secret: bytes) -> None:
-        self._key = subkey(secret, "node")
+        self._tokens = URLSafeSerializer(secret, signer_kwargs=_SIGNING)
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def make(self, request: NodeRequest, wall: float, nonce: str) -> str:
         """The token of a request."""
-        at = str(int(wall))
-        head = _text(json.dumps([request.sender, at, nonce, request.user, request.role]).encode())
-        return f"{head}.{self._mac(request, at, nonce)}"
+        return str(self._tokens.dumps([request.sender, int(wall), nonce, request.user, request.role], _purpose(request)))
 
-    def check(self, token: str, receiver: str, method: str, path: str, body: bytes, wall: float) -> NodeRequest | None:
-        """The request that a token vouches for; None = it does not."""
-        head, _, mac = token.partition(".")
+    def check(self, token: str, asked: NodeRequest, wall: float) -> NodeRequest | None:
+        """The request with who sends it and for whose sake, as a token says; None = the token is not for it. `asked`: the
+        request as it came."""
         try:
-            sender, at, nonce, user, role = json.loads(_bytes(head))
-            request = NodeRequest(sender, receiver, method, path, body, user, role)
-            good = _same(mac, self._mac(request, at, nonce)) and abs(wall - int(at)) <= SKEW_S
-        except (ValueError, TypeError):
+            sender, at, nonce, user, role = self._tokens.loads(token, _purpose(asked))
+        except (BadData, UnicodeError):
             return None
-        if not good or nonce in self._seen:
+        if abs(wall - at) > SKEW_S or nonce in self._seen:
             return None
         self._seen[nonce] = wall
         while len(self._seen) > NONCES_MAX or next(iter(self._seen.values())) < wall - 2 * SKEW_S:
             self._seen.popitem(last=False)
-        return request
+        return replace(asked, sender=sender, user=user, role=role)
 
-    def _mac(self, request: NodeRequest, at: str, nonce: str) -> str:
-        said = json.dumps([request.sender, request.receiver, request.method, *_meaning(request.path),
-                           sha256(request.body).hexdigest(),
-                           request.user, request.role, at, nonce])
-        return _text(hmac.digest(self._key, said.encode(), "sha256"))
+
+def _purpose(request: NodeRequest) -> bytes:
+    """What a token is good for: one receiver, method, path, query and body."""
+    return json.dumps(["node", request.receiver, request.method, *_meaning(request.path),
+                       sha256(request.body).hexdigest()]).encode()
 
 
 def _meaning(path: str) -> tuple[str, list[tuple[str, str]]]:
     """What a path with its query asks for, however it is escaped."""
     parts = urlsplit(path)
     return unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True)
-
-
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
 
 
 def cookies_of(header: str) -> Mapping[str, str]:

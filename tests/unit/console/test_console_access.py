@@ -94,7 +94,7 @@ REQUEST = NodeRequest("n1", "n2", "POST", "/api/v1/nodes/n2/stop?x=1", b"{}", "a
 
 def check(tokens: NodeTokens, token: str, wall: float = WALL, **changes: object) -> NodeRequest | None:
     given = {"receiver": "n2", "method": "POST", "path": REQUEST.path, "body": b"{}", **changes}
-    return tokens.check(token, given["receiver"], given["method"], given["path"], given["body"], wall)  # type: ignore[arg-type]
+    return tokens.check(token, NodeRequest("", **given), wall)  # type: ignore[arg-type]
 
 
 def test_a_token_vouches_for_one_request_and_counts_once() -> None:
