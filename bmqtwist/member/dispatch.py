@@ -120,7 +120,7 @@ EVENTS: dict[EventType, Callable[[MemberDispatch, PeerSession, EventType, int, b
 def _on_log(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
     found = log_message_of(peer.node_id, about)
     if found is not None:
-        to.metadata.received(found, to.wall(peer))
+        to.metadata.step(found, to.wall(peer))
 
 
 def _on_proposal(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:

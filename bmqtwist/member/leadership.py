@@ -41,7 +41,20 @@ from bmqtwist.cluster.election_events import (
     WakeAt,
 )
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Alarm, Message, NotDone, Outcome, StateChanged, WriteFailed, Written
+from bmqtwist.cluster.log_events import (
+    Alarm,
+    Ask,
+    Follow,
+    Message,
+    NotDone,
+    Outcome,
+    QuorumIs,
+    Resend,
+    StateChanged,
+    StepDown,
+    WriteFailed,
+    Written,
+)
 from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
@@ -113,7 +126,7 @@ class Leadership:
         if self._links is None:
             return
         wall, newest = self._host.wall(now), self.metadata.log.term
-        self.metadata.need_quorum(self.definition.elector.quorum, wall)
+        self.metadata.step(QuorumIs(self.definition.elector.quorum), wall)
         term, vote, damaged = self._found
         self.metadata.user = self
         if newest > term:
@@ -186,7 +199,7 @@ class Leadership:
             now = self._host.now
             wall = self._host.wall(now)
             self._step(now, wall, SetQuorum(quorum))
-            self.metadata.need_quorum(quorum, wall)
+            self.metadata.step(QuorumIs(quorum), wall)
             self._host.performer.turn_due()
 
     @property
@@ -251,9 +264,9 @@ class Leadership:
                 if output.moment is not None and self._links is not None:
                     self._host.timers.at(output.moment, self._tick)
             case Voted():
-                self.metadata.follow(output.term, None, wall)
+                self.metadata.step(Follow(output.term, None), wall)
             case Outvoted():
-                self.metadata.ask([node_id for node_id in self.elector.others if self.is_up(node_id)], wall)
+                self.metadata.step(Ask(tuple(filter(self.is_up, self.elector.others))), wall)
             case ElectionChanged():
                 self._elected(output, wall)
             case Alarm():
@@ -284,10 +297,10 @@ class Leadership:
         if after.state is ElectionState.LEADER:
             self.metadata.lead(after.term, self._assignment(), self._led, wall)
         elif after.leader is not None:
-            self.metadata.follow(after.term, after.leader, wall)
+            self.metadata.step(Follow(after.term, after.leader), wall)
             self._look_for_commit()
         elif before.leader is not None or after.state is ElectionState.DORMANT:
-            self.metadata.step_down(wall)
+            self.metadata.step(StepDown(), wall)
 
     def _assignment(self) -> Primaries:
         return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
@@ -302,7 +315,7 @@ class Leadership:
 
     def _resend(self, now: float) -> None:
         if self.elector.state is ElectionState.LEADER:
-            self.metadata.resend(self._host.wall(now))
+            self.metadata.step(Resend(), self._host.wall(now))
 
     def _look_for_commit(self) -> None:
         """A leader is active when a record of its term is committed."""

@@ -3,24 +3,22 @@
     propose         in a turn, any number of times; `done` is called at the commit
     wants_write     at the end of a turn: what to do with the file, on another thread; one thing at a time
     written, failed when that is over: changes take effect, and whoever waited is told
-    lead, follow,   who leads the cluster; what other nodes say about it comes by `received`, and what they are told, and
-    step_down       what is committed, goes to `user`
+    lead, step      who leads the cluster, and what other nodes say about it; what they are told, and what is committed,
+                    goes to `user`
     settle          at the start, when nobody else runs: all of it at once
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from bmqtwist.cluster.changes import AssignQueue, Change, Primaries
 from bmqtwist.cluster.log_events import (
     Alarm,
-    Ask,
     Decided,
     FileJob,
     Flush,
-    Follow,
     Input,
     Lead,
     LeadershipLost,
@@ -28,12 +26,9 @@ from bmqtwist.cluster.log_events import (
     Outcome,
     Output,
     Propose,
-    QuorumIs,
     ReplaceFile,
-    Resend,
     Send,
     StateChanged,
-    StepDown,
     WriteFailed,
     WriteFile,
     Written,
@@ -97,37 +92,18 @@ class ClusterMetadata:
 
     def lead(self, term: int, primaries: Primaries, told: Told, wall: int) -> None:
         """This node leads; `told` when the first record of its term is committed, or is not."""
-        self._step(Lead(self._expect(told), term, primaries), wall)
+        self.step(Lead(self._expect(told), term, primaries), wall)
 
-    def follow(self, term: int, leader: int | None, wall: int) -> None:
-        """Another node leads; None: this one has voted in the term, and nobody has won yet."""
-        self._step(Follow(term, leader), wall)
-
-    def step_down(self, wall: int) -> None:
-        """Nobody leads, as far as this node knows."""
-        self._step(StepDown(), wall)
-
-    def need_quorum(self, quorum: int, wall: int) -> None:
-        """So many nodes, a majority at least, must have a change before it is committed."""
-        self._step(QuorumIs(quorum), wall)
-
-    def ask(self, nodes: Iterable[int], wall: int) -> None:
-        """Nobody leads, and this node was not wanted: these nodes may have newer records."""
-        self._step(Ask(tuple(nodes)), wall)
-
-    def received(self, message: Message, wall: int) -> None:
-        """Another node says something about the log."""
-        self._step(message, wall)
-
-    def resend(self, wall: int) -> None:
-        """What was not acknowledged is sent again."""
-        self._step(Resend(), wall)
+    def step(self, event: Input, wall: int) -> None:
+        """Who leads, what other nodes say, what is asked of the log."""
+        self.stirred = True
+        self._take(self.log.step(event, wall), wall)
 
     def propose(self, change: Change, told: Told, wall: int) -> None:
         """Change the metadata."""
         if isinstance(change, AssignQueue):
             self._report.info("'QueueAssignmentAdvisory' will be applied to cluster state ledger: queue '%s'", change.uri)
-        self._step(Propose(self._expect(told), change), wall)
+        self.step(Propose(self._expect(told), change), wall)
 
     def _expect(self, told: Told) -> int:
         self.proposals += 1
@@ -165,11 +141,11 @@ class ClusterMetadata:
         """It survives a loss of power now."""
         if isinstance(job, ReplaceFile) and job.replaces:
             self._report.info("Rolled over to log with logId '%s'", job.log_id.hex().upper())
-        self._step(Written(job.number), wall)
+        self.step(Written(job.number), wall)
 
     def failed(self, job: FileJob, error: OSError, wall: int) -> None:
         """It failed."""
-        self._step(WriteFailed(job.number, str(error)), wall)
+        self.step(WriteFailed(job.number, str(error)), wall)
 
     def settle(self, wall: int) -> None:
         """Write until nothing is left to be written."""
@@ -182,10 +158,6 @@ class ClusterMetadata:
                 self.written(job, wall)
 
     # -- the machine ------------------------------------------------------------------------------------------------
-
-    def _step(self, event: Input, wall: int) -> None:
-        self.stirred = True
-        self._take(self.log.step(event, wall), wall)
 
     def _take(self, outputs: list[Output], wall: int) -> None:
         user = self.user

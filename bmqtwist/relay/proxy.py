@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, assert_never
 
-from bmqtwist.cluster.election_events import Tick
+from bmqtwist.cluster.election_events import Tick, WakeAt
 from bmqtwist.cluster.upstream import (
     Announced,
     Connected,
@@ -111,18 +111,23 @@ class ProxyCluster:
     def _select(self, event: SelectorInput, now: float) -> None:
         report = self._host.report
         for output in self.selector.step(now, event):
-            if isinstance(output, Use):
-                report.info(f"{self.title}: is healthy and using node '{self.links.name(output.node_id)}' as active.")
-                report.info(f"{self.title} onClusterLeader: new leader: {self.links.name(output.node_id)}, "
-                            "leader status: ACTIVE")
-                self._use(output.node_id, output.generation)
-            elif isinstance(output, Lost):
-                report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
-                self._lost()
-            elif isinstance(output, NobodyLeft):
-                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
-            elif output.moment is not None:
-                self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
+            match output:
+                case Use():
+                    node = self.links.name(output.node_id)
+                    report.info(f"{self.title}: is healthy and using node '{node}' as active.")
+                    report.info(f"{self.title} onClusterLeader: new leader: {node}, leader status: ACTIVE")
+                    self._use(output.node_id, output.generation)
+                case Lost():
+                    report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
+                    self._upstream = None
+                    self.relays.lose(list(self.relays.opened.values()))
+                case NobodyLeft():
+                    report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
+                case WakeAt():
+                    if output.moment is not None:
+                        self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
+                case _:
+                    assert_never(output)
 
     def _use(self, node_id: int, generation: int) -> None:
         peer = self.links.session(node_id)
@@ -130,10 +135,6 @@ class ProxyCluster:
             upstream = self._upstream = Upstream(peer, peer.upbound, generation)
             for opened in list(self.relays.opened.values()):
                 self.relays.use(opened, upstream)
-
-    def _lost(self) -> None:
-        self._upstream = None
-        self.relays.lose(list(self.relays.opened.values()))
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node is connected."""
