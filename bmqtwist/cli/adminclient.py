@@ -47,7 +47,6 @@ class AdminClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def authenticate(self, mechanism: str, data: bytes) -> None:

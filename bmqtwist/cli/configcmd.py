@@ -207,7 +207,6 @@ class Differences:
 
     @property
     def same(self) -> bool:
-        """No difference?"""
         return not (self.added or self.removed or self.changes)
 
 

@@ -45,17 +45,14 @@ class Latencies:
 
     @property
     def minimum(self) -> int:
-        """The smallest."""
         return min(self._times, default=0)
 
     @property
     def maximum(self) -> int:
-        """The largest."""
         return max(self._times, default=0)
 
     @property
     def average(self) -> int:
-        """The mean."""
         return sum(latency * times for latency, times in self._times.items()) // self.count if self.count else 0
 
     def figures_ms(self) -> dict[str, float]:

@@ -32,7 +32,6 @@ class LazyGroup(click.Group):
         self.lazy, self.as_tool = dict(lazy), as_tool
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, sorted."""
         return sorted({*self.lazy, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -410,7 +410,6 @@ class Transport(virtual.Transport):
         self._loop: Any = None
 
     def driver_version(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Ours."""
         return __version__
 
     # -- the connection ---------------------------------------------------------------------------------------------
@@ -453,11 +452,9 @@ class Transport(virtual.Transport):
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def queue_uri(self, name: str) -> str:
-        """The queue of that name."""
         return names.queue_uri(self.settings.domain, name, self.settings.queue_name_prefix)
 
     def exchange_uri(self, name: str) -> str:
-        """The broadcast queue of that exchange."""
         return names.queue_uri(self.settings.broadcast_domain or "", name, self.settings.queue_name_prefix)
 
     def read(self, name: str, options: QueueOptions) -> Reader:
@@ -517,12 +514,10 @@ class Transport(virtual.Transport):
                 raise TimeoutError("no message in time")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have an event loop look after us."""
         self._loop = loop
         loop.add_reader(self.link.fileno(), self.on_readable, connection, loop)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        """And no longer."""
         self._leave_loop()
 
     def _leave_loop(self) -> None:

@@ -43,7 +43,6 @@ class Offset:
     seq: int
 
     def as_json(self) -> dict[str, Any]:
-        """As Spark keeps it."""
         return {"v": 1, "epoch": self.epoch, "seq": self.seq}
 
     @classmethod
@@ -168,7 +167,6 @@ class Plan:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def following(self, start: int) -> Segment | None:
-        """The planned segment that begins there."""
         return next((each for each in self._segments if each.start == start), None)
 
     def within(self, start: int, end: int) -> list[Segment] | None:

@@ -84,7 +84,6 @@ class Block:
 
     @property
     def types(self) -> np.ndarray[Any, Any]:
-        """Of each record."""
         return (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
 
     @property
@@ -94,12 +93,10 @@ class Block:
 
     @property
     def sequences(self) -> np.ndarray[Any, Any]:
-        """Of each record."""
         return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
 
     @property
     def leases(self) -> np.ndarray[Any, Any]:
-        """Of each record."""
         return self.raw["lease"].astype(np.int64)
 
     def of(self, kind: RecordType) -> np.ndarray[Any, Any]:
@@ -112,7 +109,6 @@ class Block:
                 & (self.raw["type"] & SEQUENCE_MASK > 0))
 
     def sync_points(self) -> np.ndarray[Any, Any]:
-        """Which of them are sync points."""
         return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
 
     def orderly(self, area_end: int) -> bool:
@@ -143,7 +139,6 @@ class Block:
         return np.where((self.types == RecordType.MESSAGE) & (found > 0), found, 0)
 
     def select(self, mask: np.ndarray[Any, Any]) -> Chosen:
-        """Some of the records."""
         return Chosen(self, mask)
 
 
@@ -194,7 +189,6 @@ class Chosen:
 
     @property
     def sequences(self) -> np.ndarray[Any, Any]:
-        """Of each record."""
         return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
 
     def references(self) -> np.ndarray[Any, Any]:

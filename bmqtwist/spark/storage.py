@@ -92,7 +92,6 @@ class StorageReader(DataSourceReader):
                 raise OptionError(f"the storage reader has no column {name!r}: it has {', '.join(_TYPES)}")
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges of all journals."""
         return [part for journal in self.journals() for part in self.parts(journal)]
 
     def journals(self) -> list[Journal]:
@@ -300,7 +299,6 @@ class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options.partition_records_max, options.fail_on_data_loss)]
 
     def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of a range."""
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -33,7 +33,6 @@ class StoragePosition:
     read: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As Spark keeps it."""
         return {"v": 1, "read": dict(sorted(self.read.items()))}
 
     @classmethod

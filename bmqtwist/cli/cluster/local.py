@@ -121,11 +121,9 @@ class LocalCluster:
                       f"{', '.join(each.name for each in self.brokers)}")
 
     def home(self, broker: SampleBroker) -> Path:
-        """Its working directory."""
         return self.directory / broker.name
 
     def log(self, broker: SampleBroker) -> Path:
-        """Its log."""
         return self.home(broker) / LOG
 
     def pid(self, broker: SampleBroker) -> int:

@@ -94,7 +94,6 @@ class Console(logging.Handler):
         self.failed: OSError | None = None  # why nothing can be written any more
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
         self.say(self.format(record))
 
     def say(self, text: str) -> None:
@@ -140,32 +139,25 @@ class FileLog:
 
     @property
     def enabled(self) -> bool:
-        """Is anything written?"""
         return self._handler is not None
 
     def put(self, uri: str, correlation: str, guid: bytes, payload: bytes) -> None:
-        """A post."""
         self._write("PUT", f"{uri}|{correlation}|{guid.hex().upper()}|{_text(payload)}")
 
     def ack(self, uri: str, correlation: str, guid: bytes, code: int) -> None:
-        """An acknowledgement."""
         self._write("ACK", f"{uri}|{correlation}|{guid.hex().upper()}|{code}|")
 
     def push(self, message: Message, payload: bytes) -> None:
-        """A delivery."""
         self._write("PUSH", f"{message.uri}|{message.guid.hex().upper()}|{_text(payload)}")
 
     def confirm(self, message: Message) -> None:
-        """A confirmation."""
         self._write("CONFIRM", f"{message.uri}|{message.guid.hex().upper()}|")
 
     def event(self, event: SessionEvent) -> None:
-        """A session event."""
         queue = event.uri if event.kind is EventKind.QUEUE_REOPEN_RESULT else ""
         self._write("SESSION", f"{event.kind.name}|{queue}")
 
     def close(self) -> None:
-        """Nothing more comes."""
         if self._handler is not None:
             self._handler.close()
 

@@ -178,13 +178,11 @@ class Shell:
 
     @property
     def failures(self) -> int:
-        """Commands that went wrong so far."""
         return self._outcomes.failures
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
     def uris(self) -> list[str]:
-        """URIs of the queues that are open."""
         return sorted(self._entries)
 
     async def run(self, line: str) -> bool:

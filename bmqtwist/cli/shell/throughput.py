@@ -48,7 +48,6 @@ class Throughput:
 
     @property
     def messages(self) -> int:
-        """Messages so far."""
         return self._total.messages
 
     def message(self, size: int) -> None:

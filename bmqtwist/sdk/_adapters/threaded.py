@@ -49,7 +49,6 @@ class ThreadedCore:
         self._thread = threading.Thread(target=self._move, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to move bytes."""
         self._thread.start()
 
     def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:

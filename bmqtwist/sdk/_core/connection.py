@@ -144,7 +144,6 @@ class Connection:
         self.connect()
 
     def refuse_start(self, token: object) -> None:
-        """It was started before."""
         raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started once: make a new one")
 
     def start_due(self) -> None:
@@ -206,7 +205,6 @@ class Connection:
         self.retry(message)
 
     def attempt_due(self) -> None:
-        """The attempt has taken too long."""
         self.retry("no answer")
 
     def on_unexpected(self, *_: object) -> None:

@@ -44,7 +44,6 @@ class Deadlines:
         self.set(key, self.now + seconds)
 
     def clear(self, key: Hashable) -> None:
-        """Forget a deadline, if there is one."""
         self._due.pop(key, None)
 
     def next(self) -> float | None:

@@ -109,11 +109,9 @@ class Posts:
             self._outbox.wake()
 
     def batch_due(self) -> None:
-        """The batch has waited long enough."""
         self._outbox.wake()
 
     def refuse(self, post: Post) -> None:
-        """No more posts."""
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
     def seal(self, group: Group) -> None:

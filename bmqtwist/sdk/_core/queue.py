@@ -74,12 +74,10 @@ class Queue:
 
     @property
     def readable(self) -> bool:
-        """Opened for reading?"""
         return bool(self.flags & FLAG_READ)
 
     @property
     def writable(self) -> bool:
-        """Opened for writing?"""
         return bool(self.flags & FLAG_WRITE)
 
     @property
@@ -94,7 +92,6 @@ class Queue:
 
     @property
     def pending_settings(self) -> list[Setting]:
-        """The configuration under way and those after it."""
         return [*([self.setting] if self.setting else []), *self.settings]
 
     @property

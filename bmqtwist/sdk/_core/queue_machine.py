@@ -201,7 +201,6 @@ class QueueMachine:
     # -- closing ----------------------------------------------------------------------------------------------------
 
     def close_later(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        """Close as soon as it is open."""
         queue.close_tokens.append(token)
 
     def start_close(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
@@ -239,11 +238,9 @@ class QueueMachine:
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
 
     def refuse_close(self, queue: Queue, *_: object) -> None:
-        """It is being closed."""
         raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being closed")
 
     def already_closed(self, queue: Queue, *_: object) -> None:
-        """It is closed."""
         raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")
 
 

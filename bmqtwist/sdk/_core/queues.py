@@ -76,23 +76,18 @@ class Queues:
             self._deadlines.after((queue, "step"), seconds)
 
     def transmit(self) -> bool:
-        """A request can be sent at once."""
         return True
 
     def hold(self) -> bool:
-        """A request waits for a connection."""
         return False
 
     def refuse_request(self) -> bool:
-        """No more requests."""
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
     def close_remotely(self, queue: Queue, token: object) -> None:
-        """There is a broker to tell."""
         self._machine.feed(queue, QueueInput.CLOSE, token=token)
 
     def close_locally(self, queue: Queue, token: object) -> None:
-        """There is none."""
         self._machine.feed(queue, QueueInput.CLOSE_LOCALLY, token=token)
 
     # -- the connection ---------------------------------------------------------------------------------------------

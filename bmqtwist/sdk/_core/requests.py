@@ -140,7 +140,6 @@ class QueueRequests:
         return r_id
 
     def forget(self, r_id: int) -> None:
-        """Nobody waits for that answer any more."""
         self._requests.forget(r_id)
 
     def lacks(self, queue: Queue, options: QueueOptions) -> bool:

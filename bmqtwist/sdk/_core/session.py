@@ -126,17 +126,14 @@ class SessionCore:
 
     @property
     def state(self) -> State:
-        """What the session is doing."""
         return self._state.state
 
     @property
     def history(self) -> TransitionLog:
-        """How it came there."""
         return self._state.history
 
     @property
     def online(self) -> bool:
-        """Is there a connection on which requests can be made?"""
         return self._state.online
 
     @property
@@ -146,12 +143,10 @@ class SessionCore:
 
     @property
     def address(self) -> Address:
-        """Where the last attempt went."""
         return self._connection.address
 
     @property
     def blocked(self) -> bool:
-        """Has the channel too much to write?"""
         return self._posts.blocked
 
     def counters(self) -> Counters:

@@ -86,7 +86,6 @@ class SessionState:
 
     @property
     def online(self) -> bool:
-        """Is there a connection on which requests can be made?"""
         return self.state is State.READY or self.state is State.RESTORING
 
 
