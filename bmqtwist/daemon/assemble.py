@@ -46,7 +46,7 @@ from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.steps import Steps
 from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.store import Disk, FileSizes, Lock
 from bmqtwist.storage.vote_file import VoteFile
@@ -82,7 +82,7 @@ class Node:
         self._statistics: Statistics | None = None
         self._executor: AdminExecutor | None = None
         self._locks: list[Lock] = []
-        self._ledger_files: list[DiskLedgerFile] = []
+        self._ledger_files: list[LedgerFile] = []
         self._vote_files: list[VoteFile | PromiseFile] = []
         self._started = self._closed = False
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
@@ -146,7 +146,7 @@ class Node:
             raise
         broker.add_cluster(cluster)
 
-    def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: DiskLedgerFile) -> ClusterDefinition:
+    def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: LedgerFile) -> ClusterDefinition:
         """The cluster as it is: of this node alone, if a person has said so."""
         unsafe = unsafe_of(file.read_all())
         if unsafe is None:
@@ -189,11 +189,11 @@ class Node:
             raise
         broker.add_cluster(cluster)
 
-    def _open_ledger_file(self, definition: ClusterDefinition) -> DiskLedgerFile:
+    def _open_ledger_file(self, definition: ClusterDefinition) -> LedgerFile:
         location = definition.partition_config.location
         try:
             self._locks.append(self.disk.lock(location))
-            ledger_file = DiskLedgerFile(self.disk, location)
+            ledger_file = LedgerFile(self.disk, location)
             ledger_file.open()
         except OSError as error:
             raise StartFailure(f"Cluster ({definition.name}): Failed to open cluster state ledger [rc: -1]: "

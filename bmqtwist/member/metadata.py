@@ -37,7 +37,7 @@ from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
 from bmqtwist.report import INTERNAL_ERROR, Report, stack
-from bmqtwist.storage.store import LedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 
 Told = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
 

@@ -1,4 +1,4 @@
-"""LedgerFile over a Disk: `bmq_csl_*` files in the storage directory, the newest of which counts.
+"""The file of the metadata ledger: `bmq_csl_*` in the storage directory, the newest of which counts.
 
 A new file is written whole under a temporary name, synced and renamed, so that the newest one is never half of one. One
 older file is kept for people.
@@ -14,7 +14,7 @@ _STAMP_END = len("bmq_csl_YYYYMMDD_HHMMSS")
 OLD_FILES_KEPT = 1
 
 
-class DiskLedgerFile:
+class LedgerFile:
     """The ledger of one node in `directory`. `open` first; all methods may raise OSError."""
 
     def __init__(self, disk: Disk, directory: str) -> None:

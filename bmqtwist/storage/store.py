@@ -194,25 +194,3 @@ class PartitionReader(Protocol):
 
     def lengths(self) -> tuple[int, int, int]:
         """Lengths on disk of JOURNAL, DATA, QLIST."""
-
-
-class LedgerFile(Protocol):
-    """The one append-only file of the metadata ledger."""
-
-    def read_all(self) -> bytes:
-        """The whole current file, its header included; b"" if there is none yet."""
-
-    def append(self, data: bytes) -> None:
-        """Write at the end."""
-
-    def sync(self) -> None:
-        """Return when everything appended survives a loss of power."""
-
-    def truncate(self, size: int) -> None:
-        """Cut a torn tail: `size` bytes stay."""
-
-    def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
-        """Start a new file, named after `wall` (UTC) and `log_id`, holding `data`, synced; keep one previous file."""
-
-    def close(self) -> None:
-        """Let go of the file."""

@@ -27,6 +27,7 @@ from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.steps import at_once
 from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.store import FileSizes
@@ -35,43 +36,6 @@ from kit.config import broker_config, clusters_config, domain_config
 
 STARTED, STARTED_WALL = 100.0, 1_700_000_000.0
 SIZES = FileSizes(1 << 20, 4 << 20, 1 << 20)
-
-
-class MemoryLedgerFile:
-    """LedgerFile in memory: `content` is what a reader sees, `durable` what survives a crash."""
-
-    def __init__(self, content: bytes = b"") -> None:
-        self.content = self.durable = content
-        self.log_id = b""
-        self.previous = b""
-
-    def read_all(self) -> bytes:
-        """The whole current file."""
-        return self.content
-
-    def append(self, data: bytes) -> None:
-        """Write at the end."""
-        self.content += data
-
-    def sync(self) -> None:
-        """Everything appended survives a crash."""
-        self.durable = self.content
-
-    def truncate(self, size: int) -> None:
-        """Cut a torn tail."""
-        self.content = self.content[:size]
-
-    def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
-        """Start a new file that holds `data`, synced."""
-        self.previous, self.log_id = self.content, log_id
-        self.content = self.durable = data
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def crash(self) -> None:
-        """Lose what was not synced."""
-        self.content = self.durable
 
 
 class Source:
@@ -157,8 +121,10 @@ class Bench:
         files = [FileSets(disk, "/l", "/a", number, SIZES, 2) for number in range(2)]
         for each in files:
             each.open(int(STARTED_WALL))
+        ledger = LedgerFile(disk, "/l")
+        ledger.open()
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
-        metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), MemoryLedgerFile(), self.report)
+        metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), ledger, self.report)
         leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker)
         self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)

@@ -6,7 +6,7 @@ import pytest
 from kit.client import Client
 
 from bmqtwist.cluster.unsafe import rewritten, unsafe_of
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import UnsafeInfo
@@ -18,7 +18,7 @@ WALL = 1_700_000_000
 def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> None:
     """What `bmq cluster unsafe-force` and `unsafe-clear` do."""
     number = int(node.name[1:])
-    file = DiskLedgerFile(node.disk, f"/memory/{node.name}/storage")
+    file = LedgerFile(node.disk, f"/memory/{node.name}/storage")
     file.open()
     info = UnsafeInfo(node_id or number, WALL) if unsafe else None
     data = rewritten(file.read_all(), number, node.name, b"ABCD" + bytes([1 + unsafe]), info, WALL)

@@ -15,7 +15,7 @@ from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
 from bmqtwist.ids import make_storage_key
 from bmqtwist.storage.files import RealDisk
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.wire.cluster_schema import UnsafeInfo
 
 _cluster = click.option("--cluster", metavar="NAME", help="Which one, if the node is a member of several.")
@@ -87,7 +87,7 @@ def _rewrite(node: _Node, unsafe: UnsafeInfo | None) -> None:
         lock = disk.lock(location)
     except OSError as error:
         raise Unreachable(f"'{location}' cannot be used: {error.strerror or error}. Does the broker still run?") from None
-    file = DiskLedgerFile(disk, location)
+    file = LedgerFile(disk, location)
     try:
         file.open()
         data, wall = file.read_all(), int(time.time())

@@ -13,7 +13,7 @@ from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.ids import DEFAULT_APP_KEY
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.ledger_format import LEDGER_SUFFIX
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -187,7 +187,7 @@ class MetadataJudge(Judge):
         holders = []
         for each in machines:
             location = f"/memory/{each.name}/storage"
-            file = DiskLedgerFile(after_power_loss(each.disk, LEDGER_SUFFIX), location)
+            file = LedgerFile(after_power_loss(each.disk, LEDGER_SUFFIX), location)
             file.open()
             log = MetadataLog(1, each.name, range(1, len(machines) + 1), 1 << 20)
             log.open(file.read_all())

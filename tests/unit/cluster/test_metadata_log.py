@@ -33,7 +33,7 @@ from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.ledger_format import encode_ledger, parse_ledger_file_name, read_ledger
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
@@ -505,7 +505,7 @@ def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(pow
     for operations in range(20):
         for torn in range(6 if power else 1):
             disk = MemoryDisk()
-            file = DiskLedgerFile(disk, place)
+            file = LedgerFile(disk, place)
             file.open()
             log = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
             metadata = ClusterMetadata(log, file, ListReport())
@@ -529,7 +529,7 @@ def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(pow
                 disk.crash(Random(torn))
             else:
                 disk.kill()
-            again = DiskLedgerFile(disk, place)
+            again = LedgerFile(disk, place)
             again.open()
             other = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
             other.open(again.read_all())

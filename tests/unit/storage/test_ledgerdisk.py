@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from bmqtwist.storage.files import RealDisk
-from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.storage.memory import Died, MemoryDisk
 
 WALL = 1795237237
 A, B, C = b"AAAAA", b"BBBBB", b"CCCCC"
 
 
-def opened(tmp_path: Path) -> DiskLedgerFile:
+def opened(tmp_path: Path) -> LedgerFile:
     """A ledger as a new process finds it."""
-    ledger = DiskLedgerFile(RealDisk(), str(tmp_path))
+    ledger = LedgerFile(RealDisk(), str(tmp_path))
     ledger.open()
     return ledger
 
@@ -60,7 +60,7 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
     seen = set()
     for operations in range(1, 12):
         disk = MemoryDisk()
-        ledger = DiskLedgerFile(disk, "d")
+        ledger = LedgerFile(disk, "d")
         ledger.open()
         ledger.replace(A, b"old", WALL)
         disk.stop_after = disk.steps + operations
@@ -69,7 +69,7 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
         except Died:
             pass
         disk.crash(Random(operations))
-        again = DiskLedgerFile(disk, "d")
+        again = LedgerFile(disk, "d")
         again.open()
         seen.add(again.read_all())
     assert seen == {b"old", b"new"}
@@ -79,33 +79,33 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
 def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced() -> None:
     """It says to the leader that it has all of it."""
     disk = MemoryDisk()
-    ledger = DiskLedgerFile(disk, "/storage")
+    ledger = LedgerFile(disk, "/storage")
     ledger.open()
     ledger.replace(A, b"head", WALL)
     ledger.append(b"more")
     disk.kill()
-    again = DiskLedgerFile(disk, "/storage")
+    again = LedgerFile(disk, "/storage")
     again.open()
     assert again.read_all() == b"headmore"
     disk.crash()
-    last = DiskLedgerFile(disk, "/storage")
+    last = LedgerFile(disk, "/storage")
     last.open()
     assert last.read_all() == b"headmore"
 
 
 def test_a_new_file_that_a_process_finds_stays_though_its_name_was_not_synced() -> None:
     disk = MemoryDisk()
-    ledger = DiskLedgerFile(disk, "/storage")
+    ledger = LedgerFile(disk, "/storage")
     ledger.open()
     ledger.replace(A, b"old", WALL)
     disk.stop_after = disk.steps + 4  # create, write, sync, rename
     with pytest.raises(Died):
         ledger.replace(B, b"new", WALL + 1)
     disk.kill()
-    again = DiskLedgerFile(disk, "/storage")
+    again = LedgerFile(disk, "/storage")
     again.open()
     found = again.read_all()
     disk.crash()
-    last = DiskLedgerFile(disk, "/storage")
+    last = LedgerFile(disk, "/storage")
     last.open()
     assert last.read_all() == found == b"new"
