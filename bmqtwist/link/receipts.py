@@ -51,7 +51,7 @@ class ConfirmReceipts:
         log = client.receipt_log
         log.taken += count
         log.unsafe.append((log.taken, [(each, each.position) for each in self._partitions
-                                       if each.leading and each.committed < each.position]))
+                                       if each.leading and each.copies.committed < each.position]))
         self._waiting[client] = None
         self._look_later()
 
@@ -87,7 +87,7 @@ class ConfirmReceipts:
         for partition, position in needed:
             if partition.leading:
                 self._lost.pop(partition, None)
-                if partition.committed < position:
+                if partition.copies.committed < position:
                     return False
             elif now - self._lost.setdefault(partition, now) < LOST_S:
                 self._look_later()

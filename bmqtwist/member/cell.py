@@ -62,4 +62,4 @@ class Cell:
 
     def count_needed(self) -> None:
         """As primary: of how many nodes a majority is, or how many there are to be by command, may have changed."""
-        self.partition.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2
+        self.partition.copies.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2

@@ -139,7 +139,7 @@ class Cluster:
             except PartitionUnavailable:
                 self.report_alarms()  # they say why
                 raise
-            partition.committed = COMMITTED_ALL if self.has_quorum else partition.position
+            partition.copies.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._match(recovered, wall)
@@ -262,9 +262,9 @@ class Cluster:
             return
         for partition in self.partitions:
             if self.has_quorum:
-                partition.committed = COMMITTED_ALL
+                partition.copies.committed = COMMITTED_ALL
             elif had_quorum:
-                partition.committed = partition.position
+                partition.copies.committed = partition.position
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Cluster:
             self._hand_over(queue, [*queue.uncommitted.puts, *waiting.get(queue, ())])
             queue.meter.clear()
             queue.retire()
-        partition.waiters.clear()
+        partition.copies.waiters.clear()
         for uri in self.waking.end_all(partition_id):
             self.changes.created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
@@ -386,7 +386,7 @@ class Cluster:
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
         self.receipts.committed()
-        for waiter in list(partition.waiters):
+        for waiter in list(partition.copies.waiters):
             waiter.committed(now)
 
     def _state_changed(self, changes: Changes) -> None:

@@ -116,7 +116,7 @@ class PartitionRunner:
             raise
         finally:
             cell.stepping = False
-        if cell.partition.counted and cell.partition.leading:
+        if cell.partition.copies.counted and cell.partition.leading:
             self._count_copies(cell, now)
         self.handovers.look(cell.index, now)
         self.check_availability()
@@ -207,7 +207,7 @@ class PartitionRunner:
         partition.commit(psn)
         if partition.leading:
             self._cluster.committed(partition, now)
-            if partition.pair_commits and cell.announced == NO_PSN:
+            if partition.copies.pair_commits and cell.announced == NO_PSN:
                 cell.announced = psn
                 self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, cell))
 

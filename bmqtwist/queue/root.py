@@ -187,7 +187,7 @@ class RootQueue(Queue):
         """Store a message for the apps with these bits. PartitionUnavailable: nothing is stored."""
         put.copies = copies = self.domain.settings.copies
         if copies and copies is not _MAJORITY:
-            self.partition.counted = True
+            self.partition.copies.counted = True
         if self.in_memory:
             self.store.hold(message)
             message.pending = mask
@@ -217,7 +217,7 @@ class RootQueue(Queue):
 
     def release(self, put: Put, now: float) -> None:
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
-        if self.uncommitted.puts or put.copies and put.position > self.partition.marks[put.copies]:
+        if self.uncommitted.puts or put.copies and put.position > self.partition.copies.marks[put.copies]:
             self.uncommitted.add(put, now)
         else:
             self.acknowledge(put, now)
@@ -413,10 +413,10 @@ class Uncommitted:
     def add(self, put: Put, now: float) -> None:
         """One more waits for the cluster."""
         partition = self._queue.partition
-        if partition.pair_commits:
+        if partition.copies.pair_commits:
             self._go_ahead(put, now)
         if not self.puts:
-            partition.waiters[self] = None
+            partition.copies.waiters[self] = None
         self.puts.append(put)
 
     def _go_ahead(self, put: Put, now: float) -> None:
@@ -462,11 +462,11 @@ class Uncommitted:
     def committed(self, now: float) -> None:
         """The cluster has more than before: release what waited for it, in order."""
         waiting, queue = self.puts, self._queue
-        marks = queue.partition.marks
+        marks = queue.partition.copies.marks
         while waiting and waiting[0].position <= marks[waiting[0].copies]:
             queue.acknowledge(waiting.popleft(), now)
         if not waiting:
-            queue.partition.waiters.pop(self, None)
+            queue.partition.copies.waiters.pop(self, None)
         if self._holds_apps:
             queue.touch()
 

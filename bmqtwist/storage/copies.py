@@ -28,10 +28,13 @@ class CopyMarks:
     """`marks`: for each of `Copies`, the position up to which so many nodes have the records; `waiters`: who waits for
     more."""
 
-    marks: list[int]
-    counted = False  # somebody waits for ONE or ALL
-    pair_commits = False  # what one other node has, too, is committed: there are no more than three
-    waiters: dict[Waiter, None]
+    __slots__ = ("marks", "counted", "pair_commits", "waiters")
+
+    def __init__(self) -> None:
+        self.marks = [COMMITTED_ALL] * len(Copies)
+        self.counted = False  # a message waits for ONE or ALL
+        self.pair_commits = False  # what one other node has, too, is committed: there are no more than three
+        self.waiters: dict[Waiter, None] = {}
 
     @property
     def committed(self) -> int:

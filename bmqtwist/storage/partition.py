@@ -59,7 +59,7 @@ Durability = Literal["none", "group", "always"]
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
-class Partition(CopyMarks):
+class Partition:
     """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
     def __init__(self, node_id: int, files: FileSets, recovered: RecoveredPartition | None = None,
@@ -67,8 +67,7 @@ class Partition(CopyMarks):
         self.partition_id, self.files, self.durability = files.partition_id, files, durability
         self.state = PartitionState() if recovered is None else recovered.state
         self.replicated = False  # other nodes are sent the records
-        self.waiters = {}
-        self.committed = COMMITTED_ALL  # position up to which the cluster has the records
+        self.copies = CopyMarks()  # positions up to which other nodes have the records
         if recovered is not None:
             for text in recovered.alarms:
                 files.reports.alarm("RECOVERY", f": {text}")

@@ -70,7 +70,7 @@ class ReplicatedPartition(Partition):
         self.files.sync()  # what was found may be in the page cache alone
         self.gate.written = self.position
         self.gate.all_durable()
-        self.committed = 0
+        self.copies.committed = 0
 
     def _lead(self, leading: bool) -> None:
         """From now on this node writes the partition, or another one does."""
@@ -107,16 +107,16 @@ class ReplicatedPartition(Partition):
     def commit(self, psn: Psn) -> None:
         """The cluster has the records of our own lease up to here."""
         if psn[0] == self.lease and self.leading:
-            self.marks[Copies.MAJORITY] = self.log.base + psn[1]
+            self.copies.marks[Copies.MAJORITY] = self.log.base + psn[1]
 
     def copied(self, one: Psn, every: Psn) -> bool:
         """Some other node has the records of our own lease up to `one`, all up to `every`. Whether that is news."""
-        majority, before = self.marks[Copies.MAJORITY], self.marks
+        majority, before = self.copies.marks[Copies.MAJORITY], self.copies.marks
         some = self.log.base + one[1] if one[0] == self.lease else 0
         whole = self.log.base + every[1] if every[0] == self.lease else 0
-        self.marks = [before[Copies.NONE], max(before[Copies.ONE], some, majority), majority,
+        self.copies.marks = [before[Copies.NONE], max(before[Copies.ONE], some, majority), majority,
                       max(before[Copies.ALL], min(whole, majority))]
-        return self.marks != before
+        return self.copies.marks != before
 
     def begin_lease(self, lease: int) -> None:
         """Records of a newer lease follow."""
@@ -140,8 +140,8 @@ class ReplicatedPartition(Partition):
         (cut)."""
         self._lead(False)
         self.log.happens(WriterEvent.FOLLOW)
-        self.counted = False
-        self.committed = self._recent_bytes = 0
+        self.copies.counted = False
+        self.copies.committed = self._recent_bytes = 0
         self.forget_waiting()
         self._recent.clear()
         self.log.take_batches()

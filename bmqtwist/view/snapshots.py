@@ -157,7 +157,7 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
         data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
         journal=journal, qlist=qlist, records=len(partition.live), storages=stored,
-        unreceipted=max(0, partition.position - partition.committed) if ours else 0)
+        unreceipted=max(0, partition.position - partition.copies.committed) if ours else 0)
 
 
 def _relayed_of(broker: Broker, relays: Relays | None, domain: DomainRules) -> Iterable[state.QueueState]:

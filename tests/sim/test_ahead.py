@@ -194,13 +194,13 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
     partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
-    assert not partition.waiters and relays is not None and not relays.incoming._behind
+    assert not partition.copies.waiters and relays is not None and not relays.incoming._behind
     slow(nodes, primary)
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
-    nodes.until(lambda: bool(partition.waiters), 5.0)
-    assert list(partition.waiters) == [nodes.cluster(primary.name).queues[STRONG].uncommitted]
-    assert queue.next_ack(guid).status == 0 and not partition.waiters
+    nodes.until(lambda: bool(partition.copies.waiters), 5.0)
+    assert list(partition.copies.waiters) == [nodes.cluster(primary.name).queues[STRONG].uncommitted]
+    assert queue.next_ack(guid).status == 0 and not partition.copies.waiters
     reader.take(1)
     nodes.run(1.0)
-    assert not partition.waiters and not relays.incoming._behind
+    assert not partition.copies.waiters and not relays.incoming._behind

@@ -30,7 +30,7 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
     assert set(nodes.roles().values()) == {PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED}
     assert all(node.broker.clusters["c3"].unavailable == "" for node in nodes.machines)
     partition = nodes.partition(nodes.primary())
-    assert partition.committed == partition.position
+    assert partition.copies.committed == partition.position
     whole, (lease, sequence) = partition.read_run((0, 0)), partition.summary.last
     last = partition.read_run((lease, sequence - 1))
     assert whole is not None and last is not None
@@ -133,7 +133,7 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
     assert nodes.partition(former).summary.last > alone
     nodes.run(4.0)
     assert not client.link.closed and not queue.acks()
-    assert not nodes.replication(former).cells[0].partition.committed or not nodes.replication(former).serves(0)
+    assert not nodes.replication(former).cells[0].partition.copies.committed or not nodes.replication(former).serves(0)
     nodes.run(10.0)
     others = [node for node in nodes.machines if node is not former and nodes.replication(node).serves(0)]
     assert len(others) == 1

@@ -121,7 +121,7 @@ def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) 
 
 
 def _pair_commits(self: Cell) -> None:
-    self.partition.pair_commits = True
+    self.partition.copies.pair_commits = True
 
 
 def _posts_go_on(self: RelayQueue) -> None:

@@ -430,7 +430,7 @@ def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
 def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "MESSAGES_AT_ONCE", STEP)
     engine = Engine(copies=Copies.MAJORITY, deduplication_ms=1000)
-    engine.partition.committed = 0
+    engine.partition.copies.committed = 0
     producer = engine.open(write=1)
     engine.post(*[b"%d" % number for number in range(3 * STEP)], handle=producer)
     engine.now += 2

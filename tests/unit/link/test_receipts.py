@@ -20,6 +20,11 @@ class Led:
     committed: int = 0
     leading: bool = True
 
+    @property
+    def copies(self) -> Led:
+        """Its own marks."""
+        return self
+
 
 @dataclass(eq=False)
 class Behind:

@@ -16,14 +16,14 @@ from bmqtwist.storage.message import Message
 def _engine(**settings: object) -> Engine:
     """Of a cluster of two or three nodes, the others of which have nothing yet."""
     engine = Engine(copies=Copies.MAJORITY, **settings)
-    engine.partition.pair_commits = True
-    engine.partition.committed = engine.partition.position
+    engine.partition.copies.pair_commits = True
+    engine.partition.copies.committed = engine.partition.position
     return engine
 
 
 def _commit(engine: Engine, records: int) -> None:
     """The cluster has so many more."""
-    engine.partition.committed += records
+    engine.partition.copies.committed += records
     engine.queue.uncommitted.committed(engine.now)
     engine.turn()
 
@@ -49,7 +49,7 @@ def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed
 def test_whoever_could_not_know_that_a_message_is_committed_is_given_it_then(why: str) -> None:
     """More nodes than three; a client of this node; one beside another node; more copies wanted than a majority; nobody."""
     engine = _engine()
-    engine.partition.pair_commits = why != "nodes"
+    engine.partition.copies.pair_commits = why != "nodes"
     readers = [engine.reader(member=why != "client")] if why != "nobody" else []
     if why == "both":
         readers.append(engine.reader())

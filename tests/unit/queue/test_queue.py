@@ -176,7 +176,7 @@ def test_an_app_that_is_removed_lets_its_messages_go_and_starts_afresh_when_it_c
 
 def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> None:
     engine = Engine(copies=Copies.MAJORITY)
-    engine.partition.committed = engine.partition.position
+    engine.partition.copies.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer)
     assert not acks(producer) and not got(reader)
@@ -190,15 +190,15 @@ def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> 
 
 def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
     engine = Engine(copies=Copies.MAJORITY)
-    engine.partition.committed = engine.partition.position
+    engine.partition.copies.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     for number in range(3):
         put(engine, producer, bytes([0x40, number]) * 8, b"%d" % number)
-    engine.partition.committed += 2
+    engine.partition.copies.committed += 2
     engine.queue.uncommitted.committed(engine.now)
     engine.turn()
     assert [guid[1] for guid, _ in acks(producer)] == [0, 1] and got(reader) == [b"0", b"1"]
-    engine.partition.committed += 1
+    engine.partition.copies.committed += 1
     engine.queue.uncommitted.committed(engine.now)
     engine.turn()
     assert got(reader) == [b"2"] and not engine.queue.uncommitted.puts
@@ -207,14 +207,14 @@ def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
 def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
     """The message that needs the cluster came first: the next one, which does not, must not overtake it."""
     engine = Engine(copies=Copies.MAJORITY)
-    engine.partition.committed = engine.partition.position
+    engine.partition.copies.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
     put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     assert got(reader) == [] and acks(producer) == []
-    engine.partition.committed = COMMITTED_ALL
+    engine.partition.copies.committed = COMMITTED_ALL
     engine.queue.uncommitted.committed(engine.now)
     engine.turn()
     assert got(reader) == [b"strong", b"eventual"] and [guid[1] for guid, _ in acks(producer)] == [1, 2, 1]
@@ -222,7 +222,7 @@ def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None
 
 def test_what_was_behind_a_refused_put_goes_on() -> None:
     engine = Engine(copies=Copies.MAJORITY)
-    engine.partition.committed = engine.partition.position
+    engine.partition.copies.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
