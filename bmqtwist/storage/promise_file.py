@@ -39,12 +39,16 @@ class PromiseFile:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._slots: SlotFile[Sequence[StoredPromise]] = SlotFile(disk, f"{directory}/{NAME}", SLOT_DISTANCE_BYTES, _encode,
                                                                   _decode)
-        self.write, self.close = self._slots.write, self._slots.close
+        self.close = self._slots.close
 
     def read(self) -> tuple[list[StoredPromise], bool]:
         """The promises by partition, and whether they are lost; ([], False) if there were none yet."""
         promises, lost = self._slots.read()
         return list(promises or ()), lost
+
+    def write(self, promises: Sequence[StoredPromise]) -> None:
+        """Return when the promises survive a loss of power."""
+        self._slots.write(promises)
 
 
 def _encode(write: int, promises: Sequence[StoredPromise]) -> bytes:

@@ -21,7 +21,6 @@ from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, psns_of
-from bmqtwist.storage.records import FileType
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
@@ -116,7 +115,7 @@ _stored, _begin_image_files = Applier.stored, ImageFiles.__init__
 
 def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
     _begin_image_files(self, partition, wall)
-    journal = partition.files._current.open[FileType.JOURNAL].file
+    journal = partition.files._current.journal.file
     journal.resize(JOURNAL_HEADER_BYTES, False)
 
 
