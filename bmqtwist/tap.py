@@ -24,10 +24,9 @@ from twisted.python.usage import UsageError
 from bmqtwist import __version__
 from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
 from bmqtwist.cli.check import run_check
-from bmqtwist.config.broker import StatPlugin
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
-from bmqtwist.console.http import Labels, make_site
+from bmqtwist.console.http import Console, make_site
 from bmqtwist.daemon.directories import make_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
@@ -115,13 +114,9 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
             service.report.warn("Metrics plug-in '%s': E_PUSH is not offered; configure E_PULL and scrape "
                                 "http://%s:%d/metrics", plugin.name, prometheus.host, prometheus.port)
             continue
-        sites.append((f"Metrics plug-in '{plugin.name}'", make_site(service, _labels(plugin), service.log_failure),
-                      prometheus.host, prometheus.port))
+        site = make_site(Console(service, service.log_failure, plugin).resource())
+        sites.append((f"Metrics plug-in '{plugin.name}'", site, prometheus.host, prometheus.port))
     return sites
-
-
-def _labels(plugin: StatPlugin) -> Labels:
-    return Labels(plugin.namespace_prefix, plugin.instance_id)
 
 
 class TwistdBroker(MultiService):

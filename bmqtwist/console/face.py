@@ -76,7 +76,7 @@ class Face:
         self._web = WebConsole(Console(host, log=host.log_failure), Parts(
             operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(folder("web")),
             PageWriter(folder("templates"), bool(http.report_directory))))
-        self.site: Site = make_site(host, resource=self._web.resource())
+        self.site: Site = make_site(self._web.resource())
         self._tick: Any = None
         self._busy = self._stopped = False
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from klein import Klein
@@ -29,6 +28,7 @@ from bmqtwist.steps import Steps
 from bmqtwist.view.snapshot import BrokerState
 
 if TYPE_CHECKING:
+    from bmqtwist.config.broker import StatPlugin
     from bmqtwist.daemon.service import BrokerService
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
@@ -41,22 +41,16 @@ TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")
 TEXT = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """What the configuration says about metrics: prefix of their names, and the label Instance."""
-
-    prefix: str = ""
-    instance: str = ""
-
-
 class Console:
-    """One console: routes on an instance, so that two brokers can live in one process."""
+    """One console: routes on an instance, so that two brokers can live in one process. `plugin`: prefix of the names of
+    metrics, and their label Instance."""
 
     app = Klein()
 
-    def __init__(self, source: BrokerService, labels: Labels = Labels(),
-                 log: Callable[[Failure], None] | None = None) -> None:
-        self._source, self._labels, self._log = source, labels, log
+    def __init__(self, source: BrokerService, log: Callable[[Failure], None] | None = None,
+                 plugin: StatPlugin | None = None) -> None:
+        self._source, self._log = source, log
+        self._prefix, self._instance = (plugin.namespace_prefix, plugin.instance_id) if plugin is not None else ("", "")
         self._scrapes: list[Deferred[str]] = []  # that wait for the text that is being made
 
     @app.route("/livez", methods=["GET"])
@@ -83,7 +77,7 @@ class Console:
 
     def _exposition(self) -> Steps[str]:
         families = yield from self._source.families()
-        return (yield from exposition_in_steps(families, self._labels.prefix, self._labels.instance))
+        return (yield from exposition_in_steps(families, self._prefix, self._instance))
 
     def _scraped(self, result: str | Failure) -> None:
         scrapes, self._scrapes = self._scrapes, []
@@ -117,10 +111,9 @@ class Console:
         return self.app.resource()
 
 
-def make_site(source: BrokerService, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None,
-              resource: Resource | None = None) -> Site:
-    """The factory of a listener; requests are not logged. `resource`: what is served; None = health and metrics."""
-    site = _Site(resource or Console(source, labels, log).resource(), requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
+def make_site(resource: Resource) -> Site:
+    """The factory of a listener; requests are not logged."""
+    site = _Site(resource, requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
     site.log = _no_log  # type: ignore[method-assign]

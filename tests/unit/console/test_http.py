@@ -16,7 +16,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
-from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, Labels, make_site
+from bmqtwist.config.broker import StatPlugin
+from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, make_site
 from bmqtwist.steps import at_once
 from bmqtwist.view.prometheus import Family, families_in_steps
 from bmqtwist.view.snapshot import (
@@ -158,7 +159,7 @@ def test_a_sample_without_labels_has_no_braces_and_whole_numbers_no_point() -> N
 
 def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:
     """What stands behind a port."""
-    site = make_site(Stub(), Labels("p"))
+    site = make_site(Console(Stub()).resource())
     assert site.displayTracebacks is False and site.timeOut == 30
 
 
@@ -180,7 +181,7 @@ class Visit:
 
 @pytest.fixture
 def site_and_clock() -> tuple[Any, Clock]:
-    site, clock = make_site(Stub()), Clock()
+    site, clock = make_site(Console(Stub()).resource()), Clock()
     site.reactor = clock
     return site, clock
 
@@ -239,3 +240,12 @@ def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
     client.request("GET", "http://console.test/metrics")
     client.flush()
     assert len(made) == 2
+
+
+def test_a_metrics_plugin_has_its_prefix_before_every_name() -> None:
+    plugin = StatPlugin(namespace_prefix="p_")
+    client = StubTreq(Console(Stub(), plugin=plugin).resource())  # type: ignore[arg-type]
+    texts: list[str] = []
+    client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
+    client.flush()
+    assert texts and all(line.removeprefix("# TYPE ").startswith("p_") for line in texts[0].splitlines())

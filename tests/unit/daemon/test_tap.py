@@ -31,7 +31,6 @@ from bmqtwist.config.broker import (
     StatPlugin,
     Stats,
 )
-from bmqtwist.console.http import Labels
 from bmqtwist.report import ListReport
 from bmqtwist.security.exposure import exposure_warnings
 
@@ -136,7 +135,6 @@ def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.Mon
     assert [type(each) for each in service.companions] == [Face]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
     assert tap.make_sites(Service(configuration())) == []  # type: ignore[arg-type]
-    assert tap._labels(plugins[0]) == Labels("p_", "")
 
 
 @pytest.mark.parametrize(("address", "tls", "anybody", "authorizes", "words"), [
