@@ -29,7 +29,6 @@ from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.queue_changes import QueueChanges
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue import handover
-from bmqtwist.queue.handles import spec_of
 from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Handle, Put, Queue
@@ -328,7 +327,7 @@ class Cluster:
                 handle.client.leave(handle)
         if self.relays is not None and queue.handles:
             relay = RelayQueue(queue.uri, queue.name, queue.domain, self.context, self.relays.uplink)
-            asked = {substream: [spec_of(each) for each in substream.subscriptions]
+            asked = {substream: [each.spec for each in substream.subscriptions]
                      for handle in queue.handles for substream in handle.substreams.values()}
             handover.to_relay(queue, relay, queue.handles, waiting)
             self.relays.add(parse_uri(queue.uri), relay, asked)

@@ -31,7 +31,6 @@ from bmqtwist.steps import Steps, let_go
 from bmqtwist.storage.message import Message
 
 COUNT_MAX = 2**31 - 1
-EXPRESSION_VERSION = 1  # of expressions that are understood here
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +133,6 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
     substream = find_substream(handle, app_id)
     if substream is not None:
         subscribe(substream, subscriptions_of(substream, consumers))
-
-
-def spec_of(subscription: Subscription) -> ConsumerSpec:
-    """What was asked for."""
-    text = subscription.text
-    return ConsumerSpec(subscription.s_id, EXPRESSION_VERSION if text else 0, text, subscription.priority,
-                        subscription.count, subscription.max_messages, subscription.max_bytes, subscription.matcher)
 
 
 def find_substream(handle: Handle, app_id: str) -> Substream | None:

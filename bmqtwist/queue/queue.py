@@ -92,11 +92,11 @@ class ConsumerSpec:
 class Subscription:
     """One way a consumer asked to be given messages, with its window of unconfirmed ones."""
 
-    __slots__ = ("substream", "s_id", "matcher", "text", "version", "priority", "count", "max_messages", "max_bytes",
+    __slots__ = ("substream", "spec", "s_id", "matcher", "text", "priority", "count", "max_messages", "max_bytes",
                  "low_messages", "low_bytes", "messages", "bytes", "given", "full", "turns", "window")
 
     def __init__(self, substream: Substream, spec: ConsumerSpec, matcher: Expression | None) -> None:
-        self.window = substream.handle.client.window
+        self.spec, self.window = spec, substream.handle.client.window
         self.substream, self.s_id, self.matcher = substream, spec.s_id, matcher
         self.text = "" if matcher is None else matcher.text
         self.priority, self.count = spec.priority, max(1, spec.count)
@@ -116,8 +116,8 @@ class Subscription:
 
     def become(self, new: Subscription) -> None:
         """From now on be what was asked for with another one; what is unconfirmed goes on counting against this one."""
-        self.s_id, self.matcher, self.text, self.priority, self.count = (new.s_id, new.matcher, new.text, new.priority,
-                                                                         new.count)
+        self.spec, self.s_id, self.matcher, self.text = new.spec, new.s_id, new.matcher, new.text
+        self.priority, self.count = new.priority, new.count
         self._set_limits(new.max_messages, new.max_bytes)
         self.turns = self.given = 0
 

@@ -33,7 +33,17 @@ BASIC_USER = "BASIC_USER-"  # before the name of the user, in a principal
 Settings = Mapping[str, Setting]
 
 
-class AnonAuthenticator:
+class _BuiltIn:
+    """An authenticator of this package: it needs neither start nor stop."""
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def stop(self) -> None:
+        """Nothing to let go."""
+
+
+class AnonAuthenticator(_BuiltIn):
     """Mechanism ANONYMOUS: lets everybody in, or nobody. Settings: shouldPass, a bool [true]."""
 
     mechanism = ANONYMOUS
@@ -45,18 +55,12 @@ class AnonAuthenticator:
             raise LocalError("AnonAuthenticator: 'shouldPass' must be a boolVal.")
         self._should_pass = should_pass
 
-    def start(self) -> None:
-        """Nothing to get ready."""
-
-    def stop(self) -> None:
-        """Nothing to let go."""
-
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """The same for everybody; no lifetime."""
         return Granted("anonymous") if self._should_pass else Denied("Authentication rejected by AnonAuthenticator")
 
 
-class BasicAuthenticator:
+class BasicAuthenticator(_BuiltIn):
     """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (see passwords)."""
 
     mechanism = "BASIC"
@@ -81,12 +85,6 @@ class BasicAuthenticator:
     def literal_users(self) -> list[str]:
         """Users whose password stands in the configuration as it is."""
         return [user.decode() for user, stored in self._users.items() if not stored.is_hash]
-
-    def start(self) -> None:
-        """Nothing to get ready."""
-
-    def stop(self) -> None:
-        """Nothing to let go."""
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """Principal `BASIC_USER-<user>` for ten minutes."""
@@ -119,7 +117,7 @@ class BasicCredentialProvider:
         return self._credential
 
 
-class TestAuthenticator:
+class TestAuthenticator(_BuiltIn):
     """Mechanism TEST: passes after a while. Settings: sleepTimeMs, an int [0]. `sleep` is given by whoever may wait."""
 
     __test__ = False  # the name is the original's; this is no test case
@@ -131,12 +129,6 @@ class TestAuthenticator:
             raise LocalError("TestAuthenticator: 'sleepTimeMs' must be an intVal that is not negative.")
         self._seconds, self._sleep = pause / 1000, sleep
         self.blocking = pause > 0
-
-    def start(self) -> None:
-        """Nothing to get ready."""
-
-    def stop(self) -> None:
-        """Nothing to let go."""
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """Everybody is the same test user."""
