@@ -404,7 +404,8 @@ class Broker:
         scheduler = self.scheduler
         if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
             session.has_jobs = False
-            if not self.performer.unread(session)[0]:
+            # two brokers that both wait until the other one has read would wait for ever
+            if not session.kind.may_be_slowed or not self.performer.unread(session)[0]:
                 self.performer.read(session, True)
 
     def too_much_held(self) -> None:
