@@ -32,11 +32,6 @@ IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load",
               "console.operation", "console.documents_api", "console.actions", "console.routes"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 
-# Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
-# checkers alone included.
-CIRCLES: dict[tuple[str, str], str] = {
-}
-
 
 def dotted(path: Path) -> str:
     """`reactor.tcp` for bmqtwist/reactor/tcp.py; a package's own name for its __init__."""
@@ -100,8 +95,3 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
         reach[name] = seen
     found = {tuple(sorted(other for other in reach[name] if name in reach[other])) for name in edges if name in reach[name]}
     return [list(each) for each in sorted(found)]
-
-
-def without(edges: dict[str, set[str]], left_out: set[tuple[str, str]]) -> dict[str, set[str]]:
-    """The graph without some of its imports."""
-    return {name: {target for target in targets if (name, target) not in left_out} for name, targets in edges.items()}

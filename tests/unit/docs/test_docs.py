@@ -13,7 +13,7 @@ from kit.markdown import RUN, Block, blocks
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SKETCHES = {"docs/architecture.md"}  # contracts between the parts, in something like Python
+SKETCHES = {"docs/architecture.md", "docs/internals.md"}  # contracts between the parts, in something like Python
 RUN_ELSEWHERE = {"docs/spark.md": "tests/spark/test_tutorial.py", "docs/testing.md": "tests/integration/test_testing_kit.py"}
 OUT_OF_DATE = "run: make docs (it writes docs/api/ anew from the docstrings), and commit what it wrote"
 _LINK = re.compile(r"(?<!!)\[[^\]\[]+\]\(([^)\s]+)\)")

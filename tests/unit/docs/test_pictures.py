@@ -32,14 +32,17 @@ def make_pictures() -> ModuleType:
 
 def test_the_pictures_are_those_of_the_code() -> None:
     made = make_pictures()
-    text = made.PAGE.read_text(encoding="utf-8")
-    assert made.with_pictures(text) == text, OUT_OF_DATE
+    texts = [page.read_text(encoding="utf-8") for page in made.PAGES]
+    assert sorted(re.findall(r"<!-- picture: (\w+) -->", "".join(texts))) == sorted(made.PICTURES)
+    assert [made.with_pictures(text) for text in texts] == texts, OUT_OF_DATE
 
 
 def quoted() -> list[str]:
-    """What stands between backticks in docs/architecture.md, outside of its pictures."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    """The texts between backticks in the pages about the structure, outside of their pictures."""
+    texts = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in
+             ("architecture", "internals", "machines")]
+    return [found for text in texts
+            for found in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))]
 
 
 def sources() -> dict[str, str]:
