@@ -1,7 +1,7 @@
 """The writer of one partition, at its primary: operations in, records out, effects released when records are safe.
 
 Each operation makes its record, applies it to the `PartitionState` and adds it to the tail of the log. A turn's records
-leave by one door, `PartitionLog.write`: the files first, then whoever replicates (`take_batches`).
+leave by one door, `PartitionLog.write`: the files first, then the replicas (`PartitionLog.take_batches`).
 
 What may not be refused is *owed* when it cannot be appended, because the partition is disabled, full, or its disk fails:
 the state changes at once, and the record is appended as soon as the partition takes records again.
@@ -271,10 +271,6 @@ class Partition:
                 return []
             gate.all_durable()
         return gate.release_durable()
-
-    def take_batches(self) -> list[Batch]:
-        """What was written since the last call, oldest first; nothing unless the log keeps batches."""
-        return self.log.take_batches()
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""

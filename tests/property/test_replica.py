@@ -120,7 +120,7 @@ class Primary:
 
     def handover(self) -> None:
         """Its batches reach the follower."""
-        for batch in self.partition.take_batches():
+        for batch in self.partition.log.take_batches():
             self.follower.take(batch)
 
     def work(self, name: str, value: int) -> None:

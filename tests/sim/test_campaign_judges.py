@@ -57,10 +57,11 @@ def test_what_a_primary_writes_is_seen_though_a_rollover_takes_it_out_of_its_fil
     judge, world = judge_of((1, 2), committed=NO_PSN)
     batches = [Batch(3, [pack_sync_point(sequence, 1, 7, 1, 2, 96, 36) for sequence in (3, 4)], [], [])]  # type: ignore[arg-type]
     cell = cell_with(LogSummary((1, 4), (1, 4), ((1, 4),)))
-    cell.partition = type("Writing", (), {"take_batches": lambda self: batches, "psn_at": lambda self, at: (1, at)})()
+    log = type("Log", (), {"take_batches": lambda self: batches})()
+    cell.partition = SimpleNamespace(log=log, psn_at=lambda at: (1, at))
     for _ in range(2):  # it is watched once
         CampaignWorld._writing_watched(world, NODE, cell)
-    assert cell.partition.take_batches() is batches
+    assert log.take_batches() is batches
     [question] = world.asked
     question(judge)
     assert judge.history(0).records[1, 4][1] == (1, 3) and judge.history(0).previous((1, 3)) == (1, 2)

@@ -152,16 +152,16 @@ class CampaignWorld(ElectedCluster):
 
     def _writing_watched(self, node: SimulatedNode, cell: Cell) -> None:
         """Of the partition that stands for it now."""
-        partition = cell.partition
-        if "take_batches" in vars(partition):
+        log = cell.partition.log
+        if "take_batches" in vars(log):
             return
-        take = partition.take_batches
+        take = log.take_batches
 
         def take_batches() -> list[Batch]:
             batches = take()
             self.ask(lambda judge: judge.written(node, cell, batches))
             return batches
-        partition.take_batches = take_batches  # type: ignore[method-assign]
+        log.take_batches = take_batches  # type: ignore[method-assign]
 
     def _relays_watched(self, node: SimulatedNode, relays: Relays) -> None:
         relays.uplink.put = partial(self._relayed, node, relays, relays.uplink.put)  # type: ignore[method-assign]
