@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 OPTIONS = {"broadcast_domain": "b"}
 
 pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """A worker in this process sets the level of the root logger: other tests find it as it was."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 def world_in(directory: Path) -> ProcessWorld:
