@@ -17,8 +17,8 @@ const WAITS = "waits, and can be aborted";
 const DELAY_SECONDS = 5;
 const STAGES = [
   WAITS,
-  "proxies are told",
-  "members are told",
+  "notifies proxies",
+  "notifies members",
   "others take over what this node leads",
   "waits for confirms and answers",
   "done",

@@ -243,7 +243,7 @@ TABLE: tuple[Entry, ...] = (
           inspections.show_message, MESSAGE,
           ((_queue({"message": {"guid": "<guid>"}}), {}),), ours=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> SUBSCRIPTION <expression>",
-          "Try a subscription expression on the last messages stored in 'queue_name'; nobody is given anything",
+          "Try a subscription expression on the last messages stored in 'queue_name', without delivering them",
           inspections.try_subscription, SUBSCRIPTION,
           ((_queue({"subscription": {"expression": "<expression>"}}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",

@@ -1,7 +1,8 @@
-"""Graceful stop of a broker: no new deliveries but of broadcasts, then other brokers are told, others take over what this
-node leads, and what was delivered is confirmed and what was asked is answered; each stage ends after a while.
+"""Graceful stop of a broker, in stages with a timeout each.
 
-`TABLE` says what is done in each stage when it is looked at, and which stage may follow.
+Delivery ends, except of broadcasts. The broker sends StopRequest to its proxies, then to the other members, hands over its
+partitions and its leadership, and waits for the CONFIRMs of delivered messages and the responses to pending requests.
+`TABLE` has the action of each stage, which runs at every check, and the stages that may follow.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from bmqtwist.report import Report
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 POLL_S = 1.0
-STEP_S = 0.05  # while other members are told
+STEP_S = 0.05  # between two checks while StopRequests are unanswered
 HAND_OVER_S = 10.0  # that are waited for others to lead
 
 
 class Stage(Enum):
     """How far a stop is."""
 
-    PROXIES = "proxies are told"
-    MEMBERS = "members are told"
+    PROXIES = "notifies proxies"
+    MEMBERS = "notifies members"
     HAND_OVER = "others take over what this node leads"
     ANSWERS = "waits for confirms and answers"
     DONE = "done"
@@ -197,7 +198,7 @@ class Shutdown:
         return busy or bool(left) and not late
 
     def _waits_for_proxies(self, now: float) -> bool:
-        """Proxies are to know that this node goes; those that know version 1 alone finish their work here first."""
+        """Send StopRequest to the proxies; a proxy that supports version 1 only finishes its work before it answers."""
         return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._host.downstreams.items())
 
     def _waits_for_brokers(self, now: float) -> bool:

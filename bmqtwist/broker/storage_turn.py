@@ -165,7 +165,7 @@ class StorageTurn:
             self._contain.partition_failed(partition, "after a failed sync", mistake)
 
     def _pauses(self, partition: Partition, now: float) -> bool:
-        """Whether the next sync waits for more messages; the turn at the end of its pause goes on."""
+        """True if the next sync is delayed to cover more messages; a turn at the end of the delay requests it."""
         if partition.durability != "group" or partition.replicated:
             return False
         pace = self._paces.setdefault(partition, SyncPace())
@@ -209,7 +209,7 @@ class StorageTurn:
     # -- rollovers --------------------------------------------------------------------------------------------------
 
     def run_rollovers(self) -> None:
-        """Continue the rollovers, and begin those that are due."""
+        """Continue rollovers in progress, and start a rollover for each partition that needs one."""
         scheduler, late = self._scheduler, False
         for partition in self.partitions:
             if partition.log.roll_due:

@@ -1,14 +1,15 @@
-"""The turn: what was collected since the last one is written, released, delivered and sent, each of them once.
+"""One turn of a broker: writes records, releases PUTs, delivers messages and sends output, each once for all input since the
+last turn.
 
     partitions            `broker/storage_turn.py`
     queues in memory      release their PUTs
-    touched queues        deliver, until no queue is touched any more
-    sessions with output  write; close those that are to be closed; slow down or cut off those that do not read. Those that
-                          are left after some milliseconds get theirs in the next turn
-    rollovers             continue, as long as there is time
+    touched queues        deliver, until no queue is touched
+    sessions with output  write; close the connections of ended sessions; stop reading from clients that do not read, and
+                          disconnect them beyond the output limit. After TURN_WRITE_S the others wait for a turn
+    rollovers             continue within their budget
 
-A part that raises does not cost the others their turn: each partition, PUT, queue and session stands behind a wall
-of its own (`loop/error_isolation.py` says what becomes of it).
+Errors are isolated: an exception in one partition, PUT, queue or session does not affect the others
+(`loop/error_isolation.py`).
 """
 
 from __future__ import annotations

@@ -287,8 +287,8 @@ class Script:
             }
         seconds = max(0.0, at - since)
         stages = [
-            "proxies are told",
-            "members are told",
+            "notifies proxies",
+            "notifies members",
             "others take over what this node leads",
             "waits for confirms and answers",
         ]

@@ -287,7 +287,7 @@ _FOLLOW_POLL_S = 0.2
 
 def last_lines(path: Path, count: int) -> tuple[list[bytes], IO[bytes]]:
     """Its last so many lines, and the file, read to its end. OSError."""
-    file = open(path, "rb")  # noqa: SIM115 - whoever follows it closes it
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     return list(deque(file, maxlen=count)), file
 
 

@@ -1,6 +1,6 @@
-"""Which process is the broker of a directory, signals for it, and TCP ports that nobody listens at.
+"""Broker processes by directory: lookup, signals, and free TCP ports for them.
 
-A pid alone says little: after its process has ended another one may get it. A broker is recognized by its command line and
+A pid may be reused after its process has ended. A broker is recognized by its command line and
 by its working directory, which no other broker shares.
 """
 

@@ -171,7 +171,7 @@ _HISTORY_LINES = 1000
 
 
 class Script:
-    """A pipe or a file. Bytes that are no UTF-8 are kept as they are. `attended`: somebody sees what becomes of commands."""
+    """A pipe or a file. Bytes that are not UTF-8 are kept. `attended`: an operator reads the output of commands."""
 
     attended = False
 

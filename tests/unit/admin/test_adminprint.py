@@ -186,7 +186,7 @@ def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
         (table.CONFIGURATION, "{}"),
         (table.ELECTOR_TRANSITIONS, moved), (table.PARTITION_TRANSITIONS, moved), (table.QUEUE_TRANSITIONS, moved),
         (table.STOP_STATUS, results.StopStatus(None)), (table.STOP_STATUS, results.StopStatus(StopProgress(
-            "members are told", 1.5, 2, (ClusterProgress("Cluster (c)", (0, 1), True, 3, 4, 18.5),)))),
+            "notifies members", 1.5, 2, (ClusterProgress("Cluster (c)", (0, 1), True, 3, 4, 18.5),)))),
         (table.EVENTS, []), (table.ALARMS, []), (table.LOG, []), (table.REPLICAS, [])]
     by_commands = {table.ALARM, table.STOP_PREFLIGHT, table.TERMS, table.MESSAGES, table.MESSAGE, table.SUBSCRIPTION}
     assert {kind.name for kind, _ in samples} | {kind.name for kind in by_commands} == {
