@@ -7,8 +7,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from bmqtwist.config.broker import BrokerConfig, Clusters, DomainVariant
-from bmqtwist.config.declare import Declaration, declarations, is_choice, range_of, words_of
+from bmqtwist.config.broker import BrokerConfig
+from bmqtwist.config.clusters import Clusters
+from bmqtwist.config.declare import Declaration, Section, range_of, words_of
+from bmqtwist.config.domain import DomainVariant
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 FILES = (("bmqbrkrcfg.json", BrokerConfig), ("clusters.json", Clusters), ("domains/&lt;name&gt;.json", DomainVariant))
@@ -24,13 +26,13 @@ def tables() -> str:
     return "\n".join(parts)
 
 
-def _object(cls: type, path: str, seen: set[type]) -> list[str]:
-    members = declarations(cls)
+def _object(cls: type[Section], path: str, seen: set[type]) -> list[str]:
+    members = cls.DECLARED
     if cls in seen or not members:
         return []
     seen.add(cls)
     lines = [f"### `{path}`\n"] if path else []
-    if is_choice(cls):
+    if cls.IS_CHOICE:
         lines.append("Exactly one of:\n")
     lines += ["| member | type | default | unit | effect |", "|---|---|---|---|---|"]
     lines += [_row(declared) for declared in members]

@@ -20,9 +20,10 @@ from typing import Any
 import click
 
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL, EXIT_USAGE
-from bmqtwist.config.broker import AppConfig, Configuration, DomainVariant
-from bmqtwist.config.compose import ENVIRONMENT
-from bmqtwist.config.declare import Finding, declarations
+from bmqtwist.config.broker import AppConfig, Configuration
+from bmqtwist.config.compose import ENVIRONMENT, REPLACED
+from bmqtwist.config.declare import Finding, Section, camel_case
+from bmqtwist.config.domain import DomainVariant
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY, DomainReader, Lines, load
 from bmqtwist.config.provider import Resolved, check_domain_text, normalise
 from bmqtwist.config.text import MASK
@@ -121,12 +122,9 @@ def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]
     """Paths that a variable of the environment decides."""
     tcp = app.network_interfaces.tcp_interface
     port = "" if tcp is None or len(tcp.listeners) > 1 else f"{_TCP}.listeners[0].port" if tcp.listeners else f"{_TCP}.port"
-    paths = {"instance_id": "appConfig.brokerInstanceName", "host_name": "appConfig.hostName",
-             "host_tags": "appConfig.hostTags", "host_data_center": "appConfig.hostDataCenter", "port": port,
-             "durability": "appConfig.bmqtwist.durability", "http_address": "appConfig.bmqtwist.http.address",
-             "http_port": "appConfig.bmqtwist.http.port"}
-    return {paths[name]: variable for variable, (name, _) in ENVIRONMENT.items()
-            if environment.get(variable) and paths.get(name)}
+    paths = {name: ".".join(("appConfig", *map(camel_case, attributes))) for name, attributes in REPLACED.items()}
+    paths["port"] = port
+    return {paths[name]: variable for variable, name in ENVIRONMENT.items() if environment.get(variable) and paths.get(name)}
 
 
 def _derived(app: AppConfig) -> frozenset[str]:
@@ -145,9 +143,8 @@ class _Walker:
     variables: Mapping[str, str]
     derived: frozenset[str]
 
-    def walk(self, value: Any, at: str, path: str, ignored: bool = False) -> Iterator[Entry]:
-        kind: type = type(value)
-        members = [(declared, getattr(value, declared.attribute)) for declared in declarations(kind)]
+    def walk(self, value: Section, at: str, path: str, ignored: bool = False) -> Iterator[Entry]:
+        members = [(declared, getattr(value, declared.attribute)) for declared in value.DECLARED]
         if not members:
             yield self._entry({}, at, path, False, ignored)
         for declared, inner in members:
@@ -156,9 +153,9 @@ class _Walker:
             here = f"{at}.{declared.name}" if at else declared.name
             name = f"{path}.{declared.name}" if path else declared.name
             unused = ignored or bool(declared.member.ignored)
-            if dataclasses.is_dataclass(inner):
+            if isinstance(inner, Section):
                 yield from self.walk(inner, here, name, unused)
-            elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
+            elif isinstance(inner, tuple) and inner and isinstance(inner[0], Section):
                 for index, (key, each) in enumerate(zip(_keys(inner), inner, strict=True)):
                     yield from self.walk(each, f"{here}[{index}]", f"{name}[{key}]", unused)
             else:

@@ -1,8 +1,7 @@
-"""What `bmqbrkrcfg.json` says: every member declared once, with type, default, unit and effect.
+"""What `bmqbrkrcfg.json` says, and `Configuration`: all that a broker knows when it starts.
 
-The classes are plain data. `declare` reads files into them, `document` prints them, `load` finds the files.
-Clusters are in `clusters`, domains in `domain`; both are re-exported here together with `Configuration`,
-which holds all that a broker knows when it starts.
+Every member is declared once, with type, default, unit and effect. The classes are plain data: `declare` reads files into
+them, `text` prints them, `load` finds the files.
 """
 
 from __future__ import annotations
@@ -10,16 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from bmqtwist.config.clusters import (
-    ClusterDefinition,
-    ClusterNode,
-    ClusterProxyDefinition,
-    Clusters,
-    ElectorConfig,
-    MessageThrottle,
-    PartitionConfig,
-    QueueOperations,
-)
+from bmqtwist.config.clusters import Clusters
 from bmqtwist.config.declare import (
     CASELESS,
     Int32,
@@ -28,37 +18,13 @@ from bmqtwist.config.declare import (
     Natural64,
     Port,
     Positive,
+    Section,
     UInt64,
-    choice,
     member,
-    strict,
-)
-from bmqtwist.config.domain import (
-    DomainConfig,
-    DomainDefinition,
-    DomainVariant,
-    ExpressionConfig,
-    LimitsConfig,
-    SubscriptionConfig,
 )
 from bmqtwist.limits import EVENT_BYTES_MAX
 
-__all__ = ["AppConfig", "AuthenticationConfig", "AuthenticatorConfig", "Authorization", "AuthorizationRules",
-           "BmqtwistConfig", "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode",
-           "ClusterProxyDefinition", "Clusters", "Configuration", "ConsoleUser", "CredentialConfig", "DomainConfig",
-           "DomainDefinition", "DomainVariant", "ElectorConfig", "ExpressionConfig", "LimitsConfig", "Listener",
-           "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "RuleConfig", "Setting",
-           "SubscriptionConfig", "TaskConfig", "TcpInterface", "TlsConfig"]
-
 PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, anything else is plain text
-OUTBOX_BYTES_MAX_DEFAULT = 256 << 20
-PAYLOAD_CACHE_BYTES_DEFAULT = 64 << 20
-UNAUTHENTICATED_SECONDS_DEFAULT = 180
-UNAUTHENTICATED_CONNECTIONS_DEFAULT = 2000
-UNAUTHENTICATED_PER_ADDRESS_DEFAULT = 500
-CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT = 500
-INPUT_BYTES_MAX_DEFAULT = 1 << 30
-RELAY_BYTES_MAX_DEFAULT = 256 << 20
 
 Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
 
@@ -67,8 +33,7 @@ _NO_ALLOCATOR = "memory is managed by Python"
 
 
 # ---------------------------------------------------------------------------------------------------- taskConfig
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Syslog:
+class Syslog(Section):
     """taskConfig.logController.syslog"""
 
     enabled: bool = member("whether to write to syslog", False)
@@ -77,8 +42,7 @@ class Syslog:
     verbosity: str = member("least severe level", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDump:
+class LogDump(Section):
     """taskConfig.logController.logDump"""
 
     record_buffer_size: Int32 = member("size of the buffer of recent records", 32768, unit="B")
@@ -86,8 +50,7 @@ class LogDump:
     trigger_level: str = member("level of the record that prints the others", "OFF")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogController:
+class LogController(Section):
     """taskConfig.logController"""
 
     file_name: str = member("log file; `%T` = time of the start, `%p` = process id; empty = no file", "")
@@ -107,8 +70,7 @@ class LogController:
     log_dump: LogDump = member("dump of recent records", LogDump, ignored="records are not buffered")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Section):
     """taskConfig"""
 
     allocator_type: Literal["NEWDELETE", "COUNTING", "STACKTRACETEST"] = member(
@@ -118,8 +80,7 @@ class TaskConfig:
 
 
 # ---------------------------------------------------------------------------------------------------- dispatcher
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorParameters:
+class ProcessorParameters(Section):
     """appConfig.dispatcherConfig.*.processorConfig"""
 
     queue_size: Int32 = member("capacity of a thread's queue", 0, unit="items")
@@ -127,16 +88,14 @@ class ProcessorParameters:
     queue_size_high_watermark: Int32 = member("notice when it is reached from below", 0, unit="items")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorConfig:
+class ProcessorConfig(Section):
     """appConfig.dispatcherConfig.{sessions,queues,clusters}"""
 
     num_processors: Int32 = member("number of threads", 0)
     processor_config: ProcessorParameters = member("queue of a thread", ProcessorParameters)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatcherConfig:
+class DispatcherConfig(Section):
     """appConfig.dispatcherConfig"""
 
     sessions: ProcessorConfig = member("threads for sessions", ProcessorConfig, ignored=_ONE_THREAD)
@@ -149,8 +108,7 @@ class DispatcherConfig:
 
 
 # --------------------------------------------------------------------------------------------------------- stats
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prometheus:
+class Prometheus(Section):
     """appConfig.stats.plugins[].prometheusSpecific"""
 
     mode: Literal["E_PUSH", "E_PULL"] = member("who opens the connection", "E_PULL")
@@ -158,8 +116,7 @@ class Prometheus:
     port: Port = member("port to push to, or to serve `/metrics` at", 8080)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatPlugin:
+class StatPlugin(Section):
     """appConfig.stats.plugins[]"""
 
     name: str = member("which consumer of metrics", "")
@@ -175,8 +132,7 @@ class StatPlugin:
     prometheus_specific: Prometheus | None = member("where Prometheus finds us", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatsPrinter:
+class StatsPrinter(Section):
     """appConfig.stats.printer"""
 
     print_interval: Natural = member("time between two prints; 0 = off", 60, unit="s")
@@ -188,8 +144,7 @@ class StatsPrinter:
     encoding: Literal["NONE", "TABLE", "JSON", "TABLE_AND_JSON"] = member("what is printed", "TABLE_AND_JSON")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
+class Stats(Section):
     """appConfig.stats"""
 
     snapshot_interval: Natural = member("sampling period; 0 = no statistics", 1, unit="s")
@@ -198,8 +153,7 @@ class Stats:
 
 
 # ------------------------------------------------------------------------------------------------------- network
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeats:
+class Heartbeats(Section):
     """appConfig.networkInterfaces.heartbeats"""
 
     client: Natural = member("missed intervals before a client's connection is closed; 0 = never", 0,
@@ -210,8 +164,7 @@ class Heartbeats:
                                    unit="intervals")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class Listener(Section):
     """appConfig.networkInterfaces.tcpInterface.listeners[]"""
 
     name: str = member("name in the log")
@@ -221,8 +174,7 @@ class Listener:
     tls: bool = member("serve TLS with the certificate of tlsConfig", False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpInterface:
+class TcpInterface(Section):
     """appConfig.networkInterfaces.tcpInterface"""
 
     name: str = member("name in the log", "TCPInterface")
@@ -238,17 +190,14 @@ class TcpInterface:
     listeners: tuple[Listener, ...] = member("listening sockets; all serve the same queues", ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkInterfaces:
+class NetworkInterfaces(Section):
     """appConfig.networkInterfaces"""
 
     heartbeats: Heartbeats = member("when a silent connection counts as dead", Heartbeats)
     tcp_interface: TcpInterface | None = member("TCP; absent = no listening socket", None)
 
 
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
+class TlsConfig(Section, strict=True):
     """appConfig.tlsConfig"""
 
     certificate_authority: str = member("file with the certificates that peers' certificates are checked against", "")
@@ -258,9 +207,7 @@ class TlsConfig:
 
 
 # ------------------------------------------------------------------------------------------------------ security
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingValue:
+class SettingValue(Section, choice=True):
     """Value of a setting: exactly one of its members."""
 
     bool_val: bool | None = member("true or false", None)
@@ -276,16 +223,14 @@ class SettingValue:
         return next(value for value in every if value is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Section):
     """One setting of a plug-in: `settings[]`"""
 
     key: str = member("name of the setting")
     value: SettingValue = member("its value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthenticatorConfig:
+class AuthenticatorConfig(Section):
     """A plug-in and its settings: `authenticators[]`, `credentialProvider`, `authorizer`"""
 
     name: str = member("which plug-in")
@@ -296,31 +241,25 @@ class AuthenticatorConfig:
         return {setting.key: setting.value.value for setting in self.settings}.get(key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disallow:
+class Disallow(Section):
     """appConfig.authentication.anonymousCredential.disallow"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialConfig:
+class CredentialConfig(Section):
     """appConfig.authentication.anonymousCredential.credential"""
 
     mechanism: str = member("mechanism used for who does not authenticate")
     identity: str = member("data handed to that mechanism", secret=True)
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnonymousCredential:
+class AnonymousCredential(Section, choice=True):
     """appConfig.authentication.anonymousCredential"""
 
     disallow: Disallow | None = member("who does not authenticate is refused", None)
     credential: CredentialConfig | None = member("who does not authenticate is treated as if it had sent this", None)
 
 
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthenticationConfig:
+class AuthenticationConfig(Section, strict=True):
     """appConfig.authentication"""
 
     authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = everybody passes", ())
@@ -331,18 +270,14 @@ class AuthenticationConfig:
     credential_provider: AuthenticatorConfig | None = member("credentials we show to other brokers", None)
 
 
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Authorization:
+class Authorization(Section, strict=True):
     """appConfig.authorization"""
 
     authorizer: AuthenticatorConfig | None = member("who decides; absent = everything is allowed", None)
 
 
 # ------------------------------------------------------------------------------------------------- our extensions
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleUser:
+class ConsoleUser(Section, strict=True):
     """appConfig.bmqtwist.http.users[]"""
 
     name: str = member("name that is given at the login")
@@ -352,8 +287,7 @@ class ConsoleUser:
         "may purge and reconfigure as well", "viewer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Http:
+class Http(Section):
     """appConfig.bmqtwist.http"""
 
     address: str = member("address of the console and metrics", "127.0.0.1")
@@ -379,8 +313,7 @@ Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectCluste
                             "ExecuteAdminCommand", "QueueRead", "QueueWrite"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleConfig:
+class RuleConfig(Section):
     """appConfig.bmqtwist.authorization.rules[]"""
 
     principal: str = member("who: pattern with `*` and `?`, as `BASIC_USER-alice`", "*")
@@ -389,9 +322,7 @@ class RuleConfig:
     effect: Literal["allow", "deny"] = member("the decision")
 
 
-@strict
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorizationRules:
+class AuthorizationRules(Section, strict=True):
     """appConfig.bmqtwist.authorization"""
 
     rules: tuple[RuleConfig, ...] = member("the first rule that matches decides", ())
@@ -401,8 +332,7 @@ class AuthorizationRules:
 Durability: TypeAlias = Literal["none", "group", "always"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BmqtwistConfig:
+class BmqtwistConfig(Section):
     """appConfig.bmqtwist: what the original has no member for"""
 
     durability: Durability = member(
@@ -411,25 +341,25 @@ class BmqtwistConfig:
         "fdatasync in every turn", "group")
     http: Http = member("console and metrics", Http)
     outbox_bytes_max: Natural64 = member("output waiting for a client that does not read; beyond it the client is "
-                                         "disconnected; 0 = no limit, as the original", OUTBOX_BYTES_MAX_DEFAULT,
+                                         "disconnected; 0 = no limit, as the original", 256 << 20,
                                          unit="B")
     payload_cache_bytes: Natural64 = member("payloads of file-backed queues kept in memory; the others are read back",
-                                            PAYLOAD_CACHE_BYTES_DEFAULT, unit="B")
+                                            64 << 20, unit="B")
     sessions_per_identity_max: Natural = member("sessions of one principal at a time; 0 = no limit", 0)
     unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
-                                                  "0 = no limit", UNAUTHENTICATED_SECONDS_DEFAULT, unit="s")
+                                                  "0 = no limit", 180, unit="s")
     unauthenticated_connections_max: Natural = member(
         "connections at a time whose negotiation is not done; others are refused meanwhile; 0 = no limit",
-        UNAUTHENTICATED_CONNECTIONS_DEFAULT)
+        2000)
     unauthenticated_connections_per_address_max: Natural = member(
-        "the same of one address", UNAUTHENTICATED_PER_ADDRESS_DEFAULT)
+        "the same of one address", 500)
     connections_per_address_and_second_max: Natural = member(
         "connections that one address may open in a second; others are refused; 0 = no limit",
-        CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT)
+        500)
     input_bytes_max: Natural64 = member("events of all connections that are not whole yet; beyond it the connection with "
-                                        "the largest is closed", INPUT_BYTES_MAX_DEFAULT, unit="B")
+                                        "the largest is closed", 1 << 30, unit="B")
     relay_bytes_max: Natural64 = member("messages posted to a proxy that the cluster has not answered yet; beyond it "
-                                        "producers are not read from", RELAY_BYTES_MAX_DEFAULT, unit="B")
+                                        "producers are not read from", 256 << 20, unit="B")
     rebalance: bool = member("when a node of a cluster has become available, the leader moves partitions, one at a time, "
                              "until every node is primary of equally many", False)
     event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
@@ -438,15 +368,13 @@ class BmqtwistConfig:
 
 
 # ----------------------------------------------------------------------------------------------------- appConfig
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BmqconfConfig:
+class BmqconfConfig(Section):
     """appConfig.bmqconfConfig"""
 
     cache_ttl_seconds: Natural = member("life of a domain file in the cache", 30, unit="s", name="cacheTTLSeconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plugins:
+class Plugins(Section):
     """appConfig.plugins"""
 
     libraries: tuple[str, ...] = member("directories with shared libraries", (),
@@ -454,8 +382,7 @@ class Plugins:
     enabled: tuple[str, ...] = member("names of the plug-ins to start", ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessagePropertiesV2:
+class MessagePropertiesV2(Section):
     """appConfig.messagePropertiesV2"""
 
     advertise_v2_support: bool = member("whether clients are told that version 2 properties are understood", True)
@@ -463,8 +390,7 @@ class MessagePropertiesV2:
     min_java_sdk_version: Natural = member("oldest Java SDK that is told so", 10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppConfig:
+class AppConfig(Section):
     """appConfig"""
 
     broker_instance_name: str = member("name of this broker in negotiation, log and statistics", "default")
@@ -495,8 +421,7 @@ class AppConfig:
     bmqtwist: BmqtwistConfig = member("members the original does not know", BmqtwistConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(Section):
     """bmqbrkrcfg.json"""
 
     task_config: TaskConfig = member("the process", TaskConfig)

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
-from bmqtwist.config.declare import Int32, Natural, Positive, UInt32, UInt64, choice, member
+from bmqtwist.config.declare import Int32, Natural, Positive, Section, UInt32, UInt64, member
 
 _TLS = "tls://"
 _ENDPOINT = re.compile(r"(?:tcp|tls)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tcp:
+class Tcp(Section):
     """nodes[].transport.tcp"""
 
     endpoint: str = member("where the node listens: `tcp://host:port`, or `tls://host:port` where it is a listener with "
                            "`tls`")
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class Transport(Section, choice=True):
     """nodes[].transport"""
 
     tcp: Tcp | None = member("TCP", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterNode:
+class ClusterNode(Section):
     """nodes[]"""
 
     id: Int32 = member("number of the node, unique in its cluster")
@@ -53,8 +48,7 @@ class ClusterNode:
         return parse_endpoint(self.endpoint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageSync:
+class StorageSync(Section):
     """partitionConfig.syncConfig"""
 
     startup_recovery_max_duration_ms: Natural = member("time for the recovery at the start", 1200000, unit="ms")
@@ -68,8 +62,7 @@ class StorageSync:
     partition_sync_event_size: Natural = member("size of an event with records", 4194304, unit="B")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionConfig:
+class PartitionConfig(Section):
     """partitionConfig"""
 
     num_partitions: Positive = member("number of partitions; queues are spread over them")
@@ -88,8 +81,7 @@ class PartitionConfig:
     sync_config: StorageSync = member("recovery from other nodes", StorageSync)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectorConfig:
+class ElectorConfig(Section):
     """elector"""
 
     initial_wait_timeout_ms: Natural = member("wait at the start for a leader to be heard", 8000, unit="ms")
@@ -111,8 +103,7 @@ class ElectorConfig:
         return self.heartbeat_miss_count * self.heartbeat_broadcast_period_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOperations:
+class QueueOperations(Section):
     """queueOperations"""
 
     open_timeout_ms: Natural = member("an open that is not answered for so long fails", 300000, unit="ms")
@@ -130,8 +121,7 @@ class QueueOperations:
     ack_window_size: Natural = member("relays of broadcast queues ask for one ACK per so many PUTs", 500)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAttributes:
+class ClusterAttributes(Section):
     """clusterAttributes"""
 
     is_csl_mode_enabled: bool = member("generation of the cluster's metadata", False, name="isCSLModeEnabled")
@@ -143,8 +133,7 @@ class ClusterAttributes:
     partition_fsm_watchdog_num_retries: Natural = member("attempts of that", 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMonitor:
+class ClusterMonitor(Section):
     """clusterMonitorConfig"""
 
     max_time_leader: Natural = member("alarm after so long without a leader", 60, unit="s")
@@ -157,8 +146,7 @@ class ClusterMonitor:
     threshold_failover: Natural = member("early notice of the same", 300, unit="s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageThrottle:
+class MessageThrottle(Section):
     """messageThrottleConfig: the delay of redelivering suspected poison; it does not slow producers"""
 
     low_threshold: UInt32 = member("remaining attempts at or below which lowInterval applies", 2)
@@ -167,8 +155,7 @@ class MessageThrottle:
     high_interval: UInt32 = member("delay", 3000, unit="ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterDefinition:
+class ClusterDefinition(Section):
     """myClusters[]"""
 
     name: str = member("name, matched by a domain's `location`")
@@ -184,8 +171,7 @@ class ClusterDefinition:
     message_throttle_config: MessageThrottle = member("delay of redelivering suspected poison", MessageThrottle)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterProxyDefinition:
+class ClusterProxyDefinition(Section):
     """proxyClusters[]"""
 
     name: str = member("name, matched by a domain's `location`")
@@ -195,8 +181,7 @@ class ClusterProxyDefinition:
     message_throttle_config: MessageThrottle = member("delay of redelivering suspected poison", MessageThrottle)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualCluster:
+class VirtualCluster(Section):
     """myVirtualClusters[]"""
 
     name: str = member("name of one of myClusters; or of a cluster that proxies know, and whose nodes are proxies "
@@ -204,8 +189,7 @@ class VirtualCluster:
     self_node_id: Int32 = member("which of its nodes we are")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clusters:
+class Clusters(Section):
     """clusters.json"""
 
     my_clusters: tuple[ClusterDefinition, ...] = member("clusters we are a member of", ())

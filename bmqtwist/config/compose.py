@@ -6,23 +6,14 @@ Pure: files, environment and the host's names are arguments (`load` brings them)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
-from bmqtwist.config.broker import (
-    AppConfig,
-    BoundListener,
-    BrokerConfig,
-    ClusterDefinition,
-    ClusterNode,
-    ClusterProxyDefinition,
-    Clusters,
-    Configuration,
-    Durability,
-)
-from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding
+from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Configuration, Durability
+from bmqtwist.config.clusters import ClusterDefinition, ClusterNode, ClusterProxyDefinition, Clusters
+from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding, camel_case
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LEASE_MS_MIN = 100  # replicas are asked four times as often
@@ -57,25 +48,23 @@ class Overrides:
 
 NO_OVERRIDES = Overrides()
 
-# variable -> (field of Overrides, is it a port?)
-ENVIRONMENT = {
-    "BMQ_INSTANCE_ID": ("instance_id", False), "BMQ_HOST_NAME": ("host_name", False),
-    "BMQ_HOST_TAGS": ("host_tags", False), "BMQ_HOST_DATA_CENTER": ("host_data_center", False),
-    "BMQ_PORT": ("port", True), "BMQ_LISTEN_ADDRESS": ("listen_address", False),
-    "BMQ_DURABILITY": ("durability", False), "BMQ_HTTP_ADDRESS": ("http_address", False),
-    "BMQ_HTTP_PORT": ("http_port", True),
-}
+ENVIRONMENT = {f"BMQ_{field.name.upper()}": field.name for field in fields(Overrides)}  # variable -> field
+# field -> attributes that lead to the member it replaces, from AppConfig; `port` and `listen_address` concern listeners
+REPLACED = {"instance_id": ("broker_instance_name",), "host_name": ("host_name",), "host_tags": ("host_tags",),
+            "host_data_center": ("host_data_center",), "durability": ("bmqtwist", "durability"),
+            "http_address": ("bmqtwist", "http", "address"), "http_port": ("bmqtwist", "http", "port")}
 
 
 def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> Overrides:
     """The overrides that environment variables hold; an empty variable counts as absent."""
     values: dict[str, Any] = {}
-    for variable, (field, is_port) in ENVIRONMENT.items():
+    for variable, field in ENVIRONMENT.items():
         text = environment.get(variable, "")
+        is_port = field.endswith("port")
         if not text:
             continue
-        if is_port and not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= 65535):
-            problems.append(Finding("environment", 0, variable, f'found "{text}", expected a port from 0 to 65535'))
+        if is_port and not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= PORT_MAX):
+            problems.append(Finding("environment", 0, variable, f'found "{text}", expected a port from 0 to {PORT_MAX}'))
         elif field == "durability" and text not in get_args(Durability):
             expected = ", ".join(f'"{option}"' for option in get_args(Durability))
             problems.append(Finding("environment", 0, variable, f'found "{text}", expected one of {expected}'))
@@ -87,15 +76,12 @@ def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> O
 def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides: Overrides,
             local_names: frozenset[str], notices: list[Finding]) -> Configuration:
     """Apply the overrides, check the rules, find ourselves and the listeners. Raises ConfigError."""
-    problems: list[Finding] = []
     broker_file, clusters_file = f"{directory}/bmqbrkrcfg.json", f"{directory}/clusters.json"
     app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
-    check_stats(app, broker_file, problems)
-    check_listeners(app, broker_file, problems)
-    check_console(app, broker_file, problems)
-    _check_endpoints(app, clusters, clusters_file, problems)
-    check_clusters(clusters, clusters_file, problems, notices)
+    problems = [Finding(broker_file, 0, *each) for each in (*_stats(app), *_listeners(app), *console_problems(app))]
+    problems += [Finding(clusters_file, 0, *each) for each in (*_endpoints(app, clusters), *_clusters(clusters))]
+    notices += [Finding(clusters_file, 0, *each) for each in _timeouts(clusters)]
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
             len(cluster.nodes) > 1 for cluster in clusters.my_clusters):
         notices.append(Finding(broker_file, 0, "appConfig.authentication.credentialProvider",
@@ -115,9 +101,10 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     ours = [node for cluster in clusters.my_clusters for node in cluster.nodes
             if self_nodes.get(cluster.name) == node.id]
     listeners = resolve_listeners(app, ours, overrides.listen_address)
-    _check_own_endpoints([node for cluster in clusters.my_clusters for node in cluster.nodes
-                          if len(cluster.nodes) > 1 and self_nodes.get(cluster.name) == node.id],
-                         listeners, clusters_file, problems)
+    several = {cluster.name for cluster in clusters.my_clusters if len(cluster.nodes) > 1}
+    problems += [Finding(clusters_file, 0, "myClusters", text) for cluster in clusters.my_clusters if cluster.name in several
+                 for node in cluster.nodes if self_nodes.get(cluster.name) == node.id
+                 for text in _own_endpoint(node, listeners)]
     if problems:
         raise ConfigError(problems)
     return Configuration(directory=directory, broker=broker, clusters=clusters, self_nodes=self_nodes,
@@ -126,18 +113,9 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
 
 def apply_overrides(app: AppConfig, overrides: Overrides, file: str, notices: list[Finding]) -> AppConfig:
     """The configuration with the overrides in their places; the port goes to the only listener if there is one."""
-    changes: dict[str, Any] = {
-        "broker_instance_name": overrides.instance_id, "host_name": overrides.host_name,
-        "host_tags": overrides.host_tags, "host_data_center": overrides.host_data_center}
-    app = replace(app, **{name: value for name, value in changes.items() if value is not None})
-    extension = app.bmqtwist
-    if overrides.durability is not None:
-        extension = replace(extension, durability=overrides.durability)  # type: ignore[arg-type]
-    if overrides.http_address is not None:
-        extension = replace(extension, http=replace(extension.http, address=overrides.http_address))
-    if overrides.http_port is not None:
-        extension = replace(extension, http=replace(extension.http, port=overrides.http_port))
-    app = replace(app, bmqtwist=extension)
+    for name, attributes in REPLACED.items():
+        if (value := getattr(overrides, name)) is not None:
+            app = _replaced(app, attributes, value)
     if overrides.port is None:
         return app
     tcp, path = app.network_interfaces.tcp_interface, "appConfig.networkInterfaces.tcpInterface"
@@ -154,166 +132,161 @@ def apply_overrides(app: AppConfig, overrides: Overrides, file: str, notices: li
     return replace(app, network_interfaces=replace(app.network_interfaces, tcp_interface=tcp))
 
 
+def _replaced(section: Any, attributes: Sequence[str], value: object) -> Any:
+    name, *rest = attributes
+    return replace(section, **{name: _replaced(getattr(section, name), rest, value) if rest else value})
+
+
 def _with_bound_port(app: AppConfig) -> AppConfig:
-    """The configuration with the first listener's port in the deprecated member, for those who look for it there."""
+    """The configuration with the first listener's port in the deprecated member, where older readers expect it."""
     tcp = app.network_interfaces.tcp_interface
     if tcp is None or not tcp.listeners:
         return app
-    tcp = replace(tcp, port=tcp.listeners[0].port)
-    return replace(app, network_interfaces=replace(app.network_interfaces, tcp_interface=tcp))
+    return replace(app, network_interfaces=_replaced(app.network_interfaces, ("tcp_interface", "port"),
+                                                     tcp.listeners[0].port))
 
 
-def check_stats(app: AppConfig, file: str, problems: list[Finding]) -> None:
-    """The rules of the intervals, and names of plug-ins that exist. A dotted name is a class that is found later."""
-    stats = app.stats
+# -- rules: (path, text) of each violation ------------------------------------------------------------------------------
+
+Problems: TypeAlias = Iterator[tuple[str, str]]
+
+
+def _stats(app: AppConfig) -> Problems:
+    """The intervals are multiples, and plug-ins exist. A dotted name is a class that is imported later."""
+    stats, path = app.stats, "appConfig.stats"
     snapshot, printing = stats.snapshot_interval, stats.printer.print_interval
     if snapshot and printing % snapshot:
-        problems.append(Finding(file, 0, "appConfig.stats.printer.printInterval",
-                                f"found {printing}, expected a multiple of snapshotInterval ({snapshot})"))
+        yield f"{path}.printer.printInterval", f"found {printing}, expected a multiple of snapshotInterval ({snapshot})"
     for i, plugin in enumerate(stats.plugins):
-        path = f"appConfig.stats.plugins[{i}]"
+        where, interval = f"{path}.plugins[{i}]", plugin.publish_interval
         if plugin.name not in STAT_PLUGINS:
-            problems.append(Finding(file, 0, f"{path}.name",
-                                    f'found "{plugin.name}", expected one of {_listed(STAT_PLUGINS)}'))
-        if snapshot and plugin.publish_interval % snapshot:
-            problems.append(Finding(file, 0, f"{path}.publishInterval", f"found {plugin.publish_interval}, expected a "
-                                    f"multiple of snapshotInterval ({snapshot})"))
-        if plugin.publish_interval > printing:
-            problems.append(Finding(file, 0, f"{path}.publishInterval", f"found {plugin.publish_interval}, expected "
-                                    f"at most printInterval ({printing})"))
+            yield f"{where}.name", f'found "{plugin.name}", expected one of {_listed(STAT_PLUGINS)}'
+        if snapshot and interval % snapshot:
+            yield f"{where}.publishInterval", f"found {interval}, expected a multiple of snapshotInterval ({snapshot})"
+        if interval > printing:
+            yield f"{where}.publishInterval", f"found {interval}, expected at most printInterval ({printing})"
     for i, name in enumerate(app.plugins.enabled):
         if name not in BUILT_IN_PLUGINS and "." not in name:
-            problems.append(Finding(file, 0, f"appConfig.plugins.enabled[{i}]",
-                                    f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'))
+            yield f"appConfig.plugins.enabled[{i}]", f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'
 
 
-def check_listeners(app: AppConfig, file: str, problems: list[Finding]) -> None:
+def _listeners(app: AppConfig) -> Problems:
     """A TLS listener needs a certificate, and the only port has to be one."""
-    tcp = app.network_interfaces.tcp_interface
+    tcp, path = app.network_interfaces.tcp_interface, "appConfig.networkInterfaces.tcpInterface"
     if tcp is not None and not tcp.listeners and not 0 <= tcp.port <= PORT_MAX:
-        problems.append(Finding(file, 0, "appConfig.networkInterfaces.tcpInterface.port",
-                                f"found {tcp.port}, expected a port (0 to {PORT_MAX})"))
+        yield f"{path}.port", f"found {tcp.port}, expected a port (0 to {PORT_MAX})"
     for i, listener in enumerate(tcp.listeners if tcp else ()):
         if listener.tls and app.tls_config is None:
-            problems.append(Finding(file, 0, f"appConfig.networkInterfaces.tcpInterface.listeners[{i}].tls",
-                                    "is true, but there is no appConfig.tlsConfig"))
+            yield f"{path}.listeners[{i}].tls", "is true, but there is no appConfig.tlsConfig"
 
 
-def check_console(app: AppConfig, file: str, problems: list[Finding]) -> None:
+def console_problems(app: AppConfig) -> Problems:
     """Paths and addresses of the console that can be part of a page, and users that can log in."""
     http, path = app.bmqtwist.http, "appConfig.bmqtwist.http"
     if http.prefix and not _PREFIX.fullmatch(http.prefix):
-        problems.append(Finding(file, 0, f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a '
-                                                           "slash at its end"))
+        yield f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a slash at its end'
     if http.url and not _URL.fullmatch(http.url):
-        problems.append(Finding(file, 0, f"{path}.url", f'found "{http.url}", expected "http://host:port" or "https://...", '
-                                                        "without a slash at its end"))
+        yield f"{path}.url", (f'found "{http.url}", expected "http://host:port" or "https://...", without a slash at its '
+                              "end")
     seen: set[str] = set()
     for i, user in enumerate(http.users):
-        where = f"{path}.users[{i}]"
         if not user.name or not user.name.isprintable() or len(user.name) > _USER_CHARS_MAX:
-            problems.append(Finding(file, 0, f"{where}.name",
-                                    f"expected 1 to {_USER_CHARS_MAX} characters that can be shown"))
+            yield f"{path}.users[{i}].name", f"expected 1 to {_USER_CHARS_MAX} characters that can be shown"
         if user.name in seen:
-            problems.append(Finding(file, 0, f"{where}.name", f'found "{user.name}" again, expected one only'))
+            yield f"{path}.users[{i}].name", f'found "{user.name}" again, expected one only'
         seen.add(user.name)
         if not _ARGON2.fullmatch(user.password_hash):
-            problems.append(Finding(file, 0, f"{where}.passwordHash", "is no argon2 hash: make one with `bmq password "
-                                                                      "--console`"))
+            yield f"{path}.users[{i}].passwordHash", "is no argon2 hash: make one with `bmq password --console`"
 
 
-def _groups(clusters: Clusters) -> list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]]:
-    return [("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)]
+def _groups(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | ClusterProxyDefinition]]:
+    """Each cluster with its path."""
+    yield from ((f"myClusters[{i}]", cluster) for i, cluster in enumerate(clusters.my_clusters))
+    yield from ((f"proxyClusters[{i}]", cluster) for i, cluster in enumerate(clusters.proxy_clusters))
 
 
-def _check_endpoints(app: AppConfig, clusters: Clusters, file: str, problems: list[Finding]) -> None:
-    """Whoever connects by TLS knows whom to trust."""
+def _endpoints(app: AppConfig, clusters: Clusters) -> Problems:
+    """A broker that connects by TLS has a certificate authority."""
     if app.tls_config is not None and app.tls_config.certificate_authority:
         return
-    for group, members in _groups(clusters):
-        for i, cluster in enumerate(members):
-            for j, node in enumerate(cluster.nodes):
-                if node.tls:
-                    problems.append(Finding(file, 0, f"{group}[{i}].nodes[{j}].transport.tcp.endpoint",
-                                            f'found "{node.endpoint}", but appConfig.tlsConfig.certificateAuthority, which '
-                                            "the certificate of that node is checked against, is missing"))
+    for path, cluster in _groups(clusters):
+        for j, node in enumerate(cluster.nodes):
+            if node.tls:
+                yield f"{path}.nodes[{j}].transport.tcp.endpoint", (
+                    f'found "{node.endpoint}", but appConfig.tlsConfig.certificateAuthority, which the certificate of that '
+                    "node is checked against, is missing")
 
 
-def _check_own_endpoints(ours: list[ClusterNode], listeners: Sequence[BoundListener], file: str,
-                         problems: list[Finding]) -> None:
-    """The others connect to us as our listener expects it."""
-    for node in ours:
-        port = (node.host_and_port or ("", 0))[1]
-        at_port = [listener for listener in listeners if listener.port == port and port]
-        if at_port and all(listener.tls is not node.tls for listener in at_port):
-            expected = "tls" if at_port[0].tls else "tcp"
-            problems.append(Finding(file, 0, "myClusters", f'found the endpoint "{node.endpoint}" of this node, expected '
-                                    f'"{expected}://...": the listener \'{at_port[0].name}\' at that port has tls '
-                                    f"{'true' if at_port[0].tls else 'false'}"))
+def _own_endpoint(node: ClusterNode, listeners: Sequence[BoundListener]) -> Iterator[str]:
+    """The other nodes connect to this node as its listener expects it."""
+    port = (node.host_and_port or ("", 0))[1]
+    at_port = [listener for listener in listeners if listener.port == port and port]
+    if at_port and all(listener.tls is not node.tls for listener in at_port):
+        tls = at_port[0].tls
+        yield (f'found the endpoint "{node.endpoint}" of this node, expected "{"tls" if tls else "tcp"}://...": the '
+               f"listener '{at_port[0].name}' at that port has tls {'true' if tls else 'false'}")
 
 
-def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notices: list[Finding]) -> None:
-    """Names and node ids that are unique, endpoints that can be taken apart."""
-    mine = {cluster.name: cluster for cluster in clusters.my_clusters}
-    for group, members in _groups(clusters):
-        seen: set[str] = set()
-        for i, cluster in enumerate(members):
-            path = f"{group}[{i}]"
-            if cluster.name in seen:
-                problems.append(Finding(file, 0, f"{path}.name", f'found "{cluster.name}" again, expected one only'))
-            seen.add(cluster.name)
-            _check_nodes(cluster.nodes, f"{path}.nodes", file, problems)
-            operations = cluster.queue_operations
-            if operations.configure_timeout_ms > operations.close_timeout_ms:
-                notices.append(Finding(file, 0, f"{path}.queueOperations.configureTimeoutMs",
-                                       f"found {operations.configure_timeout_ms}, expected at most closeTimeoutMs "
-                                       f"({operations.close_timeout_ms})"))
-    for i, cluster in enumerate(clusters.my_clusters):
-        if len(cluster.nodes) > 1:
-            _check_election(cluster, f"myClusters[{i}]", file, problems)
+def _clusters(clusters: Clusters) -> Problems:
+    """Names and node ids are unique, endpoints are well-formed."""
+    seen: set[tuple[str, str]] = set()
+    for path, cluster in _groups(clusters):
+        key = path.partition("[")[0], cluster.name
+        if key in seen:
+            yield f"{path}.name", f'found "{cluster.name}" again, expected one only'
+        seen.add(key)
+        yield from _nodes(cluster.nodes, f"{path}.nodes")
+    for i, mine in enumerate(clusters.my_clusters):
+        if len(mine.nodes) > 1:
+            yield from _election(mine, f"myClusters[{i}]")
     for i, virtual in enumerate(clusters.my_virtual_clusters):
-        cluster_found = mine.get(virtual.name)
-        if cluster_found is not None and virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
-            problems.append(Finding(file, 0, f"myVirtualClusters[{i}].selfNodeId", f"found {virtual.self_node_id}, expected "
-                                    f"a node of the cluster \"{virtual.name}\" in myClusters"))
+        ids = [{node.id for node in cluster.nodes} for cluster in clusters.my_clusters if cluster.name == virtual.name]
+        if ids and virtual.self_node_id not in ids[-1]:
+            yield f"myVirtualClusters[{i}].selfNodeId", (f"found {virtual.self_node_id}, expected a node of the cluster "
+                                                         f'"{virtual.name}" in myClusters')
 
 
-def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: list[Finding]) -> None:
-    """What several nodes need to find a leader."""
+def _timeouts(clusters: Clusters) -> Problems:
+    for path, cluster in _groups(clusters):
+        configure, close = cluster.queue_operations.configure_timeout_ms, cluster.queue_operations.close_timeout_ms
+        if configure > close:
+            yield (f"{path}.queueOperations.configureTimeoutMs",
+                   f"found {configure}, expected at most closeTimeoutMs ({close})")
+
+
+def _election(cluster: ClusterDefinition, path: str) -> Problems:
+    """Several nodes need an elector with which they find a leader."""
     for i, node in enumerate(cluster.nodes):
         if node.id <= 0:
-            problems.append(Finding(file, 0, f"{path}.nodes[{i}].id", f"found {node.id}, expected more than 0"))
+            yield f"{path}.nodes[{i}].id", f"found {node.id}, expected more than 0"
     elector = cluster.elector
-    for name, value in (("heartbeatBroadcastPeriodMs", elector.heartbeat_broadcast_period_ms),
-                        ("heartbeatCheckPeriodMs", elector.heartbeat_check_period_ms),
-                        ("heartbeatMissCount", elector.heartbeat_miss_count),
-                        ("maxRandomWaitTimeoutMs", elector.max_random_wait_timeout_ms),
-                        ("scoutingResultTimeoutMs", elector.scouting_result_timeout_ms),
-                        ("electionResultTimeoutMs", elector.election_result_timeout_ms)):
-        if not value:
-            problems.append(Finding(file, 0, f"{path}.elector.{name}", "found 0, expected more"))
+    for name in ("heartbeat_broadcast_period_ms", "heartbeat_check_period_ms", "heartbeat_miss_count",
+                 "max_random_wait_timeout_ms", "scouting_result_timeout_ms", "election_result_timeout_ms"):
+        if not getattr(elector, name):
+            yield f"{path}.elector.{camel_case(name)}", "found 0, expected more"
     if elector.lease_ms and not LEASE_MS_MIN <= elector.lease_ms < elector.inactivity_ms:
-        problems.append(Finding(file, 0, f"{path}.elector.leaseMs", f"found {elector.lease_ms}, expected 0, or at least "
-                                f"{LEASE_MS_MIN} and less than heartbeatMissCount x heartbeatBroadcastPeriodMs "
-                                f"({elector.inactivity_ms}), after which another primary may be appointed"))
-    if elector.initial_wait_timeout_ms <= elector.max_random_wait_timeout_ms:
-        problems.append(Finding(file, 0, f"{path}.elector.initialWaitTimeoutMs",
-                                f"found {elector.initial_wait_timeout_ms}, expected more than maxRandomWaitTimeoutMs "
-                                f"({elector.max_random_wait_timeout_ms})"))
+        yield f"{path}.elector.leaseMs", (
+            f"found {elector.lease_ms}, expected 0, or at least {LEASE_MS_MIN} and less than heartbeatMissCount x "
+            f"heartbeatBroadcastPeriodMs ({elector.inactivity_ms}), after which another primary may be appointed")
+    wait, most = elector.initial_wait_timeout_ms, elector.max_random_wait_timeout_ms
+    if wait <= most:
+        yield f"{path}.elector.initialWaitTimeoutMs", f"found {wait}, expected more than maxRandomWaitTimeoutMs ({most})"
 
 
-def _check_nodes(nodes: tuple[ClusterNode, ...], path: str, file: str, problems: list[Finding]) -> None:
+def _nodes(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
     if not nodes:
-        problems.append(Finding(file, 0, path, "is empty, expected at least one node"))
+        yield path, "is empty, expected at least one node"
     ids: set[int] = set()
     for i, node in enumerate(nodes):
         if node.id in ids:
-            problems.append(Finding(file, 0, f"{path}[{i}].id", f"found {node.id} again, expected one only"))
+            yield f"{path}[{i}].id", f"found {node.id} again, expected one only"
         ids.add(node.id)
         if node.host_and_port is None:
-            problems.append(Finding(file, 0, f"{path}[{i}].transport.tcp.endpoint",
-                                    f'found "{node.endpoint}", expected "tcp://host:port" or "tls://host:port"'))
+            yield (f"{path}[{i}].transport.tcp.endpoint",
+                   f'found "{node.endpoint}", expected "tcp://host:port" or "tls://host:port"')
 
+
+# -- this node and its listeners ----------------------------------------------------------------------------------------
 
 def find_self(cluster: ClusterDefinition, clusters: Clusters, local_names: frozenset[str], ports: frozenset[int],
               host_name: str) -> ClusterNode | None:

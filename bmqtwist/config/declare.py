@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Hashable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from json import JSONDecodeError
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from bmqtwist.config.jsontext import JsonError, Located, parse
+from bmqtwist.config.jsontext import Located, Members, parse
 from bmqtwist.errors import LocalError
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Section")
 
 NAME_CHARS_MAX = 100  # longer names and words are not compared with the known ones
 
@@ -89,29 +100,25 @@ class Declaration:
         return bool(words_of(self.kind))
 
 
-def choice(cls: type[T]) -> type[T]:
-    """Class decorator: exactly one of the members is present."""
-    cls.IS_CHOICE = True  # type: ignore[attr-defined]
-    return cls
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Section:
+    """An object of a configuration file: a frozen dataclass whose members are declared with `member`. `choice`: exactly one
+    of them is present. `strict`: unknown members, of what it holds as well, are refused rather than ignored."""
+
+    IS_CHOICE: ClassVar[bool]
+    IS_STRICT: ClassVar[bool]
+    DECLARED: ClassVar[tuple[Declaration, ...]]  # in order
+
+    def __init_subclass__(cls, choice: bool = False, strict: bool = False) -> None:
+        cls.IS_CHOICE, cls.IS_STRICT = choice, strict
+        dataclass(frozen=True, kw_only=True)(cls)
+        cls.DECLARED = _declarations(cls)
 
 
-def strict(cls: type[T]) -> type[T]:
-    """Class decorator: unknown members of the class, and of what it holds, are refused rather than ignored."""
-    cls.IS_STRICT = True  # type: ignore[attr-defined]
-    return cls
-
-
-def is_choice(cls: type) -> bool:
-    """Is `cls` a choice (exactly one member) rather than a sequence?"""
-    return getattr(cls, "IS_CHOICE", False)
-
-
-@cache
-def declarations(cls: Hashable) -> tuple[Declaration, ...]:
-    """The members of a configuration class in the order of declaration."""
+def _declarations(cls: type) -> tuple[Declaration, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found = []
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):
         kind, nullable, many = hints[field.name], False, False
         if get_origin(kind) in (Union, UnionType):
             nullable, kind = True, next(arg for arg in get_args(kind) if arg is not type(None))
@@ -160,8 +167,8 @@ def decode_text(cls: type[T], text: str, file: str, notices: list[Finding],
     """
     try:
         root = parse(text)
-    except JsonError as error:
-        raise ConfigError([Finding(file, error.line, "", f"not JSON: {error.reason}")]) from error
+    except JSONDecodeError as error:
+        raise ConfigError([Finding(file, error.lineno, "", f"not JSON: {error.msg}: column {error.colno}")]) from error
     decoder = _Decoder(file, notices, {} if lines is None else lines)
     value = decoder.object(cls, root, "", quiet=False)
     if decoder.problems:
@@ -185,13 +192,13 @@ class _Decoder:
     def notice(self, at: Located, path: str, text: str) -> None:
         self.notices.append(Finding(self.file, at.line, path, text))
 
-    def object(self, cls: type, at: Located, path: str, quiet: bool) -> Any:
+    def object(self, cls: type[Section], at: Located, path: str, quiet: bool) -> Any:
         """An instance of `cls`, or None after a problem; `quiet`: below an ignored member, notices are noise."""
-        if not isinstance(at.value, dict):
+        if not isinstance(at.value, Members):
             self.problem(at, path, f"found {at.describe()}, expected an object")
             return None
-        known = declarations(cls)
-        strictly, outer = self.strict or getattr(cls, "IS_STRICT", False), self.strict
+        known = cls.DECLARED
+        strictly, outer = self.strict or cls.IS_STRICT, self.strict
         self.strict = strictly
         names = {declared.name: declared for declared in known}
         before, arguments = len(self.problems), {}
@@ -202,7 +209,7 @@ class _Decoder:
                 self.problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
             elif not quiet:
                 self.notice(found, join(path, name), unknown_member(name, names))
-        for name in at.repeated:
+        for name in at.value.repeated:
             self.notice(at.value[name], join(path, name), "appears more than once; the last one counts")
         for declared in known:
             child = at.value.get(declared.name)
@@ -216,7 +223,7 @@ class _Decoder:
             self.lines[self.file, where] = child.line
             arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.member.ignored))
         self.strict = outer
-        if is_choice(cls) and len(arguments) != 1:
+        if cls.IS_CHOICE and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
             present = ", ".join(f'"{declared.name}"' for declared in known if declared.attribute in arguments)
             self.problem(at, path, f"found {present or 'none of them'}, expected exactly one of {options}")

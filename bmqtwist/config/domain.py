@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, choice, member
+from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, Section, member
 from bmqtwist.queue.mode import QueueMode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fanout:
+class Fanout(Section):
     """mode.fanout"""
 
     app_ids: tuple[str, ...] = member("the apps; each gets every message", (), name="appIDs")
     publish_app_id_metrics: bool = member("publish metrics per app", True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priority:
+class Priority(Section):
     """mode.priority"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broadcast:
+class Broadcast(Section):
     """mode.broadcast"""
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
+class Mode(Section, choice=True):
     """mode"""
 
     fanout: Fanout | None = member("every app gets every message", None)
@@ -44,27 +38,22 @@ class Mode:
         return QueueMode.PRIORITY if self.priority is not None else QueueMode.BROADCAST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InMemory:
+class InMemory(Section):
     """storage.config.inMemory"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileBacked:
+class FileBacked(Section):
     """storage.config.fileBacked"""
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageKind:
+class StorageKind(Section, choice=True):
     """storage.config"""
 
     in_memory: InMemory | None = member("messages die with the node", None)
     file_backed: FileBacked | None = member("messages are kept in files", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsConfig:
+class LimitsConfig(Section):
     """storage.domainLimits, storage.queueLimits"""
 
     messages: Int64 = member("quota of messages; one more is admitted")
@@ -73,8 +62,7 @@ class LimitsConfig:
     bytes_watermark_ratio: float = member("part of the quota that raises an alarm, from 0 to 1", 0.8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Storage(Section):
     """storage"""
 
     domain_limits: LimitsConfig = member("quota of all queues of the domain together")
@@ -82,8 +70,7 @@ class Storage:
     config: StorageKind = member("where messages are kept")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageGroups:
+class MessageGroups(Section):
     """msgGroupIdConfig"""
 
     rebalance: bool = member("move groups when consumers come and go", False)
@@ -91,35 +78,29 @@ class MessageGroups:
     ttl_seconds: Int64 = member("life of a group", 0, unit="s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eventual:
+class Eventual(Section):
     """consistency.eventual"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strong:
+class Strong(Section):
     """consistency.strong"""
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consistency:
+class Consistency(Section, choice=True):
     """consistency"""
 
     eventual: Eventual | None = member("ACK when the primary has the message", None)
     strong: Strong | None = member("ACK and delivery when a majority has the message", None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpressionConfig:
+class ExpressionConfig(Section):
     """subscriptions[].expression"""
 
     version: Literal["E_UNDEFINED", "E_VERSION_1"] = member("language of the text", "E_UNDEFINED")
     text: str = member("condition on message properties; empty = always true", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionConfig:
+class SubscriptionConfig(Section):
     """subscriptions[]"""
 
     app_id: str = member("which app; empty = the only one of a priority or broadcast domain", "")
@@ -129,8 +110,7 @@ class SubscriptionConfig:
 AckCopies: TypeAlias = Literal["none", "one", "majority", "all"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainConfig:
+class DomainConfig(Section):
     """definition.parameters"""
 
     name: str = member("for people; the file's name decides", "")
@@ -175,17 +155,14 @@ class DomainConfig:
         return self.mode.fanout.app_ids if self.mode.fanout is not None else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainDefinition:
+class DomainDefinition(Section):
     """definition"""
 
     location: str = member("name of the cluster")
     parameters: DomainConfig = member("the domain")
 
 
-@choice
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainVariant:
+class DomainVariant(Section, choice=True):
     """domains/<name>.json"""
 
     definition: DomainDefinition | None = member("the domain", None)

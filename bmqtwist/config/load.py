@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
+from bmqtwist.config.broker import BrokerConfig, Configuration
+from bmqtwist.config.clusters import Clusters
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides, compose, overrides_from
-from bmqtwist.config.declare import ConfigError, Finding, decode_text
+from bmqtwist.config.declare import ConfigError, Finding, Section, decode_text
 from bmqtwist.config.provider import DomainFile
 
 BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY = "bmqbrkrcfg.json", "clusters.json", "domains"
-T = TypeVar("T")
+T = TypeVar("T", bound=Section)
 FILE_BYTES_MAX = 16 << 20  # one configuration file
 
 

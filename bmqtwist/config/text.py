@@ -4,11 +4,10 @@ error messages. All three follow the declarations, so a new member appears witho
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
-from bmqtwist.config.declare import declarations
+from bmqtwist.config.declare import Section
 
 MASK = "***"
 
@@ -22,9 +21,9 @@ def plain(value: Any, secret: bool = False) -> Any:
     """
     if isinstance(value, tuple):
         return [plain(each, secret) for each in value]
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not isinstance(value, Section):
         return MASK if secret else value
-    members = ((declared, getattr(value, declared.attribute)) for declared in declarations(type(value)))
+    members = ((declared, getattr(value, declared.attribute)) for declared in value.DECLARED)
     return {declared.name: plain(inner, declared.member.secret) for declared, inner in members if inner is not None}
 
 
@@ -62,13 +61,12 @@ def bracketed(value: Any) -> str:
         return f'"{value}"'
     if isinstance(value, float):
         return f"{value:g}"
-    if not dataclasses.is_dataclass(value):
+    if not isinstance(value, Section):
         return str(value)
     parts = []
-    kind: type = type(value)
-    for declared in declarations(kind):
+    for declared in value.DECLARED:
         inner = getattr(value, declared.attribute)
-        if inner is None and getattr(value, "IS_CHOICE", False):
+        if inner is None and value.IS_CHOICE:
             continue
         shown = inner if declared.enumerated else bracketed(inner)
         parts.append(f"{declared.name} = {shown} ")

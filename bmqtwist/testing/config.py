@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
+from bmqtwist.config.broker import BrokerConfig, Configuration
+from bmqtwist.config.clusters import Clusters
 from bmqtwist.config.compose import NO_OVERRIDES, compose
-from bmqtwist.config.declare import Finding, declarations, decode_text
+from bmqtwist.config.declare import Finding, decode_text
 from bmqtwist.config.domain import DomainConfig
 from bmqtwist.config.provider import DomainFile
 from bmqtwist.config.sample import sample_files
@@ -188,7 +189,7 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
     for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
         if value not in known:
             raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
-    members = [each.name for each in declarations(DomainConfig)]
+    members = [each.name for each in DomainConfig.DECLARED]
     for wrong in sorted(parameters.keys() - set(members)):
         close = get_close_matches(wrong, ["in_memory", "max_messages", "max_bytes", *members], 1)
         raise LocalError(f"domain {name}: there is no {wrong!r}" + (f", did you mean {close[0]!r}?" if close else ""))

@@ -10,7 +10,7 @@ import click
 from bmqtwist.cli.cluster.local import Misused
 from bmqtwist.cli.exits import Unreachable
 from bmqtwist.cluster.unsafe import rewritten, unsafe_of
-from bmqtwist.config.broker import ClusterDefinition
+from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
 from bmqtwist.ids import make_storage_key

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.config import broker as config
-from bmqtwist.config.declare import ConfigError, declarations, decode_text
-from bmqtwist.config.domain import DomainVariant
+from bmqtwist.config.clusters import Clusters
+from bmqtwist.config.declare import ConfigError, decode_text
+from bmqtwist.config.domain import DomainConfig, DomainVariant, ExpressionConfig, SubscriptionConfig
 from bmqtwist.config.load import load, read_text
 from bmqtwist.config.text import bracketed, plain, pretty_json
 from bmqtwist.daemon.preflight import check
@@ -238,7 +239,7 @@ def test_a_choice_wants_exactly_one_of_its_members():
 @given(st.data())
 def test_any_change_to_a_file_gives_a_configuration_or_a_refusal_and_nothing_else(data):
     cls, make = data.draw(st.sampled_from([(config.BrokerConfig, broker_of_the_original),
-                                           (config.Clusters, clusters_of_the_original),
+                                           (Clusters, clusters_of_the_original),
                                            (DomainVariant, domain_of_the_original)]))
     root = [json.loads(json.dumps(make()))]
     holder, key = root, 0
@@ -324,11 +325,11 @@ def test_every_member_is_documented_and_every_unit_follows_the_name():
     def members(cls, seen):
         if cls not in seen and hasattr(cls, "__dataclass_fields__"):
             seen.add(cls)
-            for declared in declarations(cls):
+            for declared in cls.DECLARED:
                 yield declared
                 yield from members(declared.kind, seen)
 
-    roots = (config.BrokerConfig, config.Clusters, DomainVariant)
+    roots = (config.BrokerConfig, Clusters, DomainVariant)
     everything = [each for root in roots for each in members(root, set())]
     assert len(everything) > 200
     for declared in everything:
@@ -352,12 +353,12 @@ def test_a_domain_prints_as_admin_answers_show_it():
 
 def test_what_is_printed_reads_back_as_the_same_configuration():
     parameters = decode_text(DomainVariant, json.dumps(domain_of_the_original()), "f", []).definition.parameters
-    assert decode_text(config.DomainConfig, pretty_json(parameters), "f", []) == parameters
+    assert decode_text(DomainConfig, pretty_json(parameters), "f", []) == parameters
 
 
 def test_an_expression_prints_in_brackets():
-    expression = config.ExpressionConfig(version="E_VERSION_1", text="x >")
-    assert bracketed(config.SubscriptionConfig(app_id="foo", expression=expression)) == (
+    expression = ExpressionConfig(version="E_VERSION_1", text="x >")
+    assert bracketed(SubscriptionConfig(app_id="foo", expression=expression)) == (
         '[ appId = "foo" expression = [ version = E_VERSION_1 text = "x >" ] ]')
 
 

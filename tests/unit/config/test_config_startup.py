@@ -11,7 +11,7 @@ import pytest
 from OpenSSL import crypto
 
 from bmqtwist.config import broker as config
-from bmqtwist.config.clusters import Tcp, Transport, parse_endpoint
+from bmqtwist.config.clusters import ClusterNode, Clusters, Tcp, Transport, parse_endpoint
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides, compose, endpoint_address, overrides_from
 from bmqtwist.config.declare import ConfigError, decode_text
 from bmqtwist.config.load import load, local_host_names
@@ -37,7 +37,7 @@ def cluster(*endpoints, name="c", names=()):
 
 def composed(app_config, *clusters, overrides=NO_OVERRIDES, virtual=(), notices=None):
     """compose() with clusters as JSON data."""
-    known = decode_text(config.Clusters, json.dumps({"myClusters": clusters, "myVirtualClusters": virtual}), "c", [])
+    known = decode_text(Clusters, json.dumps({"myClusters": clusters, "myVirtualClusters": virtual}), "c", [])
     return compose("etc", config.BrokerConfig(app_config=app_config), known, overrides, HERE,
                    [] if notices is None else notices)
 
@@ -122,7 +122,7 @@ def test_the_port_of_the_start_alone_opens_no_other_address():
     (["tcp://somehost:1"], "0.0.0.0"), (["tcp://10.0.0.5:1", "tcp://10.0.0.6:1"], "0.0.0.0"),
     (["tcp://10.0.0.5:1", "tcp://localhost:1"], "10.0.0.5"), (["tcp://LOCALHOST:1"], "127.0.0.1")])
 def test_the_endpoint_of_our_node_names_the_address(endpoints, address):
-    nodes = [config.ClusterNode(id=i, name="n", transport=_transport(endpoint))
+    nodes = [ClusterNode(id=i, name="n", transport=_transport(endpoint))
              for i, endpoint in enumerate(endpoints)]
     assert endpoint_address(nodes) == address
 

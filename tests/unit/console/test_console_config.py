@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from bmqtwist.cli.main import main
-from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Clusters, Configuration
-from bmqtwist.config.compose import check_console
-from bmqtwist.config.declare import ConfigError, Finding, decode_text
+from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Configuration
+from bmqtwist.config.clusters import Clusters
+from bmqtwist.config.compose import console_problems
+from bmqtwist.config.declare import ConfigError, decode_text
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
 from bmqtwist.security.exposure import exposure_warnings
@@ -27,9 +28,7 @@ def read(http: dict[str, Any]) -> AppConfig:
 
 
 def problems(http: dict[str, Any]) -> list[str]:
-    found: list[Finding] = []
-    check_console(read(http), "f", found)
-    return [f"{each.path} {each.text}" for each in found]
+    return [" ".join(each) for each in console_problems(read(http))]
 
 
 @pytest.mark.parametrize("http", [

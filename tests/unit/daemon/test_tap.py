@@ -24,13 +24,13 @@ from bmqtwist.config.broker import (
     BmqtwistConfig,
     BoundListener,
     BrokerConfig,
-    Clusters,
     Configuration,
     Http,
     Prometheus,
     StatPlugin,
     Stats,
 )
+from bmqtwist.config.clusters import Clusters
 from bmqtwist.report import ListReport
 from bmqtwist.security.exposure import exposure_warnings
 
