@@ -134,7 +134,6 @@ class TwistdBroker(MultiService):
         self._output: Any = sys.stdout  # as twistd has it for its own log
 
     def startService(self) -> None:
-        """From the application."""
         from twisted.internet import reactor
 
         try:

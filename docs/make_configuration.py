@@ -45,7 +45,7 @@ def _object(cls: type[Section], path: str, seen: set[type]) -> list[str]:
 
 
 def _row(declared: Declaration) -> str:
-    told = declared.member
+    told = declared
     text = f"*ignored: {told.ignored}.* {told.text}" if told.ignored else told.text
     cells = (f"`{declared.name}`", _kind(declared), _default(declared), told.unit, text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -72,7 +72,6 @@ class AdminClient:
         return str(response.broker_identity.host_name)
 
     def run(self, command: str) -> str:
-        """The answer to one command."""
         self._requests += 1
         self._send(control.encode_event(ControlMessage(self._requests, "adminCommand", AdminCommand(command))))
         while True:

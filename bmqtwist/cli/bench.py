@@ -105,8 +105,6 @@ def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool,
 
 
 class Bench:
-    """One run."""
-
     def __init__(self, life: Life, plan: Plan, readers: list[Queue], writers: list[Queue], patience_s: float) -> None:
         self._life, self._plan, self._patience_s = life, plan, patience_s
         self._readers, self._writers = readers, writers
@@ -227,8 +225,6 @@ class Bench:
 
 
 class _Flight:
-    """Posts of one producer without acknowledgement."""
-
     count = 0
 
 
@@ -239,7 +235,6 @@ async def _tick(total: int, watch: Watch) -> None:
 
 
 def as_text(uri: str, result: dict[str, Any]) -> str:
-    """The figures for people."""
     plan = result["plan"]
     lines = [f"{uri}: {plan['producers']} producer(s), {plan['consumers']} consumer(s), {plan['size']} B, "
              f"{result['seconds']:g} s"]

@@ -45,7 +45,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = _Parser("bmqbrkr", description="A BlazingMQ-compatible message broker.", add_help=False,
                      allow_abbrev=False)
     parser.add_argument("-i", "--instanceId", help="name of this broker, instead of brokerInstanceName")
@@ -122,7 +121,6 @@ def start_panic(error: Exception) -> str:
 
 
 def banner(identity: Identity, instance: str) -> str:
-    """Who starts."""
     return (f"\n  Instance......: {instance}\n  Version.......: bmqtwist {__version__}\n"
             f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
 

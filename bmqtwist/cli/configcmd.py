@@ -37,32 +37,26 @@ _UNORDERED = ("appIDs", "enabled", "hosts", "actions")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value comes from: `kind` as above, `line` of its file, `variable` of the environment."""
-
-    kind: str
-    line: int = 0
-    variable: str = ""
-
-    def __str__(self) -> str:
-        return f"line {self.line}" if self.line else f"environment {self.variable}" if self.variable else self.kind
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
-    """One value. `shown`: as it may be printed; `ignored`: it has no effect in this broker."""
+    """One value. `origin`: its `kind` as above, with the `line` of its file or the `variable` of the environment; `ignored`:
+    it has no effect in this broker."""
 
     file: str
     path: str
     value: Any
-    origin: Origin
+    origin: dict[str, str | int]
     secret: bool = False
     ignored: bool = False
 
+    def tree(self) -> dict[str, Any]:
+        """As JSON; a secret is masked."""
+        return {"value": MASK if self.secret else self.value, "origin": self.origin}
+
     @property
-    def shown(self) -> Any:
-        """The value, a secret masked."""
-        return MASK if self.secret else self.value
+    def place(self) -> str:
+        if "line" in self.origin:
+            return f"line {self.origin['line']}"
+        return f"environment {self.origin['variable']}" if "variable" in self.origin else str(self.origin["kind"])
 
 
 @dataclass(slots=True)
@@ -94,10 +88,10 @@ def effective(directory: str, environment: Mapping[str, str]) -> Effective:
 def _start(configuration: Configuration) -> Iterator[Entry]:
     """What is decided when the broker starts."""
     for cluster, node in configuration.self_nodes.items():
-        yield Entry(START, f"selfNode[{cluster}]", node, Origin(DERIVED))
+        yield Entry(START, f"selfNode[{cluster}]", node, {"kind": DERIVED})
     for listener in configuration.listeners:
         where = f"{'tls' if listener.tls else 'tcp'}://{listener.address}:{listener.port}"
-        yield Entry(START, f"listener[{listener.name}]", where, Origin(DERIVED))
+        yield Entry(START, f"listener[{listener.name}]", where, {"kind": DERIVED})
 
 
 def _domain(reader: DomainReader, name: str, problems: list[Finding]) -> Iterator[Entry]:
@@ -152,7 +146,7 @@ class _Walker:
                 continue
             here = f"{at}.{declared.name}" if at else declared.name
             name = f"{path}.{declared.name}" if path else declared.name
-            unused = ignored or bool(declared.member.ignored)
+            unused = ignored or bool(declared.ignored)
             if isinstance(inner, Section):
                 yield from self.walk(inner, here, name, unused)
             elif isinstance(inner, tuple) and inner and isinstance(inner[0], Section):
@@ -160,16 +154,15 @@ class _Walker:
                     yield from self.walk(each, f"{here}[{index}]", f"{name}[{key}]", unused)
             else:
                 plain = list(inner) if isinstance(inner, tuple) else inner
-                yield self._entry(plain, here, name, declared.member.secret, unused)
+                yield self._entry(plain, here, name, declared.secret, unused)
 
     def _entry(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> Entry:
         line = self.lines.get((self.full, at), 0)
+        origin: dict[str, str | int] = {"kind": DERIVED if at in self.derived else FILE if line else DEFAULT}
         if at in self.variables:
-            origin = Origin(VARIABLE, variable=self.variables[at])
-        elif at in self.derived:
-            origin = Origin(DERIVED)
-        else:
-            origin = Origin(FILE, line) if line else Origin(DEFAULT)
+            origin = {"kind": VARIABLE, "variable": self.variables[at]}
+        elif origin["kind"] == FILE:
+            origin["line"] = line
         return Entry(self.file, path, value, origin, secret, ignored)
 
 
@@ -184,47 +177,26 @@ def _keys(elements: tuple[Any, ...]) -> list[str]:
 
 # -- differences ------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One value that differs; None = it is not there."""
-
-    file: str
-    path: str
-    left: Entry | None
-    right: Entry | None
+Change = tuple[str, str, Entry | None, Entry | None]  # file, path, left, right; None: the value is not there
 
 
-@dataclass(slots=True)
-class Differences:
-    """How `right` differs from `left`."""
-
-    added: list[str]
-    removed: list[str]
-    changes: list[Change]
-
-    @property
-    def same(self) -> bool:
-        return not (self.added or self.removed or self.changes)
-
-
-def differences(left: Effective, right: Effective, with_ignored: bool = False) -> Differences:
-    """Domains that one of them lacks, and values that differ in effect. Members without effect count if asked for."""
+def differences(left: Effective, right: Effective, with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
+    """Domains that only `right` has, those that only `left` has, and values that differ in effect. Members without effect
+    count if asked for."""
     added = [name for name in right.domains if name not in left.domains]
     removed = [name for name in left.domains if name not in right.domains]
     alone = {f"{DOMAINS_DIRECTORY}/{name}.json" for name in (*added, *removed)}
-    sides: list[dict[tuple[str, str], Entry]] = [
-        {(each.file, each.path): each for each in side.entries
-         if each.file not in alone and (with_ignored or not each.ignored)} for side in (left, right)]
-    changes = []
-    for key in [*sides[0], *(key for key in sides[1] if key not in sides[0])]:
-        one, other = (side.get(key) for side in sides)
-        if one is None or other is None or _comparable(one) != _comparable(other):
-            changes.append(Change(*key, one, other))
-    order = {key: index for index, key in enumerate(dict.fromkeys(key[0] for side in sides for key in side))}
-    return Differences(added, removed, sorted(changes, key=lambda change: order[change.file]))
+    one, other = ({(each.file, each.path): each for each in side.entries
+                   if each.file not in alone and (with_ignored or not each.ignored)} for side in (left, right))
+    order = {file: index for index, file in enumerate(dict.fromkeys(file for file, _ in (*one, *other)))}
+    changes = [(*key, one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))
+               if _comparable(one.get(key)) != _comparable(other.get(key))]
+    return added, removed, sorted(changes, key=lambda change: order[change[0]])
 
 
-def _comparable(entry: Entry) -> Any:
+def _comparable(entry: Entry | None) -> Any:
+    if entry is None:
+        return None
     if isinstance(entry.value, list) and entry.path.rpartition(".")[2] in _UNORDERED:
         return sorted(entry.value)
     return entry.value
@@ -261,15 +233,17 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
         raise click.UsageError(f"{directory} has no domain {unknown[0]}; it has {', '.join(found.domains) or 'none'}.")
     entries = [each for each in found.entries if (not files or each.file in files)
                and (not patterns or any(fnmatchcase(each.path, pattern) for pattern in patterns))
-               and not (changed and each.origin.kind == DEFAULT)]
+               and not (changed and each.origin["kind"] == DEFAULT)]
     if as_json:
-        click.echo(json.dumps({"directory": directory, "values": [_tree(each) for each in entries]}))
+        click.echo(json.dumps({"directory": directory, "values": [
+            {"file": each.file, "path": each.path, **each.tree(), **({"ignored": True} if each.ignored else {})}
+            for each in entries]}))
     else:
         for index, (file, group) in enumerate(groupby(entries, key=lambda each: each.file)):
             click.echo(f"{chr(10) if index else ''}{file}")
             for each in group:
                 note = "  (no effect here)" if each.ignored else ""
-                click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.origin}{note}")
+                click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.place}{note}")
     if patterns and not entries:
         click.echo(f"bmq: no member matches {' or '.join(patterns)}", err=True)
     for problem in found.problems:
@@ -289,45 +263,27 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
     code 1 if they differ, 2 if one of them cannot be used.
     """
     sides = [effective(directory, {}) for directory in (left, right)]
-    found = differences(sides[0], sides[1], with_ignored)
+    added, removed, changes = differences(sides[0], sides[1], with_ignored)
+    same = not (added or removed or changes)
     if as_json:
-        click.echo(json.dumps({"same": found.same, "domainsAdded": found.added, "domainsRemoved": found.removed,
-                               "changes": [{"file": each.file, "path": each.path, "left": _side(each.left),
-                                            "right": _side(each.right)} for each in found.changes]}))
+        click.echo(json.dumps({"same": same, "domainsAdded": added, "domainsRemoved": removed, "changes": [
+            {"file": file, "path": path, "left": one and one.tree(), "right": other and other.tree()}
+            for file, path, one, other in changes]}))
     else:
-        for name in found.removed:
-            click.echo(f"- domain {name}")
-        for name in found.added:
-            click.echo(f"+ domain {name}")
-        for file, group in groupby(found.changes, key=lambda each: each.file):
+        for sign, names in (("-", removed), ("+", added)):
+            for name in names:
+                click.echo(f"{sign} domain {name}")
+        for file, group in groupby(changes, key=lambda change: change[0]):
             click.echo(file)
-            for each in group:
-                click.echo(f"  {each.path}: {_text(each.left)} -> {_text(each.right)}")
-        if found.same:
+            for _, path, one, other in group:
+                click.echo(f"  {path}: {_text(one)} -> {_text(other)}")
+        if same:
             click.echo("No difference.")
     problems = [problem for side in sides for problem in side.problems]
     for problem in problems:
         click.echo(f"error: {problem}", err=True)
-    raise SystemExit(EXIT_USAGE if problems else EXIT_GOOD if found.same else EXIT_NOT_ALL)
+    raise SystemExit(EXIT_USAGE if problems else EXIT_GOOD if same else EXIT_NOT_ALL)
 
 
 def _text(entry: Entry | None) -> str:
-    return "absent" if entry is None else json.dumps(entry.shown, ensure_ascii=False)
-
-
-def _origin(origin: Origin) -> dict[str, Any]:
-    tree: dict[str, Any] = {"kind": origin.kind}
-    if origin.line:
-        tree["line"] = origin.line
-    if origin.variable:
-        tree["variable"] = origin.variable
-    return tree
-
-
-def _tree(entry: Entry) -> dict[str, Any]:
-    tree = {"file": entry.file, "path": entry.path, "value": entry.shown, "origin": _origin(entry.origin)}
-    return {**tree, "ignored": True} if entry.ignored else tree
-
-
-def _side(entry: Entry | None) -> dict[str, Any] | None:
-    return None if entry is None else {"value": entry.shown, "origin": _origin(entry.origin)}
+    return "absent" if entry is None else json.dumps(entry.tree()["value"], ensure_ascii=False)

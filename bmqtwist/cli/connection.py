@@ -47,7 +47,6 @@ class Connection:
 
     @property
     def where(self) -> str:
-        """The brokers in words."""
         return ", ".join(map(str, self.brokers))
 
     def context(self) -> ssl.SSLContext | None:
@@ -55,7 +54,6 @@ class Connection:
         return client_context(self.authority, self.insecure) if any(each.tls for each in self.brokers) else None
 
     def session_options(self, **changes: Any) -> SessionOptions:
-        """Options of a session with these brokers."""
         from bmqtwist.sdk.options import Credential, SessionOptions
 
         credential = Credential.basic(self.user, self.password) if self.user is not None else None

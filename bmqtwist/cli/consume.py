@@ -19,16 +19,7 @@ from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output, Watch, progress
 from bmqtwist.cli.running import Life, checked_uri, open_queue, run
-from bmqtwist.cli.textforms import (
-    FIELD_NAMES,
-    SafeForm,
-    delimiter_of,
-    hex_form,
-    json_form,
-    raw_form,
-    safe,
-    template_form,
-)
+from bmqtwist.cli.textforms import FIELD_NAMES, Form, form_of
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.sdk.aio import Queue
@@ -50,8 +41,6 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """How a message is printed."""
-
     as_json: bool
     as_hex: bool
     template: str | None
@@ -62,13 +51,13 @@ class Printing:
         """Does it take more than is known without reading a message?"""
         return self.as_hex or self.template is not None
 
-    def form(self) -> SafeForm:
-        """As a function of a message; UsageError if it means nothing."""
+    def form(self) -> Form:
         if self.as_json + self.as_hex + (self.template is not None) > 1:
             raise click.UsageError("Choose one of --json, --hex and --format.")
-        form = json_form() if self.as_json else hex_form() if self.as_hex else template_form(self.template) \
-            if self.template is not None else raw_form(delimiter_of(self.delimiter) if self.delimiter else b"")
-        return safe(form, lambda text: click.echo(f"bmq: {text}", err=True))
+        after = self.delimiter.replace("{", "{{").replace("}", "}}")
+        template = "{json}\\n" if self.as_json else "{hex}\\n" if self.as_hex else self.template
+        return form_of(f"{{payload}}{after}" if template is None else template,
+                       lambda text: click.echo(f"bmq: {text}", err=True))
 
 
 printing_options = gathered(
@@ -169,7 +158,7 @@ class Printer:
     confirmed early only as far as nothing beyond the count can be delivered; the last `window` of them at the end.
     """
 
-    def __init__(self, life: Life, queue: Queue, output: Output, form: SafeForm, limits: Limits, window: int,
+    def __init__(self, life: Life, queue: Queue, output: Output, form: Form, limits: Limits, window: int,
                  watch: Watch) -> None:
         self._life, self._queue, self._output, self._form = life, queue, output, form
         self._limits, self._window, self._watch = limits, window, watch

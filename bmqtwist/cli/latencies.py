@@ -56,19 +56,16 @@ class Latencies:
         return sum(latency * times for latency, times in self._times.items()) // self.count if self.count else 0
 
     def figures_ms(self) -> dict[str, float]:
-        """The usual percentiles in milliseconds."""
         figures = {"p50": self.percentile(50), "p99": self.percentile(99), "p99.9": self.percentile(99.9),
                    "max": self.longest}
         return {name: round(value / 1e6, 3) for name, value in figures.items()}
 
     def report(self) -> dict[str, Any]:
-        """The report as it is written to a file."""
         return {"origin": self.origin, "min": self.minimum, "max": self.maximum, "avg": self.average,
                 "median": self.percentile(50), **{f"{each}percentile": self.percentile(each) for each in PERCENTILES},
                 "dataPoints": {str(latency): self._times[latency] for latency in sorted(self._times)}}
 
     def summary(self) -> str:
-        """The report for people."""
         rows = [("min", self.minimum), ("avg", self.average), ("max", self.maximum), ("median", self.percentile(50)),
                 *((f"{each}Percentile", self.percentile(each)) for each in PERCENTILES)]
         lines = [f"    {'origin':.<16}: {self.origin}", f"    {'totalCount':.<16}: {self.count}",

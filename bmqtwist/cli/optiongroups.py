@@ -14,7 +14,6 @@ Group = Callable[[Command], Command]
 
 
 def option_group(*options: Group) -> Group:
-    """All these options, in this order."""
     def apply(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)

@@ -87,7 +87,6 @@ class Output:
 
 
 async def any_of(*events: asyncio.Event) -> None:
-    """Wait until one of them is set."""
     waiting = [asyncio.ensure_future(each.wait()) for each in events]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -40,8 +40,6 @@ class Post:
 
 @dataclass(slots=True)
 class Properties:
-    """Values and types by name."""
-
     values: dict[str, object] = field(default_factory=dict)
     types: dict[str, PropertyType] = field(default_factory=dict)
 
@@ -57,7 +55,6 @@ class Properties:
 
 
 def type_of(name: str) -> PropertyType:
-    """The type that a name means, in any case."""
     lower = name.lower()
     if lower in _ALIASES:
         return _ALIASES[lower]
@@ -215,7 +212,6 @@ async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator
 
 
 def read_whole(path: str) -> bytes:
-    """A file as one payload."""
     with open(path, "rb") as file:
         data = file.read(APPLICATION_DATA_BYTES_MAX + 1)
     if not data:

@@ -42,8 +42,6 @@ _NACKS_TOLD = 10
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for."""
-
     uri: str
     payloads: tuple[str, ...]
     files: tuple[str, ...]
@@ -235,7 +233,6 @@ class Poster:
             click.echo("bmq: further refusals are only counted", err=True)
 
     async def room(self) -> None:
-        """Wait until a post may be made, or the command is to stop."""
         while (self.under_way >= _UNACKED_MESSAGES or self._held_bytes >= _UNACKED_BYTES) \
                 and not self.life.stopping.is_set():
             self._news.clear()

@@ -41,7 +41,6 @@ class Life:
         self.stopping = asyncio.Event()
         self.code = 0
         self.error: CommandFailed | None = None
-        self.reconnects = 0
         self._loop, self._task = loop, task
         self._patience: asyncio.TimerHandle | None = None
         for number in _CODES:
@@ -59,19 +58,7 @@ class Life:
         self._task.cancel()
 
     async def wait_for(self, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T | None:
-        """The outcome of `what`; None if the command is to stop first, or the time is over (`what` is cancelled)."""
-        work, stop = asyncio.ensure_future(what), asyncio.ensure_future(self.stopping.wait())
-        try:
-            await asyncio.wait((work, stop), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                work.cancel()
-                with suppress(asyncio.CancelledError):
-                    return await work  # it may be done all the same
-                return None
-            return work.result()
-        finally:
-            stop.cancel()
-            work.cancel()
+        return await until(self.stopping, what, timeout_s)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, unless the command is to stop."""
@@ -128,7 +115,6 @@ class Life:
                 f"no broker at {connection.where} for {connection.timeout:g} s after the connection was lost"))
         elif event.kind is EventKind.RECONNECTED:
             _note("connected again")
-            self.reconnects += 1
             if self._patience is not None:
                 self._patience.cancel()
         elif event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
@@ -137,33 +123,39 @@ class Life:
             _note(f"the broker: {event.message or event.result}")
 
 
+async def until(event: asyncio.Event, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T | None:
+    """The outcome of `what`; None if the event is set first, or the time is over (`what` is cancelled)."""
+    work, stop = asyncio.ensure_future(what), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((work, stop), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                return await work  # it may be done all the same
+            return None
+        return work.result()
+    finally:
+        stop.cancel()
+        work.cancel()
+
+
 async def _first(*futures: asyncio.Future[Any]) -> None:
     """Wait until one of them is done; they go on when this is cancelled."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
-    """The outcome of a call in a thread that nobody has to wait for."""
+    """The outcome of a call in a thread that does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def done(outcome: T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(outcome)  # type: ignore[arg-type]
-
     def work() -> None:
-        outcome: T | None = None
-        failure: Exception | None = None
         try:
-            outcome = call()
+            settle: Callable[[], object] = functools.partial(future.set_result, call())
         except Exception as error:  # noqa: BLE001 - it is raised again where the outcome is awaited
-            failure = error
+            settle = functools.partial(future.set_exception, error)
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(done, outcome, failure)
+            loop.call_soon_threadsafe(lambda: future.done() or settle())
 
     threading.Thread(target=work, daemon=True).start()
     return future
@@ -206,7 +198,6 @@ def run(work: Callable[[Life], Awaitable[int]]) -> int:
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 def checked_uri(text: str) -> str:
-    """The URI, if it is one; else UsageError with what may have been meant."""
     try:
         parse_uri(text)
     except InvalidUri as error:

@@ -33,7 +33,7 @@ from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output
 from bmqtwist.cli.running import Life, checked_uri, in_thread, open_queue, run
 from bmqtwist.cli.storageverify import read_ledger
-from bmqtwist.cli.textforms import SafeForm
+from bmqtwist.cli.textforms import Form
 from bmqtwist.ids import QueueUri, parse_uri
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Subscription
@@ -73,6 +73,7 @@ class StorageFollower:
         self._end = 0  # of what was read in the present journal
         self._last = (0, 0)  # lease and sequence of the last message that was read, of whatever queue
         self.problems: list[str] = []
+        self.waiting = False  # for the ledger, which was said
 
     def look(self) -> list[StoredMessage]:
         """What arrived since the last look. InputError if the files cannot be read."""
@@ -188,8 +189,8 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
 
     async def from_storage(life: Life) -> int:
         with Output() as output:
-            files = Files(life, StorageFollower(directory or "", target.canonical, plan.lines), form)
-            return await Follower(life, output, files.look).run(plan)
+            files = StorageFollower(directory or "", target.canonical, plan.lines)
+            return await follow(life, output, lambda: _stored(life, files, form), plan)
 
     async def from_broker(life: Life) -> int:
         with Output() as output:
@@ -203,7 +204,7 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
                             f"{uri} keeps its messages, and what is in them cannot be read without consuming: leave out "
                             "--hex, --format and --subscription, use --storage on the broker's machine, or `bmq consume "
                             "--peek`.")
-                    return await Follower(life, output, Listing(life, client, target, printing.as_json).look).run(plan)
+                    return await follow(life, output, Listing(life, client, target, printing.as_json).look, plan)
             if not plan.follow:
                 raise click.UsageError(f"{uri} is a broadcast queue: it keeps nothing that could be shown without "
                                        "following it.")
@@ -249,34 +250,28 @@ def _error_of(tree: dict[str, Any]) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
-class Follower:
-    """Looks at something again and again. `look` gives the new messages, ready to be printed."""
-
-    def __init__(self, life: Life, output: Output, look: Callable[[], Awaitable[list[bytes]]]) -> None:
-        self._life, self._output, self._look = life, output, look
-
-    async def run(self, plan: Plan) -> int:
-        """Print what is there, then what comes; the exit code."""
-        shown, begun = 0, time.monotonic()
-        last = begun
-        fresh = await self._look()
-        fresh = fresh[max(len(fresh) - plan.lines, 0):]
-        while True:
-            if plan.count is not None:
-                fresh = fresh[:plan.count - shown]
-            await self._output.write(b"".join(fresh), self._life.stopping)
-            shown += len(fresh)
-            now = time.monotonic()
-            last = now if fresh else last
-            if self._output.gone.is_set():
-                return EXIT_CLOSED_PIPE
-            if self._life.stopping.is_set() or not plan.follow or plan.count == shown:
-                return EXIT_GOOD
-            if plan.duration and now - begun >= plan.duration or plan.idle and now - last >= plan.idle:
-                return EXIT_GOOD if plan.count is None else EXIT_NOT_ALL
-            if len(fresh) < LOOK_MESSAGES_MAX:  # else there may be more already
-                await self._life.sleep(plan.interval)
-            fresh = await self._look()
+async def follow(life: Life, output: Output, look: Callable[[], Awaitable[list[bytes]]], plan: Plan) -> int:
+    """Print what is there, then what comes; the exit code. `look` gives the new messages, ready to be printed."""
+    shown, begun = 0, time.monotonic()
+    last = begun
+    fresh = await look()
+    fresh = fresh[max(len(fresh) - plan.lines, 0):]
+    while True:
+        if plan.count is not None:
+            fresh = fresh[:plan.count - shown]
+        await output.write(b"".join(fresh), life.stopping)
+        shown += len(fresh)
+        now = time.monotonic()
+        last = now if fresh else last
+        if output.gone.is_set():
+            return EXIT_CLOSED_PIPE
+        if life.stopping.is_set() or not plan.follow or plan.count == shown:
+            return EXIT_GOOD
+        if plan.duration and now - begun >= plan.duration or plan.idle and now - last >= plan.idle:
+            return EXIT_GOOD if plan.count is None else EXIT_NOT_ALL
+        if len(fresh) < LOOK_MESSAGES_MAX:  # else there may be more already
+            await life.sleep(plan.interval)
+        fresh = await look()
 
 
 class Listing:
@@ -292,7 +287,6 @@ class Listing:
         self._waiting = False
 
     async def look(self) -> list[bytes]:
-        """What is stored and was not there at the last look."""
         tree = await self._life.wait_for(_ask(self._client, self._command))
         if tree is None:
             return []
@@ -316,23 +310,17 @@ class Listing:
         return f"{arrived}  {guid}  {size}\n".encode()
 
 
-class Files:
-    """What storage files hold of a queue."""
-
-    def __init__(self, life: Life, follower: StorageFollower, form: SafeForm) -> None:
-        self._life, self._follower, self._form = life, follower, form
-        self._waiting = False
-
-    async def look(self) -> list[bytes]:
-        """What was stored since the last look."""
-        found = await self._life.wait_for(_await(in_thread(self._follower.look)))
-        if self._follower.known is None and not self._waiting:
-            self._waiting = True
-            _note("the files know no such queue; waiting for it")
-        for problem in self._follower.problems:
-            _note(problem)
-        self._follower.problems.clear()
-        return [line for message in found or () if (line := self._form(message)) is not None]
+async def _stored(life: Life, follower: StorageFollower, form: Form) -> list[bytes]:
+    """The messages that were stored since the last look."""
+    waiting = follower.waiting
+    found = await life.wait_for(_await(in_thread(follower.look)))
+    follower.waiting = waiting or follower.known is None
+    if follower.waiting and not waiting:
+        _note("the files know no such queue; waiting for it")
+    for problem in follower.problems:
+        _note(problem)
+    follower.problems.clear()
+    return [line for message in found or () if (line := form(message)) is not None]
 
 
 def _note(text: str) -> None:

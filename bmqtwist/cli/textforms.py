@@ -1,4 +1,4 @@
-"""Messages as text: raw, hexadecimal, a line of JSON, or a template. Pure; the output is bytes."""
+"""Messages as text, by a template. Pure; the output is bytes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.wire.properties import PropertyType
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
-Form = Callable[[Message], bytes]
-SafeForm = Callable[[Message], bytes | None]
+Form = Callable[[Message], bytes | None]
 
 
 def unescape(text: str) -> bytes:
@@ -48,21 +47,6 @@ def delimiter_of(text: str) -> bytes:
     if not found:
         raise LocalError("a delimiter needs at least one byte")
     return found
-
-
-def raw_form(delimiter: bytes) -> Form:
-    """The payload and a delimiter."""
-    return lambda message: message.payload + delimiter
-
-
-def hex_form() -> Form:
-    """The payload as hexadecimal digits on a line."""
-    return lambda message: message.payload.hex().encode() + b"\n"
-
-
-def json_form() -> Form:
-    """One JSON object on a line; see `as_tree`."""
-    return lambda message: json.dumps(as_tree(message), ensure_ascii=False).encode() + b"\n"
 
 
 def as_tree(message: Message) -> dict[str, Any]:
@@ -120,9 +104,10 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
 FIELD_NAMES = tuple(_FIELDS)
 
 
-def template_form(template: str) -> Form:
+def form_of(template: str, complain: Callable[[str], None]) -> Form:
     r"""A template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes as in
-    `unescape`. LocalError for a field that does not exist."""
+    `unescape`. LocalError for a field that does not exist. The form gives None for a message that cannot be read, of which
+    `complain` hears."""
     parts: list[bytes | Callable[[Message], bytes]] = []
     try:
         pieces = list(string.Formatter().parse(template))
@@ -136,7 +121,14 @@ def template_form(template: str) -> Form:
             raise LocalError(f"template '{template}': '{{{name}}}' is no field; there are {', '.join(FIELD_NAMES)} and "
                              "p.NAME for a property")
         parts.append(_FIELDS[name] if name in _FIELDS else _value_of(name[2:]))
-    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+
+    def rendered(message: Message) -> bytes | None:
+        try:
+            return b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+        except PeerError as error:
+            complain(f"message {message.guid.hex().upper()} cannot be read: {error}")
+            return None
+    return rendered
 
 
 def _value_of(name: str) -> Callable[[Message], bytes]:
@@ -148,14 +140,3 @@ def _value_of(name: str) -> Callable[[Message], bytes]:
             return b"true" if found else b"false"
         return str(found).encode("utf-8", "surrogateescape")
     return value
-
-
-def safe(form: Form, complain: Callable[[str], None]) -> SafeForm:
-    """The form, but None for a message that cannot be read, after `complain` has heard of it."""
-    def rendered(message: Message) -> bytes | None:
-        try:
-            return form(message)
-        except PeerError as error:
-            complain(f"message {message.guid.hex().upper()} cannot be read: {error}")
-            return None
-    return rendered

@@ -218,7 +218,6 @@ class SettingValue(Section, choice=True):
 
     @property
     def value(self) -> bool | int | float | str:
-        """Whichever member is there."""
         every = (self.bool_val, self.int_val, self.long_val, self.double_val, self.string_val)
         return next(value for value in every if value is not None)
 
@@ -450,10 +449,8 @@ class Configuration:
 
     @property
     def app(self) -> AppConfig:
-        """appConfig"""
         return self.broker.app_config
 
     @property
     def extension(self) -> BmqtwistConfig:
-        """appConfig.bmqtwist"""
         return self.broker.app_config.bmqtwist

@@ -34,12 +34,10 @@ class ClusterNode(Section):
 
     @property
     def endpoint(self) -> str:
-        """`tcp://host:port` or `tls://host:port`"""
         return self.transport.tcp.endpoint if self.transport.tcp else ""
 
     @property
     def tls(self) -> bool:
-        """Whether the others connect to it by TLS."""
         return self.endpoint.startswith(_TLS)
 
     @property

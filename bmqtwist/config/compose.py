@@ -200,7 +200,6 @@ def console_problems(app: AppConfig) -> Problems:
 
 
 def _groups(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | ClusterProxyDefinition]]:
-    """Each cluster with its path."""
     yield from ((f"myClusters[{i}]", cluster) for i, cluster in enumerate(clusters.my_clusters))
     yield from ((f"proxyClusters[{i}]", cluster) for i, cluster in enumerate(clusters.proxy_clusters))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from json import JSONDecodeError
@@ -56,17 +57,6 @@ PORT_MAX = 65535
 Port: TypeAlias = Annotated[int, Range("port", 0, PORT_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What a declaration says besides name, type and default."""
-
-    text: str = ""
-    unit: str = ""
-    name: str = ""
-    ignored: str = ""
-    secret: bool = False
-
-
 def member(text: str, default: Any = dataclasses.MISSING, *, unit: str = "", name: str = "", ignored: str = "",
            secret: bool = False) -> Any:
     """Declare one member.
@@ -75,7 +65,7 @@ def member(text: str, default: Any = dataclasses.MISSING, *, unit: str = "", nam
     value. `name`: the JSON name where it is not the attribute in camel case. `ignored`: why it has no effect here.
     `secret`: never to be printed.
     """
-    metadata = {"member": Member(text, unit, name, ignored, secret)}
+    metadata = {"text": text, "unit": unit, "name": name, "ignored": ignored, "secret": secret}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -86,17 +76,22 @@ class Declaration:
     """One member as the decoder and the tables see it."""
 
     attribute: str
-    name: str
     kind: Any
     nullable: bool
     many: bool
-    mandatory: bool
     default: Any
-    member: Member
+    text: str
+    unit: str
+    name: str
+    ignored: str
+    secret: bool
+
+    @property
+    def mandatory(self) -> bool:
+        return self.default is dataclasses.MISSING
 
     @property
     def enumerated(self) -> bool:
-        """Is the value one of a few given words?"""
         return bool(words_of(self.kind))
 
 
@@ -124,10 +119,9 @@ def _declarations(cls: type) -> tuple[Declaration, ...]:
             nullable, kind = True, next(arg for arg in get_args(kind) if arg is not type(None))
         if get_origin(kind) is tuple:
             many, kind = True, get_args(kind)[0]
-        told: Member = field.metadata["member"]
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        found.append(Declaration(field.name, told.name or camel_case(field.name), kind, nullable, many,
-                                 default is dataclasses.MISSING, default, told))
+        told = {**field.metadata, "name": field.metadata["name"] or camel_case(field.name)}
+        found.append(Declaration(field.name, kind, nullable, many, default, **told))
     return tuple(found)
 
 
@@ -218,10 +212,10 @@ class _Decoder:
                 if declared.mandatory:
                     self.problem(at, where, f"is missing, expected {describe_kind(declared)}")
                 continue
-            if declared.member.ignored and not quiet:
-                self.notice(child, where, f"has no effect here: {declared.member.ignored}")
+            if declared.ignored and not quiet:
+                self.notice(child, where, f"has no effect here: {declared.ignored}")
             self.lines[self.file, where] = child.line
-            arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.member.ignored))
+            arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.ignored))
         self.strict = outer
         if cls.IS_CHOICE and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
@@ -266,34 +260,30 @@ def hint(kind: Any, value: object) -> str:
     """`; did you mean "x"?` for a misspelt enumerator, else nothing."""
     if kind is str and isinstance(value, str):
         return " without NUL characters"
-    if not isinstance(value, str):
-        return ""
-    close = [word for word in words_of(kind) if word.lower() == value.lower()]
-    close = close or (get_close_matches(value, words_of(kind), 1) if len(value) <= NAME_CHARS_MAX else [])
+    return _nearest(value, words_of(kind)) if isinstance(value, str) else ""
+
+
+def unknown_member(name: str, names: Collection[str]) -> str:
+    return f"unknown member, ignored{_nearest(name, names)}"
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    close = [known for known in names if known.lower() == name.lower()]
+    close = close or (get_close_matches(name, names, 1) if len(name) <= NAME_CHARS_MAX else [])
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
-def unknown_member(name: str, names: dict[str, Declaration]) -> str:
-    """The notice about a member nobody declared."""
-    close = [known for known in names if known.lower() == name.lower()]
-    close = close or (get_close_matches(name, names, 1) if len(name) <= NAME_CHARS_MAX else [])
-    return f'unknown member, ignored; did you mean "{close[0]}"?' if close else "unknown member, ignored"
-
-
 def join(path: str, name: str) -> str:
-    """`a.b`, and the name alone at the top."""
     return f"{path}.{name}" if path else name
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """The words that a value may be one of; empty = it is no such value."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def range_of(kind: Any) -> Range:
-    """The Range of an annotated integer type."""
     return next(extra for extra in get_args(kind)[1:] if isinstance(extra, Range))
 
 
@@ -312,7 +302,6 @@ def describe_scalar(kind: Any) -> str:
 
 
 def describe_kind(declared: Declaration) -> str:
-    """What a member must be, in words."""
     if declared.many:
         return "an array of " + {str: "strings"}.get(declared.kind, "objects")
     return describe_scalar(declared.kind)

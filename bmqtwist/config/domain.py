@@ -32,7 +32,6 @@ class Mode(Section, choice=True):
 
     @property
     def kind(self) -> QueueMode:
-        """Which of the three."""
         if self.fanout is not None:
             return QueueMode.FANOUT
         return QueueMode.PRIORITY if self.priority is not None else QueueMode.BROADCAST
@@ -141,12 +140,10 @@ class DomainConfig(Section):
 
     @property
     def in_memory(self) -> bool:
-        """Do messages die with the node?"""
         return self.storage.config.in_memory is not None
 
     @property
     def strong(self) -> bool:
-        """Does an ACK wait for a majority?"""
         return self.consistency.strong is not None
 
     @property

@@ -73,13 +73,10 @@ def with_lines(findings: Iterable[Finding], lines: Lines) -> list[Finding]:
 
 
 class DomainReader:
-    """`domains/` on disk, as the resolver wants to see it."""
-
     def __init__(self, directory: str) -> None:
         self.directory = directory
 
     def path(self, name: str) -> str:
-        """The file of a domain."""
         return f"{self.directory}/{DOMAINS_DIRECTORY}/{name}.json"
 
     def read(self, name: str) -> DomainFile:
@@ -108,7 +105,6 @@ class DomainReader:
             return 0
 
     def names(self) -> list[str]:
-        """The domains that have a file, sorted."""
         folder = Path(self.directory) / DOMAINS_DIRECTORY
         return sorted(path.name.removesuffix(".json") for path in folder.glob("*.json"))
 

@@ -42,7 +42,6 @@ class DomainFile:
 
     @property
     def complaint(self) -> str:
-        """Why there is no text."""
         if self.missing:
             return f"Domain file '{self.path}' doesn't exist"
         return f"Unable to open domain file '{self.path}'"
@@ -146,7 +145,6 @@ class DomainProvider:
                       f"'{resolved.name}' configProviderError = '{reason}'' ]", CODE_CONFIG)
 
     def load(self, name: str, now: float) -> LoadedDomain:
-        """resolve, then first_load."""
         return self.first_load(self.resolve(name, now), now)
 
     def reconfigure(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> LoadedDomain:
@@ -184,7 +182,6 @@ class DomainProvider:
         return DomainProvider(self._source, 0.0, NullReport(), self._compile).reconfigure(name, loaded, now).config
 
     def names(self) -> list[str]:
-        """The domains that have a file, sorted."""
         return self._source.names()
 
     def proxy_cluster(self, name: str) -> ClusterProxyDefinition:

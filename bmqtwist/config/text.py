@@ -24,7 +24,7 @@ def plain(value: Any, secret: bool = False) -> Any:
     if not isinstance(value, Section):
         return MASK if secret else value
     members = ((declared, getattr(value, declared.attribute)) for declared in value.DECLARED)
-    return {declared.name: plain(inner, declared.member.secret) for declared, inner in members if inner is not None}
+    return {declared.name: plain(inner, declared.secret) for declared, inner in members if inner is not None}
 
 
 def pretty_json(value: Any) -> str:

@@ -36,61 +36,40 @@ _CONSISTENCIES = ("eventual", "strong")
 
 def broker_config(storage: PurePath, port: int, **app: Any) -> dict[str, Any]:
     """`bmqbrkrcfg.json`; `app` replaces members of appConfig, those of networkInterfaces.tcpInterface by `tcp`."""
-    tcp = {"name": "TCPInterface", "port": port, "ioThreads": 4, "maxConnections": 10000,
-           "lowWatermark": 4194304, "highWatermark": 8388608, "nodeLowWatermark": 5242880,
-           "nodeHighWatermark": 10485760, "heartbeatIntervalMs": 3000,
+    tcp = {"name": "TCPInterface", "port": port, "ioThreads": 4, "lowWatermark": 4194304, "highWatermark": 8388608,
+           "nodeLowWatermark": 5242880, "nodeHighWatermark": 10485760, "heartbeatIntervalMs": 3000,
            "listeners": [{"name": "TCPInterface", "address": "127.0.0.1", "port": port, "tls": False}]}
     tcp.update(app.pop("tcp", {}))
     heartbeats = app.pop("heartbeats", {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0})
     config: dict[str, Any] = {
-        "brokerInstanceName": "test", "brokerVersion": 999999, "configVersion": 999999,
-        "etcDir": "etc", "hostName": NODE, "hostTags": "", "hostDataCenter": "dc1",
-        "logsObserverMaxSize": 1000, "latencyMonitorDomain": "bmq.sys.latemon.latency",
-        "dispatcherConfig": {kind: {"numProcessors": 1, "processorConfig": {
-            "queueSize": 1000, "queueSizeLowWatermark": 100, "queueSizeHighWatermark": 500}}
-            for kind in ("sessions", "queues", "clusters")},
-        "stats": {"snapshotInterval": 1, "plugins": [], "printer": {
-            "printInterval": 60, "file": str(storage.parent / "logs" / "stat.log"), "maxAgeDays": 10,
-            "rotateBytes": 268435456, "rotateDays": 1}},
-        "networkInterfaces": {"heartbeats": heartbeats, "tcpInterface": tcp},
-        "bmqconfConfig": {"cacheTTLSeconds": 30},
-        "plugins": {"libraries": [], "enabled": []},
-        "messagePropertiesV2": {"advertiseV2Support": True, "minCppSdkVersion": 11207, "minJavaSdkVersion": 10},
-        "configureStream": True, "advertiseSubscriptions": True,
-    }
+        "brokerInstanceName": "test", "hostName": NODE, "hostDataCenter": "dc1",
+        "stats": {"plugins": [], "printer": {"file": str(storage.parent / "logs" / "stat.log"), "maxAgeDays": 10}},
+        "networkInterfaces": {"heartbeats": heartbeats, "tcpInterface": tcp}, "plugins": {"enabled": []},
+        "messagePropertiesV2": {"advertiseV2Support": True}, "configureStream": True, "advertiseSubscriptions": True}
     config.update(app)
-    task = {"allocatorType": "COUNTING", "allocationLimit": 34359738368, "logController": {
-        "fileName": str(storage.parent / "logs" / "bmqbrkr.log"), "fileMaxAgeDays": 10, "rotationBytes": 268435456,
-        "logfileFormat": "%d (%t) %s %F:%l %m\n\n", "consoleFormat": "%d (%t) %s %F:%l %m\n",
-        "loggingVerbosity": "INFO", "bslsLogSeverityThreshold": "ERROR", "consoleSeverityThreshold": "INFO",
-        "categories": [], "syslog": {"enabled": False, "appName": "", "logFormat": "", "verbosity": ""}}}
+    task = {"logController": {"fileName": str(storage.parent / "logs" / "bmqbrkr.log"), "fileMaxAgeDays": 10,
+                              "rotationBytes": 268435456}}
     return {"taskConfig": task, "appConfig": config}
 
 
 def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster: Any) -> dict[str, Any]:
     """`clusters.json`; `cluster` replaces members of the definition, those of its sub-objects by `partition`,
     `queue_operations`, `throttle`."""
-    partition = {"numPartitions": partitions, "location": str(storage), "archiveLocation": str(storage.parent
-                 / "archive"), "maxDataFileSize": 268435456, "maxJournalFileSize": 67108864,
-                 "maxQlistFileSize": 8388608, "maxCSLFileSize": 67108864, "preallocate": False,
-                 "prefaultPages": False, "flushAtShutdown": True, "maxArchivedFileSets": 2, "syncConfig": {}}
+    partition = {"numPartitions": partitions, "location": str(storage),
+                 "archiveLocation": str(storage.parent / "archive"), "maxDataFileSize": 268435456,
+                 "maxJournalFileSize": 67108864, "maxQlistFileSize": 8388608, "maxArchivedFileSets": 2}
     partition.update(cluster.pop("partition", {}))
     operations = {"openTimeoutMs": 10000, "configureTimeoutMs": 10000, "closeTimeoutMs": 10000,
                   "shutdownTimeoutMs": 4000, "stopTimeoutMs": 2000}
     operations.update(cluster.pop("queue_operations", {}))
-    throttle = {"lowThreshold": 2, "highThreshold": 4, "lowInterval": 1000, "highInterval": 3000}
-    throttle.update(cluster.pop("throttle", {}))
     definition = {
         "name": CLUSTER,
         "nodes": [{"id": 1, "name": NODE, "dataCenter": "dc1",
                    "transport": {"tcp": {"endpoint": f"tcp://localhost:{port}"}}}],
-        "partitionConfig": partition, "masterAssignment": "E_LEADER_IS_MASTER_ALL",
-        "elector": {"quorum": 0}, "queueOperations": operations,
-        "clusterAttributes": {"isCSLModeEnabled": True, "isFSMWorkflow": True},
-        "clusterMonitorConfig": {}, "messageThrottleConfig": throttle}
+        "partitionConfig": partition, "queueOperations": operations,
+        "messageThrottleConfig": cluster.pop("throttle", {})}
     definition.update(cluster)
-    return {"myClusters": [definition], "myReverseClusters": [], "myVirtualClusters": [{"name": CLUSTER,
-            "selfNodeId": 1}], "clusterConnections": [], "proxyClusters": []}
+    return {"myClusters": [definition], "myVirtualClusters": [{"name": CLUSTER, "selfNodeId": 1}], "proxyClusters": []}
 
 
 def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
@@ -114,7 +93,7 @@ def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, ap
     nodes = [{"id": number, "name": each, "dataCenter": "dc1",
               "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
-    definition = {key: made[key] for key in ("name", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")}
+    definition = {key: made[key] for key in ("name", "queueOperations")}
     clusters = {"myClusters": [], "myVirtualClusters": list(virtual),
                 "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
     return configuration(broker_config(PurePosixPath(f"/memory/{name}/storage"), port, **{"hostName": name, **(app or {})}),
@@ -127,19 +106,13 @@ def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | 
     """`domains/<name>.json`. Limits by the names of `_LIMITS`, every other parameter by its own name."""
     storage: dict[str, Any] = {
         "config": {"inMemory": {}} if in_memory else {"fileBacked": {}},
-        "domainLimits": {"messages": 1000000, "messagesWatermarkRatio": 0.8,
-                         "bytes": 1 << 40, "bytesWatermarkRatio": 0.8},
-        "queueLimits": {"messages": 1000000, "messagesWatermarkRatio": 0.8,
-                        "bytes": 1 << 40, "bytesWatermarkRatio": 0.8}}
+        "domainLimits": {"messages": 1000000, "bytes": 1 << 40}, "queueLimits": {"messages": 1000000, "bytes": 1 << 40}}
     for key, (group, member) in _LIMITS.items():
         if key in parameters:
             storage[group][member] = parameters.pop(key)
-    modes: dict[str, dict[str, Any]] = {"priority": {"priority": {}}, "broadcast": {"broadcast": {}},
-                                        "fanout": {"fanout": {"appIDs": list(apps)}}}
     definition: dict[str, Any] = {
-        "name": name, "mode": modes[mode], "storage": storage, "maxConsumers": 0, "maxProducers": 0, "maxQueues": 0,
-        "maxIdleTime": 0, "messageTtl": 3600, "maxDeliveryAttempts": 0,
-        "deduplicationTimeMs": 300000, "consistency": {"strong": {}} if strong else {"eventual": {}},
+        "name": name, "mode": {mode: {"appIDs": list(apps)} if mode == "fanout" else {}}, "storage": storage,
+        "messageTtl": 3600, "consistency": {"strong": {}} if strong else {"eventual": {}},
         "subscriptions": subscriptions or []}
     definition.update(parameters)
     return {"definition": {"location": cluster, "parameters": definition}}
@@ -169,7 +142,6 @@ class ConfigDirectory:
         (self.etc / "clusters.json").write_text(json.dumps(self.clusters, indent=2), encoding="utf-8")
 
     def domain(self, name: str, *args: Any, **parameters: Any) -> None:
-        """Write one domain's file."""
         self.domain_text(name, json.dumps(domain_config(name, *args, **parameters), indent=2))
 
     def domain_text(self, name: str, text: str) -> None:
@@ -223,12 +195,10 @@ class DomainTable:
         self.texts: dict[str, str] = {}
 
     def read(self, name: str) -> DomainFile:
-        """A domain's text."""
         text = self.texts.get(name)
         return DomainFile(f"domains/{name}.json", text, missing=text is None)
 
     def read_proxy_cluster(self, name: str) -> DomainFile:
-        """There are none."""
         return DomainFile(f"proxyclusters/{name}.json", None, missing=True)
 
     def stamp(self) -> int:
@@ -236,7 +206,6 @@ class DomainTable:
         return 0
 
     def names(self) -> list[str]:
-        """All of them, sorted."""
         return sorted(self.texts)
 
 

@@ -67,7 +67,6 @@ class Lane:
         return moved
 
     def clear(self) -> None:
-        """Nothing of it happens any more."""
         self._held.clear()
         self.held_bytes = 0
 
@@ -141,7 +140,6 @@ class TappedConnection:
             self._end.lost("")
 
     def read(self, wanted: bool) -> None:
-        """The broker goes on reading, or stops."""
         self.to_broker.open = wanted
         if wanted:
             self.release()
@@ -204,7 +202,6 @@ class TappedConnection:
             self._forward(buffer[begin:], node.now, None, to_broker)
 
     def _subject(self, unit: Unit, fault: Fault | None, to_broker: bool) -> None:
-        """One unit and what is done to it."""
         now, event = self._around.node.now, unit.event
         if self.closed:
             event.fate = "lost with the connection"
@@ -245,7 +242,6 @@ class TappedConnection:
     # -- refusals ---------------------------------------------------------------------------------------------------
 
     def _refuse(self, unit: Unit, fault: Fault) -> None:
-        """Answer in the broker's place."""
         encoding = self._tap.encoding
         if unit.kind == "post" and isinstance(unit.event, events.Post):
             guid = unit.event.guid

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk import Result
@@ -29,10 +29,12 @@ class Event:
     client: str = ""
     fate: str = ""
 
+    shown: ClassVar[str]  # the text as a format, whose argument is the event
+
     @property
     def text(self) -> str:
         """What happened, without when and to whom."""
-        return type(self).__name__.lower()
+        return self.shown.format(self).rstrip()
 
     def __str__(self) -> str:
         fate = f"   [{self.fate}]" if self.fate else ""
@@ -45,10 +47,7 @@ class Note(Event):
 
     what: str = ""
 
-    @property
-    def text(self) -> str:
-        """As it was noted."""
-        return self.what
+    shown = "{0.what}"
 
 
 @dataclass(kw_only=True)
@@ -128,11 +127,7 @@ class Post(Content):
     """A client posted. `status` is what the acknowledgement said, None while there is none."""
 
     status: Result | None = None
-
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return f"post      {self.uri} {self._name} {self.content}"
+    shown = "post      {0.uri} {0._name} {0.content}"
 
 
 @dataclass(kw_only=True)
@@ -140,12 +135,11 @@ class Delivery(Content):
     """The broker sent a message to a consumer."""
 
     redelivered: bool = False
+    shown = "  push    {0.full_uri} {0._name} {0.content}{0._again}"
 
     @property
-    def text(self) -> str:
-        """For the transcript."""
-        again = " redelivered" if self.redelivered else ""
-        return f"  push    {self.full_uri} {self._name} {self.content}{again}"
+    def _again(self) -> str:
+        return " redelivered" if self.redelivered else ""
 
 
 @dataclass(kw_only=True)
@@ -153,21 +147,14 @@ class Ack(OfMessage):
     """The broker acknowledged a post, or refused it."""
 
     status: Result = Result.SUCCESS
-
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return f"  ack     {self.uri} {self._name} {self.status}"
+    shown = "  ack     {0.uri} {0._name} {0.status}"
 
 
 @dataclass(kw_only=True)
 class Confirm(OfMessage):
     """A consumer confirmed a message."""
 
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return f"confirm   {self.full_uri} {self._name}"
+    shown = "confirm   {0.full_uri} {0._name}"
 
 
 @dataclass(kw_only=True)
@@ -190,12 +177,11 @@ class Open(Request):
 
     read: bool = False
     write: bool = False
+    shown = "open      {0.full_uri} for {0._how} {0._answer}"
 
     @property
-    def text(self) -> str:
-        """For the transcript."""
-        how = " and ".join(name for name, wanted in (("read", self.read), ("write", self.write)) if wanted)
-        return f"open      {self.full_uri} for {how or 'nothing'} {self._answer}".rstrip()
+    def _how(self) -> str:
+        return " and ".join(name for name, wanted in (("read", self.read), ("write", self.write)) if wanted) or "nothing"
 
 
 class Wanted(NamedTuple):
@@ -212,23 +198,19 @@ class Configure(Request):
     """A client said how it reads a queue; no subscriptions = not at all."""
 
     subscriptions: tuple[Wanted, ...] = ()
+    shown = "configure {0.full_uri}: {0._each} {0._answer}"
 
     @property
-    def text(self) -> str:
-        """For the transcript."""
-        each = ", ".join(f"{one.expression or 'everything'} (priority {one.consumer_priority}, "
-                         f"{one.max_unconfirmed_messages} messages)" for one in self.subscriptions)
-        return f"configure {self.full_uri}: {each or 'nothing'} {self._answer}".rstrip()
+    def _each(self) -> str:
+        return ", ".join(f"{one.expression or 'everything'} (priority {one.consumer_priority}, "
+                         f"{one.max_unconfirmed_messages} messages)" for one in self.subscriptions) or "nothing"
 
 
 @dataclass(kw_only=True)
 class Close(Request):
     """A client closed a queue."""
 
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return f"close     {self.full_uri} {self._answer}".rstrip()
+    shown = "close     {0.full_uri} {0._answer}"
 
 
 @dataclass(kw_only=True)
@@ -236,11 +218,7 @@ class Negotiation(Request):
     """A client introduced itself."""
 
     process: str = ""
-
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return f"hello     from {self.process} {self._answer}".rstrip()
+    shown = "hello     from {0.process} {0._answer}"
 
 
 @dataclass(kw_only=True)
@@ -249,8 +227,4 @@ class Other(Event):
 
     what: str = ""
     quiet: bool = False
-
-    @property
-    def text(self) -> str:
-        """For the transcript."""
-        return self.what
+    shown = "{0.what}"

@@ -67,7 +67,6 @@ class ConnectionEnd:
 
     @property
     def waiting(self) -> int:
-        """How many bytes the kernel has not taken yet."""
         return max(0, self._flying - KERNEL_BYTES) if self._behind else 0
 
     def read(self, wanted: bool) -> None:
@@ -100,7 +99,6 @@ class ConnectionEnd:
             self._simulation.at(self._simulation.now + self._simulation.delay(), end.end)
 
     def end(self) -> None:
-        """The process here learns that the connection is gone."""
         if self.asleep:
             self._kept.append(self.end)
         elif self.open:
@@ -132,7 +130,6 @@ class ConnectionEnd:
         self._simulation.at(when, lambda: self._network.carry(self, action))
 
     def _arrive(self, piece: bytes) -> None:
-        """A slice has come to the other end."""
         there = self.other
         if not there._reading or there.asleep:
             there._kept.append(lambda: self._arrive(piece))
@@ -186,7 +183,6 @@ class Network:
         self._ports = 40000
 
     def add(self, node: Listener) -> None:
-        """From a node: it is there, at its address."""
         self._nodes[node.address] = node
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -210,7 +206,6 @@ class Network:
         self.simulation.at(self.simulation.now + wait, lambda: done(self.connect(address, place)))
 
     def is_up(self, place: str) -> bool:
-        """From an end: is the node of that name up?"""
         return any(node.name == place and node.up for node in self._nodes.values())
 
     # -- links ------------------------------------------------------------------------------------------------------

@@ -47,11 +47,9 @@ class ImmediatePerformer:
         self._node = node
 
     def turn_due(self) -> None:
-        """Another turn."""
         self._node.due = True
 
     def clock(self) -> float:
-        """It stands still."""
         return self._node.now
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
@@ -67,14 +65,12 @@ class ImmediatePerformer:
         self._node.syncs.append(complete)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """A judgement that comes in the next round."""
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
             self._node.broker.judged(session, effect.token, outcome, self._node.now)
         self._node.later.append(judged)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
-        """Hand it to the connection."""
         data = b"".join(parts)
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         return transport.arrive(data) if transport is not None and data else 0
@@ -85,27 +81,22 @@ class ImmediatePerformer:
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        """Nobody is there."""
         self._node.later.append(lambda: failed("Connection refused", self._node.now))
 
     def chance(self) -> float:
-        """Always the same."""
         return 0.5
 
     def finish(self, session: Session) -> None:
-        """Close after the turn."""
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
             self._node.later.append(transport.end)
 
     def read(self, session: Session, wanted: bool) -> None:
-        """Let the client feel that it is too fast, or no longer."""
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
             transport.read(wanted)
 
     def dump(self, text: str) -> str:
-        """Keep it."""
         return self._node.dump(text)
 
 

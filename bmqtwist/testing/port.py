@@ -5,58 +5,41 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from bmqtwist.testing.aio import LoopWaker, loop_waker, settle
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.connection import TappedConnection
-    from bmqtwist.testing.runner import BrokerRunner
+from bmqtwist.testing.aio import loop_waker, settle
+from bmqtwist.testing.runner import BrokerRunner, LoopEnd, Waker
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS_MAX = 10.0
 
 
-class _Accepted(asyncio.Protocol):
-    """One connection; also the connection's end."""
+class _Accepted(LoopEnd, asyncio.Protocol):
+    """One connection that the port has accepted, and its end of the broker's."""
 
-    def __init__(self, runner: BrokerRunner, waker: LoopWaker) -> None:
-        self._runner, self._waker = runner, waker
-        self._connection: TappedConnection | None = None
-        self._transport: asyncio.Transport | None = None
+    transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """From the loop: somebody connected."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         try:
-            self._connection = self._runner.connect("", self)
+            self.connect("")
         except ConnectionError:
-            self._transport.abort()
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """From the loop: bytes."""
-        if self._connection is not None:
-            with self._runner.lock:
-                self._connection.send(data)
+        self.send(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """From the loop: the client is gone."""
-        if self._connection is not None:
-            with self._runner.lock:
-                self._connection.close()
+        self.hang_up()
 
-    def data(self, data: bytes) -> None:
-        """From the connection: bytes."""
-        if self._transport is not None:
-            self._waker.soon(self._transport.write, data)
+    def took(self, data: bytes) -> None:
+        self.transport.write(data)
 
-    def lost(self, reason: str) -> None:
-        """From the connection: it is gone."""
-        if self._transport is not None:
-            self._waker.soon(self._transport.abort if reason else self._transport.close)
-
-    def room(self) -> None:
-        """From the connection: the kernel's buffers do what is needed."""
+    def ended(self, reason: str) -> None:
+        if reason:
+            self.transport.abort()
+        else:
+            self.transport.close()
 
 
 class Port:
@@ -68,7 +51,7 @@ class Port:
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Callable[[], object] = lambda: None
-        self.waker: LoopWaker | None = None
+        self.waker: Waker | None = None
         self._thread = threading.Thread(target=self._run, name="bmqtwist-testing-port", daemon=True)
         self._thread.start()
         self._ready.wait(START_SECONDS_MAX)

@@ -6,11 +6,13 @@ From connections: `run` after each change, `at`, `note`, `forget`. From their cl
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from bmqtwist.config.broker import Configuration
 from bmqtwist.loop.timers import Timers
@@ -28,19 +30,89 @@ _PORT = 30114  # nobody listens there; it only has to be named
 _ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
 
 
-class Waker(Protocol):
-    """What wakes the broker on somebody's event loop."""
+@dataclass(frozen=True, slots=True)
+class EventLoop:
+    """The functions of an event loop that a broker in this process uses. `virtual`: its time is not the machine's."""
 
-    @property
-    def over(self) -> bool:
-        """Is the loop closed?"""
-        ...
+    clock: Callable[[], float]
+    virtual: bool
+    soon: Callable[..., object]  # call a function with arguments from the loop
+    from_thread: Callable[..., object] | None  # the same from another thread; None = the loop belongs to one thread
+    later: Callable[[float, Callable[[], None]], Callable[[], object]]  # call it after seconds; what cancels that
+    over: Callable[[], bool] = lambda: False  # closed
+
+
+class Waker:
+    """Runs the broker on an event loop of the thread that makes it."""
+
+    def __init__(self, runner: BrokerRunner, loop: EventLoop) -> None:
+        self._runner, self._loop, self.over = runner, loop, loop.over
+        self._thread = threading.get_ident()
+        self._cancel: Callable[[], object] = lambda: None
+
+    def soon(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call it from the loop, unless that is closed."""
+        here = threading.get_ident() == self._thread or self._loop.from_thread is None
+        with contextlib.suppress(RuntimeError):
+            (self._loop.soon if here else self._loop.from_thread)(action, *arguments)  # type: ignore[misc]
 
     def arm(self, seconds: float | None) -> None:
-        """Call `BrokerRunner.run` after so many seconds; None = there is nothing to do."""
+        """Run the broker after so many seconds; None = there is nothing to do."""
+        if threading.get_ident() != self._thread:
+            if self._loop.from_thread is not None:
+                self.soon(self.arm, seconds)
+            return
+        self._cancel()
+        idle = seconds is None or self.over()
+        self._cancel = (lambda: None) if idle else self._loop.later(max(0.0, seconds or 0.0), self._runner.run)
 
 
-WakerT = TypeVar("WakerT", bound=Waker)
+class LoopEnd:
+    """The end of a client with an event loop (a ClientEnd): news of the connection is handed to `took`, `ended` and
+    `check_room` by the loop."""
+
+    def __init__(self, runner: BrokerRunner, waker: Waker) -> None:
+        self._runner, self._waker = runner, waker
+        self.connection: TappedConnection | None = None
+
+    def data(self, data: bytes) -> None:
+        self._waker.soon(self.took, data)
+
+    def lost(self, reason: str) -> None:
+        self._waker.soon(self.ended, reason)
+
+    def room(self) -> None:
+        self._waker.soon(self.check_room)
+
+    def took(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def ended(self, reason: str) -> None:
+        """The connection is gone; "" = the broker closed it."""
+
+    def check_room(self) -> None:
+        """The size of `waiting` may have changed."""
+
+    def connect(self, name: str) -> None:
+        """Connect; ConnectionRefusedError."""
+        self.connection = self._runner.connect(name, self)
+
+    def send(self, data: bytes) -> None:
+        if self.connection is not None:
+            with self._runner.lock:
+                self.connection.send(data)
+            self.check_room()
+
+    def hang_up(self) -> None:
+        """Close; the loop calls `ended`."""
+        if self.connection is not None:
+            with self._runner.lock:
+                self.connection.close()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that a fault holds back."""
+        return self.connection.waiting_bytes if self.connection is not None else 0
 
 
 class BrokerRunner:
@@ -71,7 +143,6 @@ class BrokerRunner:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start again after `stop` or `crash`, with what is on the disk."""
         with self.lock:
             if not self.up:
                 self.node.now = self.clock()
@@ -81,7 +152,6 @@ class BrokerRunner:
                 self.run()
 
     def stop(self) -> None:
-        """Stop gracefully: up to some seconds of the broker's clock for consumers that hold messages."""
         with self.lock:
             if self.up:
                 self.note("broker stops")
@@ -180,7 +250,6 @@ class BrokerRunner:
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let the broker do what is due."""
         with self.lock:
             if self._running:
                 return
@@ -203,7 +272,7 @@ class BrokerRunner:
             self.changed.notify_all()
             for wake in list(self.waiters):
                 wake()
-            for key in [key for key, waker in self._wakers.items() if waker.over]:
+            for key in [key for key, waker in self._wakers.items() if waker.over()]:
                 del self._wakers[key]
             for waker in self._wakers.values():
                 waker.arm(None if due is None else due - self.clock())
@@ -216,28 +285,26 @@ class BrokerRunner:
         """From connections: call it at a moment of the clock."""
         self._timers.at(when, lambda now: action())
 
-    def waker(self, loop: Any, make: Callable[[], WakerT], clock: Callable[[], float], virtual: bool) -> WakerT:
-        """What wakes the broker on an event loop, made at the first call; the broker's clock follows that of the loop from
-        then on, but a `virtual` one not when it follows a real one already."""
+    def waker(self, loop: Any, describe: Callable[[Any], EventLoop]) -> Waker:
+        """The waker of an event loop, made at the first call; the broker's clock follows that of the loop from then on, but
+        not a virtual one once it follows a real one."""
         with self.lock:
-            waker = self._wakers.get(loop)
-            if waker is None:
-                if not self.clock.real or not virtual:
-                    self.clock.follow(clock, not virtual)
-                waker = self._wakers[loop] = make()
-            return waker  # type: ignore[return-value]
+            if loop not in self._wakers:
+                found = describe(loop)
+                if not self.clock.real or not found.virtual:
+                    self.clock.follow(found.clock, not found.virtual)
+                self._wakers[loop] = Waker(self, found)
+            return self._wakers[loop]
 
     def name_of(self, process: str) -> str:
         """From connections: the name of a client that was given none, by how it introduces itself."""
         return self._names.setdefault(process, f"client{len(self._names) + 1}")
 
     def forget(self, connection: TappedConnection, reason: str) -> None:
-        """From connections: it is closed."""
         self.connections.pop(connection, None)
         self.note(reason, connection.name)
 
     def note(self, what: str, client: str = "") -> None:
-        """Have it in the recorder."""
         self.recorder.add(Note(time=self.clock() - self.began, client=client, what=what))
 
     def _fault_ended(self, fault: Fault) -> None:

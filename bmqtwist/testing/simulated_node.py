@@ -36,19 +36,16 @@ class SessionReceiver(Receiver):
         session.transport = end
 
     def take(self, data: bytes) -> None:
-        """Bytes, and a turn."""
         node = self._node
         node.act(lambda: node.broker.received(self._session, data, node.local_now))
         node.turn_due()
 
     def cut(self) -> None:
-        """The connection is gone."""
         node = self._node
         node.act(lambda: node.broker.lost(self._session, node.local_now))
         node.turn_due()
 
     def drained(self) -> None:
-        """A peer that was behind has taken everything."""
         self._node.broker.drained(self._session)
         self._node.turn_due()
 
@@ -60,7 +57,6 @@ class SimulatedPerformer:
         self._node, self._simulation = node, node.simulation
 
     def turn_due(self) -> None:
-        """A turn, soon."""
         self._node.turn_due()
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
@@ -79,11 +75,9 @@ class SimulatedPerformer:
         node.at(finished, lambda: failed(errors[0], node.local_now) if errors else done(node.local_now))
 
     def clock(self) -> float:
-        """Nothing takes any time."""
         return self._simulation.now
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """A judgement that comes later."""
         node = self._node
 
         def judged() -> None:
@@ -93,12 +87,10 @@ class SimulatedPerformer:
         node.at(self._simulation.now + self._simulation.delay(), judged)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
-        """To the connection."""
         end = session.transport
         return end.send(b"".join(parts)) if isinstance(end, ConnectionEnd) and end.open else 0
 
     def unread(self, session: Session) -> tuple[int, int]:
-        """What the connection has not taken yet, and what has arrived."""
         end = session.transport
         return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
@@ -116,22 +108,18 @@ class SimulatedPerformer:
         node.dial(address, came)
 
     def chance(self) -> float:
-        """That of the simulation."""
         return self._simulation.random.random()
 
     def finish(self, session: Session) -> None:
-        """Close after what was written."""
         if isinstance(session.transport, ConnectionEnd):
             session.transport.finish()
 
     def read(self, session: Session, wanted: bool) -> None:
-        """Let the client feel that it is too fast."""
         if isinstance(session.transport, ConnectionEnd):
             self._node.slowed += not wanted
             session.transport.read(wanted)
 
     def dump(self, text: str) -> str:
-        """Keep it."""
         return self._node.dump(text)
 
 
@@ -168,7 +156,6 @@ class SimulatedNode(MemoryNode):
 
     @property
     def local_now(self) -> float:
-        """What its clock shows."""
         return self.simulation.now + self._ahead
 
     def at(self, when: float, action: Callable[[], None]) -> None:
@@ -182,7 +169,6 @@ class SimulatedNode(MemoryNode):
         self.simulation.at(when, due)
 
     def act(self, action: Callable[[], None]) -> None:
-        """Do something that it may die of."""
         try:
             action()
         except Died:
@@ -190,7 +176,6 @@ class SimulatedNode(MemoryNode):
             self.crash(power=False)
 
     def next_deadline(self) -> float | None:
-        """When `tick` wants to be called, on the simulation's clock."""
         if not self.up or self.paused:
             return None
         moment = self.broker.timers.next_at
@@ -254,7 +239,6 @@ class SimulatedNode(MemoryNode):
 
     @property
     def listening(self) -> bool:
-        """Does it take connections?"""
         return self.up and self.broker.serving
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:

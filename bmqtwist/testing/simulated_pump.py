@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from bmqtwist.sdk.options import SessionOptions
-from bmqtwist.sdk.pump import Connect, Dispatch, Pump
-from bmqtwist.testing.loop import SECONDS_MAX, Stuck
+from bmqtwist.sdk.pump import Connect, Dispatch
+from bmqtwist.testing.loop import SECONDS_MAX
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
+from bmqtwist.testing.transport import VirtualTransport
 
 _STEP_S = 0.005  # of simulated time, between two looks at what has come
 
@@ -24,21 +25,18 @@ class _Inbox(Receiver):
         end.receiver = self
 
     def take(self, data: bytes) -> None:
-        """Bytes from the node."""
         self.arrived.append(data)
         self._news()
 
     def cut(self) -> None:
-        """The connection is gone."""
         self.lost = True
         self._news()
 
     def drained(self) -> None:
-        """The node, which was behind, has taken everything."""
         self._news()
 
 
-class SimulatedPump(Pump):
+class SimulatedPump(VirtualTransport):
     """Moves bytes between a core and the nodes at the addresses of its options, from the place `place`."""
 
     def __init__(self, network: Network, place: str, options: SessionOptions, dispatch: Dispatch,
@@ -46,19 +44,12 @@ class SimulatedPump(Pump):
         self._network, self._simulation, self._place = network, network.simulation, place
         self._poked = False
         self._inbox: _Inbox | None = None
-        self._idle_s = 0.0
-
-        def told(effect: object) -> None:
-            self._idle_s = 0.0
-            dispatch(effect)
-        super().__init__(options, told, tls)
+        super().__init__(options, dispatch, tls)
 
     def clock(self) -> float:
-        """Simulated time."""
         return self._simulation.now
 
     def poke(self) -> None:
-        """End a waiting step."""
         self._poked = True
 
     def dial(self, effect: Connect) -> None:
@@ -78,26 +69,19 @@ class SimulatedPump(Pump):
         self.poke()
 
     def hang_up(self) -> None:
-        """Close the connection."""
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             inbox.end.finish()
 
-    def dispose(self) -> None:
-        """Let go of everything."""
-        self.hang_up()
+    dispose = hang_up
 
     def write(self, chunks: list[bytes]) -> None:
-        """To the node."""
         inbox = self._inbox
         if inbox is None or inbox.lost:
             return
         if chunks:
             inbox.end.send(b"".join(chunks))
-        if inbox.end.waiting > self.options.channel_high_bytes:
-            self.core.pause(self.clock())
-        elif self.core.blocked and inbox.end.waiting <= self.options.channel_low_bytes:
-            self.core.resume(self.clock())
+        self.limit(inbox.end.waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Do what there is to do; with nothing to do let time pass, at most that long."""
@@ -107,13 +91,10 @@ class SimulatedPump(Pump):
         end = min(began + SECONDS_MAX if timeout_s is None else began + timeout_s, due or began + SECONDS_MAX)
         while not self._poked and self.clock() < end:
             self._simulation.play(min(end, self.clock() + _STEP_S))
-        self._idle_s = self._idle_s + self.clock() - began if timeout_s is None else 0.0
-        if self._idle_s > SECONDS_MAX:
-            raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of simulated time; a timeout would end this wait")
+        self.waited(self.clock() - began, timeout_s)
         self._work()
 
     def _work(self) -> bool:
-        """Take what has come, tick; was there anything?"""
         poked, self._poked = self._poked, False
         inbox = self._inbox
         while inbox is not None and inbox is self._inbox and inbox.arrived:

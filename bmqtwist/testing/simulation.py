@@ -48,7 +48,6 @@ class Simulation:
     # -- time -------------------------------------------------------------------------------------------------------
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a moment."""
         heapq.heappush(self._events, (when, next(self._ticket), action))
 
     def play(self, until: float) -> None:
@@ -74,7 +73,6 @@ class Simulation:
     # -- trace ------------------------------------------------------------------------------------------------------
 
     def trace(self, what: str, data: bytes = b"") -> None:
-        """One line of what happened."""
         self._hash.update(b"%s %.9f %d " % (what.encode(), self.now, len(data)))
         self._hash.update(data)
 

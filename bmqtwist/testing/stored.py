@@ -34,11 +34,7 @@ class Stored(Content):
     apps: tuple[str, ...] = ()
     held_by: tuple[str, ...] = ()
     attempts_left: int | None = None
-
-    @property
-    def text(self) -> str:
-        """For people."""
-        return f"stored    {self.uri} {self._name} {self.content}"
+    shown = "stored    {0.uri} {0._name} {0.content}"
 
 
 def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:

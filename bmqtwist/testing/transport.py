@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmqtwist.sdk._adapters.transport import Dispatch, Transport
@@ -23,6 +24,31 @@ if TYPE_CHECKING:
 _WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
 
 
+class VirtualTransport(Transport):
+    """Moves bytes without sockets; a wait without a timeout ends with Stuck after SECONDS_MAX seconds without an effect."""
+
+    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
+        self._idle_s = 0.0
+
+        def told(effect: object) -> None:
+            self._idle_s = 0.0
+            dispatch(effect)
+        super().__init__(options, told, tls)
+
+    def waited(self, seconds: float, timeout_s: float | None, more: Callable[[], str] = str) -> None:
+        """A step has let time pass."""
+        self._idle_s = self._idle_s + seconds if timeout_s is None else 0.0
+        if self._idle_s > SECONDS_MAX:
+            raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait{more()}")
+
+    def limit(self, waiting: int) -> None:
+        """So many bytes wait in the channel: pause or resume the core."""
+        if waiting > self.options.channel_high_bytes:
+            self.core.pause(self.clock())
+        elif self.core.blocked and waiting <= self.options.channel_low_bytes:
+            self.core.resume(self.clock())
+
+
 class _End:
     """One connection's inbox: what the broker sent, then why it is gone."""
 
@@ -32,21 +58,18 @@ class _End:
         self.reason: str | None = None
 
     def data(self, data: bytes) -> None:
-        """From the connection: bytes."""
         self.arrived.append(data)
         self._transport.poke()
 
     def lost(self, reason: str) -> None:
-        """From the connection: it is gone."""
         self.reason = reason or "closed by the broker"
         self._transport.poke()
 
     def room(self) -> None:
-        """From the connection: something is through."""
         self._transport.poke()
 
 
-class MemoryTransport(Transport):
+class MemoryTransport(VirtualTransport):
     """Moves bytes between a core and a broker in this process."""
 
     def __init__(self, runner: BrokerRunner, name: str, options: SessionOptions, dispatch: Dispatch,
@@ -57,19 +80,12 @@ class MemoryTransport(Transport):
         self._dial: Connect | None = None
         self._end: _End | None = None
         self._connection: TappedConnection | None = None
-        self._idle_s = 0.0
-
-        def told(effect: object) -> None:
-            self._idle_s = 0.0
-            dispatch(effect)
-        super().__init__(options, told, tls)
+        super().__init__(options, dispatch, tls)
 
     def clock(self) -> float:
-        """The broker's clock."""
         return self._runner.clock()
 
     def poke(self) -> None:
-        """End a waiting step."""
         with self._news:
             self._poked = True
             self._news.notify_all()
@@ -80,19 +96,16 @@ class MemoryTransport(Transport):
         self.poke()
 
     def hang_up(self) -> None:
-        """Close the connection."""
         connection, self._connection, self._end, self._dial = self._connection, None, None, None
         if connection is not None:
             with self._runner.lock:
                 connection.close()
 
     def dispose(self) -> None:
-        """Let go of everything."""
         with self.lock:
             self.hang_up()
 
     def write(self, chunks: list[bytes]) -> None:
-        """To the broker."""
         connection = self._connection
         if connection is None:
             return
@@ -101,10 +114,7 @@ class MemoryTransport(Transport):
             if data:
                 connection.send(data)
             waiting = connection.waiting_bytes
-        if waiting > self.options.channel_high_bytes:
-            self.core.pause(self.clock())
-        elif self.core.blocked and waiting <= self.options.channel_low_bytes:
-            self.core.resume(self.clock())
+        self.limit(waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Do what there is to do; with nothing to do wait, or let the clock jump, at most that long."""
@@ -116,10 +126,7 @@ class MemoryTransport(Transport):
             self._wait(max(0.0, min([*wait, _WAIT_S])))
         else:
             passed = self._runner.jump(min(wait) if wait else None)
-            self._idle_s = self._idle_s + passed if timeout_s is None else 0.0
-            if self._idle_s > SECONDS_MAX:
-                raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait\n"
-                            + self._runner.recorder.transcript())
+            self.waited(passed, timeout_s, lambda: f"\n{self._runner.recorder.transcript()}")
         self._work()
 
     def _wait(self, seconds: float) -> None:
@@ -132,7 +139,6 @@ class MemoryTransport(Transport):
         self._runner.run()
 
     def _work(self) -> bool:
-        """Dial, take what has come, tick; was there anything?"""
         with self._news:
             poked, self._poked = self._poked, False
         with self.lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -16,90 +15,53 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
 from bmqtwist.sdk.options import Address
-from bmqtwist.testing.connection import TappedConnection
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
-from bmqtwist.testing.runner import BrokerRunner
+from bmqtwist.testing.runner import BrokerRunner, EventLoop, LoopEnd, Waker
 
 T = TypeVar("T")
 
 
-class ReactorWaker:
-    """Runs the broker on a reactor, or on a `twisted.internet.task.Clock`."""
-
-    over = False
-
-    def __init__(self, runner: BrokerRunner, reactor: Any) -> None:
-        self._runner, self.reactor = runner, reactor
-        self._thread = threading.get_ident()
-        self._takes_threads = hasattr(reactor, "callFromThread")  # a Clock belongs to its test alone
-        self._timer: Any = None
-
-    def soon(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call it from the reactor."""
-        if threading.get_ident() == self._thread or not self._takes_threads:
-            self.reactor.callLater(0, action, *arguments)
-        else:
-            self.reactor.callFromThread(action, *arguments)
-
-    def arm(self, seconds: float | None) -> None:
-        """Run the broker after so many seconds; None = there is nothing to do."""
-        if threading.get_ident() != self._thread:
-            if self._takes_threads:
-                self.soon(self.arm, seconds)
-            return
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._runner.run)
+def reactor_waker(runner: BrokerRunner, reactor: Any) -> Waker:
+    """The waker of the broker on a reactor, or on a `twisted.internet.task.Clock`, which belongs to one test's thread."""
+    return runner.waker(reactor, lambda reactor: EventLoop(
+        reactor.seconds, not hasattr(reactor, "run"), partial(reactor.callLater, 0),
+        getattr(reactor, "callFromThread", None), partial(_call_later, reactor)))
 
 
-def reactor_waker(runner: BrokerRunner, reactor: Any) -> ReactorWaker:
-    """What wakes the broker on a reactor."""
-    return runner.waker(reactor, partial(ReactorWaker, runner, reactor), reactor.seconds, not hasattr(reactor, "run"))
+def _call_later(reactor: Any, seconds: float, action: Callable[[], None]) -> Callable[[], object]:
+    call = reactor.callLater(seconds, action)
+    return lambda: call.active() and call.cancel()
 
 
-class TwistedTransport:
+class TwistedTransport(LoopEnd):
     """A transport whose other end is a broker in this process; a consumer for push producers."""
 
     disconnecting = False
 
-    def __init__(self, runner: BrokerRunner, waker: ReactorWaker) -> None:
-        self._runner, self._waker = runner, waker
+    def __init__(self, runner: BrokerRunner, waker: Waker) -> None:
+        super().__init__(runner, waker)
         self._protocol: Any = None
-        self._connection: TappedConnection | None = None
         self._producer: Any = None
         self._paused = False
         self.bufferSize = 1 << 16
 
     def open(self, name: str, protocol: Any) -> None:
-        """Connect; Python's ConnectionRefusedError if nobody is there."""
+        """Connect; Python's ConnectionRefusedError."""
         self._protocol = protocol
-        self._connection = self._runner.connect(name, self)
+        self.connect(name)
         protocol.makeConnection(self)
 
-    def data(self, data: bytes) -> None:
-        """From the connection: bytes."""
-        self._waker.soon(self._data, data)
-
-    def _data(self, data: bytes) -> None:
+    def took(self, data: bytes) -> None:
         if self._protocol is not None and not self.disconnecting:
             self._protocol.dataReceived(data)
 
-    def lost(self, reason: str) -> None:
-        """From the connection: it is gone."""
-        self._waker.soon(self._connection_lost, ConnectionLost(reason) if reason else ConnectionDone())
-
-    def _connection_lost(self, error: Exception) -> None:
-        protocol, self._protocol, self._connection = self._protocol, None, None
+    def ended(self, reason: str) -> None:
+        protocol, self._protocol, self.connection = self._protocol, None, None
         if protocol is not None:
-            protocol.connectionLost(Failure(error))
+            protocol.connectionLost(Failure(ConnectionLost(reason) if reason else ConnectionDone()))
 
-    def room(self) -> None:
-        """From the connection: something is through."""
-        self._waker.soon(self._check_room)
-
-    def _check_room(self) -> None:
-        waiting = self._connection.waiting_bytes if self._connection is not None else 0
-        if self._producer is None or self._paused == (waiting > self.bufferSize):
+    def check_room(self) -> None:
+        if self._producer is None or self._paused == (self.waiting > self.bufferSize):
             return
         self._paused = not self._paused
         if self._paused:
@@ -107,51 +69,39 @@ class TwistedTransport:
         else:
             self._producer.resumeProducing()
 
+    # -- ITransport, IConsumer --------------------------------------------------------------------------------------
+
     def write(self, data: bytes) -> None:
-        """To the broker."""
-        if self._connection is not None and not self.disconnecting:
-            with self._runner.lock:
-                self._connection.send(data)
-            self._check_room()
+        if not self.disconnecting:
+            self.send(data)
 
     def writeSequence(self, data: list[bytes]) -> None:
-        """To the broker."""
         self.write(b"".join(data))
 
-    def loseConnection(self) -> None:
-        """Close; `connectionLost` follows."""
-        self.abortConnection()
-
     def abortConnection(self) -> None:
-        """Close; `connectionLost` follows."""
         if not self.disconnecting:
             self.disconnecting = True
-            if self._connection is not None:
-                with self._runner.lock:
-                    self._connection.close()
-            self._waker.soon(self._connection_lost, ConnectionDone())
+            self.hang_up()
+            self._waker.soon(self.ended, "")
+
+    loseConnection = abortConnection
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """As of IConsumer; push producers only."""
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """As of IConsumer."""
         self._producer = None
 
     def getPeer(self) -> IPv4Address:
-        """Where the broker would be."""
         return IPv4Address("TCP", "127.0.0.1", 0)
 
-    def getHost(self) -> IPv4Address:
-        """Where the client would be."""
-        return IPv4Address("TCP", "127.0.0.1", 0)
+    getHost = getPeer
 
 
 class MemoryEndpoint:
     """An IStreamClientEndpoint that leads to a broker in this process."""
 
-    def __init__(self, runner: BrokerRunner, name: str, waker: ReactorWaker) -> None:
+    def __init__(self, runner: BrokerRunner, name: str, waker: Waker) -> None:
         self._runner, self._name, self._waker = runner, name, waker
 
     def connect(self, protocolFactory: Any, /) -> Deferred[Any]:

@@ -32,15 +32,13 @@ from bmqtwist.wire.walk import walk_pushes, walk_puts
 
 @dataclass(slots=True)
 class Unit:
-    """One thing on its way. `data` is an event of its own; `queue_id`, `request_id`, `wants_ack` are what an answer
-    needs."""
+    """One thing on its way. `data` is an event of its own; `queue_id`, `request_id` are what an answer needs."""
 
     kind: str
     data: bytes
     event: events.Event
     queue_id: int = 0
     request_id: int = 0
-    wants_ack: bool = False
 
 
 class Wiretap:
@@ -99,8 +97,7 @@ class Wiretap:
                 has_properties=bool(flags & MESSAGE_PROPERTIES), compression=compression, schema_id=schema_id)
             if wants_ack:
                 self._posts[guid] = post
-            yield Unit("post", event_header(EventType.PUT, stop - start) + buffer[start:stop], post, queue_id,
-                       wants_ack=wants_ack)
+            yield Unit("post", event_header(EventType.PUT, stop - start) + buffer[start:stop], post, queue_id)
             start = stop
 
     def _pushes(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:

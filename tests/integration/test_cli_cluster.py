@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from kit.cli_kit import Cli, Done
 
-from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
-from bmqtwist.cli.cluster.local import ClusterRecord, LocalCluster
+from bmqtwist.cli.cluster.local import BrokerView, ClusterRecord, LocalCluster, complaints, leader_of
 from bmqtwist.cli.cluster.processes import is_broker, running, send_signal, wait_until_begun
 from bmqtwist.config.sample import SAMPLE_CLUSTER, sample_brokers
 from bmqtwist.daemon.preflight import check

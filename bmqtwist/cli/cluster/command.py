@@ -16,8 +16,17 @@ from typing import IO, Any, get_args
 
 import click
 
-from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
-from bmqtwist.cli.cluster.local import OUTPUT, RECORD, ClusterRecord, LocalCluster, Misused, locked
+from bmqtwist.cli.cluster.local import (
+    OUTPUT,
+    RECORD,
+    BrokerView,
+    ClusterRecord,
+    LocalCluster,
+    Misused,
+    complaints,
+    leader_of,
+    locked,
+)
 from bmqtwist.cli.cluster.processes import LOOPBACK, free_ports
 from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
@@ -245,7 +254,6 @@ def _restart(found: LocalCluster, broker: SampleBroker, timeout: float) -> None:
 
 
 def _show(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
-    """Where everything is."""
     for line in _table(found, views):
         click.echo(line)
     click.echo(f"connect to {_url(found.brokers[-1])}; configuration, data and logs are in {found.directory.resolve()}")

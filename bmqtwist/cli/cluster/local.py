@@ -15,25 +15,32 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
+from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.cluster import processes
-from bmqtwist.cli.cluster.health import BrokerView, complaints, look
 from bmqtwist.cli.cluster.processes import is_free
 from bmqtwist.cli.exits import EXIT_USAGE, CommandFailed, Unreachable
 from bmqtwist.config.load import DOMAINS_DIRECTORY
-from bmqtwist.config.sample import LOG, SampleBroker, cluster_files, domain_files
+from bmqtwist.config.sample import CLUSTER, LOG, SampleBroker, cluster_files, domain_files
+from bmqtwist.errors import BmqError
 
 RECORD, LOCK, CONFIGURATION = "cluster.json", ".lock", "etc"
 OUTPUT = "logs/output.log"  # what a broker prints, in its working directory: most of all why it did not start
 _VERSION = 1
 _POLL_S = 0.2
 _TAIL_LINES = 12  # of the output of a broker that ended
+PROXY = "proxy"
+_ACTIVE, _NOBODY = "ACTIVE", "** NULL **"
+_HOST = "localhost"
+_ANSWER_SECONDS_MAX = 5.0
 
 Say = Callable[[str], None]
 
@@ -55,7 +62,6 @@ class ClusterRecord:
     pids: dict[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As it is written."""
         brokers = [{**asdict(each), "pid": self.pids.get(each.name, 0)} for each in self.brokers]
         return json.dumps({"version": _VERSION, "elector": self.elector, "durability": self.durability,
                            "brokers": brokers}, indent=4) + "\n"
@@ -83,7 +89,6 @@ class LocalCluster:
 
     @classmethod
     def load(cls, directory: Path, say: Say) -> LocalCluster:
-        """The one that is there; Misused if there is none."""
         if not (directory / RECORD).exists():
             raise Misused(f"there is no cluster in '{directory}': name its directory with --dir, or make one with "
                           f"`bmq cluster up --dir {directory}`")
@@ -91,7 +96,6 @@ class LocalCluster:
 
     @classmethod
     def make(cls, directory: Path, record: ClusterRecord, say: Say) -> LocalCluster:
-        """A new one."""
         if any(each.name not in (LOCK, f"{RECORD}.new") for each in directory.iterdir()):
             raise Misused(f"'{directory}' is not empty, and holds no cluster: name a directory of its own with --dir")
         made = cls(directory, record, say)
@@ -99,16 +103,13 @@ class LocalCluster:
         return made
 
     def save(self) -> None:
-        """Write the record: whoever reads it finds it whole."""
-        new = self.directory / f"{RECORD}.new"
-        new.write_text(self.record.text(), encoding="utf-8")
-        os.replace(new, self.directory / RECORD)
+        """Write the record."""
+        _replace(self.directory / RECORD, self.record.text())
 
     # -- who is there -----------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> list[SampleBroker]:
-        """All of them, nodes first."""
         return self.record.brokers
 
     def broker(self, name: str) -> SampleBroker:
@@ -131,7 +132,6 @@ class LocalCluster:
         return processes.running(self.home(broker), self.record.pids.get(broker.name, 0))
 
     def views(self) -> dict[str, BrokerView]:
-        """What all of them say now, by name."""
         with ThreadPoolExecutor(len(self.brokers)) as threads:
             return dict(zip([each.name for each in self.brokers],
                             threads.map(lambda each: look(each, self.pid(each)), self.brokers), strict=True))
@@ -139,7 +139,6 @@ class LocalCluster:
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def write_missing(self) -> None:
-        """The files of all configurations that are not there."""
         for name, text in domain_files().items():
             _write(self.directory / name, text)
         for name, files in cluster_files(self.brokers, self.record.elector, self.record.durability).items():
@@ -150,7 +149,6 @@ class LocalCluster:
                 (configuration / DOMAINS_DIRECTORY).symlink_to(os.path.join("..", "..", DOMAINS_DIRECTORY))
 
     def start(self, brokers: Sequence[SampleBroker]) -> None:
-        """Start those; Misused if a port of them is taken."""
         for each in brokers:
             for port in filter(None, (each.port, each.http_port)):
                 if not is_free(port):
@@ -226,10 +224,92 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def _replace(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)
+
+
 def _write(path: Path, text: str) -> None:
-    """Write a file that is not there, whole or not at all."""
+    """Write a file that is not there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.new")
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
+        _replace(path, text)
+
+
+# -- health: what each broker says of itself, and whether that is well ---------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """One broker now. `pid` 0: there is no process. `silent`: why it does not answer; `unready`: why it serves nobody."""
+
+    pid: int = 0
+    role: str = ""
+    leader: str = ""
+    leader_status: str = ""
+    term: int = 0
+    silent: str = ""
+    unready: str = ""
+
+    def complaint(self, broker: SampleBroker) -> str:
+        if not self.pid:
+            return "down"
+        if self.silent:
+            return f"does not answer: {self.silent}"
+        if broker.node_id and not self.leader:
+            return "knows no leader"
+        if broker.node_id and self.leader_status != _ACTIVE:
+            return f"its leader {self.leader} is {self.leader_status}"
+        return self.unready
+
+
+def look(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -> BrokerView:
+    """Ask a broker; `pid` is that of its process, 0 = there is none."""
+    if not pid:
+        return BrokerView()
+    try:
+        with AdminClient(_HOST, broker.port, seconds) as client:
+            client.negotiate()
+            answer = client.run(f"ENCODING JSON_COMPACT CLUSTERS CLUSTER {CLUSTER} STATUS") if broker.node_id else ""
+        unready = _unready(broker, seconds)
+        if not broker.node_id:
+            return BrokerView(pid, PROXY, unready=unready)
+        elector = json.loads(answer)["clusterStatus"]["electorInfo"]
+        leader = "" if elector["leaderNode"] == _NOBODY else elector["leaderNode"].strip("[]").partition(",")[0]
+        return BrokerView(pid, elector["electorState"].lower(), leader, elector["leaderStatus"],
+                          elector["leaderMessageSequence"]["electorTerm"], unready=unready)
+    except (BmqError, OSError) as error:
+        return BrokerView(pid, silent=str(error))
+    except (ValueError, KeyError) as error:
+        return BrokerView(pid, silent=f"its answer is not understood: {error!r}")
+
+
+def _unready(broker: SampleBroker, seconds: float) -> str:
+    """What it answers when it is asked whether it serves clients."""
+    if not broker.http_port:
+        return ""
+    try:
+        with urlopen(f"http://{_HOST}:{broker.http_port}/readyz", timeout=seconds):
+            return ""
+    except HTTPError as error:
+        with error:
+            return error.read().decode(errors="replace").strip() or "not ready"
+    except (URLError, OSError) as error:
+        return f"its console does not answer: {error}"
+
+
+def complaints(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> list[str]:
+    """What is not well with the cluster, a sentence each; none = all is."""
+    found = [f"{each.name} {text}" if text.startswith(("does", "knows")) else f"{each.name}: {text}"
+             for each in brokers if (text := views[each.name].complaint(each))]
+    named = {views[each.name].leader for each in brokers if each.node_id and views[each.name].leader}
+    if len(named) > 1:
+        found.append(f"the nodes follow different leaders: {', '.join(sorted(named))}")
+    return found
+
+
+def leader_of(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> tuple[str, int]:
+    """Whom the nodes follow, in which term: as those say that are in the newest; ("", 0) = nobody."""
+    known = [(views[each.name].term, views[each.name].leader) for each in brokers if views[each.name].leader]
+    return (max(known)[1], max(known)[0]) if known else ("", 0)

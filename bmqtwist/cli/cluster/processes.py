@@ -104,7 +104,6 @@ _TRIED_MAX = 100
 
 
 def is_free(port: int) -> bool:
-    """Whether a broker could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

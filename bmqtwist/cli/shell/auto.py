@@ -12,13 +12,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import TypeVar
 
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.latencies import Latencies
-from bmqtwist.cli.shell.console import Console, FileLog
+from bmqtwist.cli.running import until
+from bmqtwist.cli.shell.console import Console, FileLog, shown
 from bmqtwist.cli.shell.posting import Plan, Poster, clock, next_number
 from bmqtwist.cli.shell.printing import STAMP_BYTES, ack_text, outcome, push_text, session_event_text
 from bmqtwist.cli.shell.settings import Settings, session_options, tls_context
@@ -28,14 +27,11 @@ from bmqtwist.sdk import aio
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 
-T = TypeVar("T")
 STATISTICS_S = 1.0
 _SIGNALS_TO_DIE = 5
 
 
 class Auto:
-    """One run."""
-
     def __init__(self, settings: Settings, log: logging.Logger, console: Console, file_log: FileLog) -> None:
         self._settings, self._log, self._console, self._file_log = settings, log, console, file_log
         self._flags = settings.flags
@@ -62,17 +58,16 @@ class Auto:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Run to the end; the exit code. SdkError if there is no session or no queue to be had, or it is lost."""
         self._listen()
         settings = self._settings
         session = aio.Session(options=session_options(settings), tls=tls_context(settings), on_event=self._on_event)
         try:
-            queue = await self._unless(self._signalled, self._opened(session))
+            queue = await until(self._signalled, self._opened(session))
             if queue is not None:
                 self._bytes_in = session.counters().bytes_in
-                await self._unless(self._stop, self._work(session, queue))
+                await until(self._stop, self._work(session, queue))
                 if settings.shutdown_grace:
-                    await self._unless(self._signalled, asyncio.sleep(settings.shutdown_grace))
+                    await until(self._signalled, asyncio.sleep(settings.shutdown_grace))
                 if self._error is not None:
                     raise self._error
                 if queue.core.is_open and not session.core.unacked.kept:
@@ -89,17 +84,6 @@ class Auto:
 
     async def _work(self, session: aio.Session, queue: aio.Queue) -> None:
         await asyncio.gather(self._tick(session), *([self._produce(session, queue)] if self._flags.write else []))
-
-    @staticmethod
-    async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-        """What the work gives; None if it is given up because `stop` is set first."""
-        task, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            task.cancel()
-            stopping.cancel()
 
     async def _produce(self, session: aio.Session, queue: aio.Queue) -> None:
         settings, (events, seconds) = self._settings, self._settings.count
@@ -153,7 +137,8 @@ class Auto:
         if self._settings.dump_msg:
             self._log.info("ACK #%d: %s", self._answered - 1, ack_text(ack, self._number))
         if self._file_log.enabled and self._poster is not None:
-            self._file_log.ack(ack.uri, self._poster.correlation(ack.correlation), ack.guid, outcome(ack.status)[1])
+            self._file_log.write("ACK", ack.uri, self._poster.correlation(ack.correlation), ack.guid,
+                                 outcome(ack.status)[1], "")
         if not ack.ok:
             self._refused[ack.status] = self._refused.get(ack.status, 0) + 1
         elif self._timed and isinstance(ack.correlation, int):
@@ -169,7 +154,6 @@ class Auto:
         self._arrived.append(message)
 
     def _take(self) -> None:
-        """Messages that came together."""
         arrived, self._arrived = self._arrived, []
         now_ns = self._clock()
         self._last_message = asyncio.get_running_loop().time()
@@ -183,7 +167,7 @@ class Auto:
             if self._timed:
                 self._time(payload, now_ns)
             if self._file_log.enabled:
-                self._file_log.push(message, payload)
+                self._file_log.write("PUSH", message.uri, message.guid, shown(payload))
             if self._settings.dump_msg:
                 self._log.info("PUSH #%d: %s", index, push_text(message, self._number))
             if self._settings.confirm_msg:
@@ -204,7 +188,7 @@ class Auto:
         except SdkError as error:
             self._log.warning("%s was not confirmed and will come again: %s", message.guid.hex().upper(), error)
             return
-        self._file_log.confirm(message)
+        self._file_log.write("CONFIRM", message.uri, message.guid, "")
 
     # -- signals ------------------------------------------------------------------------------------------------------
 

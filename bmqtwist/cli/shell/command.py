@@ -19,16 +19,15 @@ from typing import Any
 import click
 
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_ALL, EXIT_OUTPUT
-from bmqtwist.cli.lazygroup import called_as_tool
+from bmqtwist.cli.main import called_as_tool
 from bmqtwist.cli.optiongroups import option_group
 from bmqtwist.cli.shell.auto import Auto, check_report, check_system
 from bmqtwist.cli.shell.console import Console, FileLog, Script, Source, Terminal, make_log
 from bmqtwist.cli.shell.interactive import Shell
 from bmqtwist.cli.shell.settings import (
-    LATENCIES,
     LOG_FORMAT,
-    MODES,
-    VERBOSITIES,
+    OPTIONS,
+    TERMINAL_FORMAT,
     Settings,
     read_list,
     read_profile,
@@ -37,64 +36,11 @@ from bmqtwist.cli.shell.settings import (
 )
 from bmqtwist.sdk.options import DEFAULT_PORT
 
-TERMINAL_FORMAT = "%s %m\\n"
 _WAIT_S = 1.0  # how late a Ctrl-C may be heard in the worst case
-_OPTIONS = (
-    click.option("--mode", type=click.Choice(MODES, case_sensitive=False),
-                 help="cli: commands. auto: produce or consume, with figures. syschk: is there a broker?"),
-    click.option("-b", "--broker", metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
-                 help="tcp://host:port or tls://host:port.  [env: BMQ_BROKER_URI, BMQ_PORT; default: tcp://localhost:30114]"),
-    click.option("-q", "--queueuri", "--queue-uri", "queue_uri", metavar="URI", help="The queue (auto, syschk)."),
-    click.option("-f", "--queueflags", "--queue-flags", "queue_flags", metavar="FLAGS", help="read,write,ack (auto)."),
-    click.option("-l", "--latency", type=click.Choice(LATENCIES, case_sensitive=False),
-                 help="Measure latencies by a clock: hires on one machine, epoch between machines."),
-    click.option("--latency-report", metavar="FILE", help="Where to write latencies as JSON."),
-    click.option("-d", "--dumpmsg", "--dump-msg", "dump_msg", is_flag=True, default=None,
-                 help="Show messages and acknowledgements."),
-    click.option("-c", "--confirmmsg", "--confirm-msg", "confirm_msg", is_flag=True, default=None,
-                 help="Confirm messages as they come."),
-    click.option("-e", "--eventsize", "--event-size", "event_size", type=int, metavar="N",
-                 help="Messages of an event.  [default: 1]"),
-    click.option("-m", "--msgsize", "--msg-size", "msg_size", type=int, metavar="BYTES",
-                 help="Size of payloads.  [default: 1024]"),
-    click.option("-r", "--postrate", "--post-rate", "post_rate", type=int, metavar="N",
-                 help="Events to post each interval.  [default: 1]"),
-    click.option("--eventscount", "--events-count", "events_count", metavar="N|Ns",
-                 help="Events to post, or for how many seconds.  [default: 0, until a signal comes]"),
-    click.option("-u", "--maxunconfirmed", "--max-unconfirmed", "max_unconfirmed", metavar="MESSAGES:BYTES",
-                 help="How much may be unconfirmed.  [default: 1024:33554432]"),
-    click.option("-i", "--postinterval", "--post-interval", "post_interval", type=int, metavar="MS",
-                 help="The interval.  [default: 1000]"),
-    click.option("-v", "--verbosity", type=click.Choice(VERBOSITIES, case_sensitive=False), help="[default: info]"),
-    click.option("--logFormat", "--log-format", "log_format", metavar="FORMAT",
-                 help=f"Of records.  [default: {LOG_FORMAT!r}, in a terminal {TERMINAL_FORMAT!r}]"),
-    click.option("--log", type=click.Path(dir_okay=False), help="File for a line about each message and event."),
-    click.option("--shutdownGrace", "--shutdown-grace", "shutdown_grace", type=int, metavar="SECONDS",
-                 help="End a consumer that gets nothing for so long; wait so long before a queue is closed (auto)."),
-    click.option("--messagepattern", "--message-pattern", "sequential_message_pattern", metavar="TEXT",
-                 help="Payloads are this text and a number of nine digits (auto)."),
-    click.option("--messageProperties", "--message-properties", "message_properties", metavar="JSON",
-                 help='Properties to post: [{"name": "x", "value": "1", "type": "E_INT"}] (auto).'),
-    click.option("--subscriptions", metavar="JSON", help='Subscriptions: [{"expression": "x > 0"}] (auto).'),
-    click.option("--autoPubSubModulo", "--auto-pub-sub-modulo", "auto_pub_sub_modulo", type=int, metavar="N",
-                 help="Number messages modulo N in a property, with a subscription for each number (auto)."),
-    click.option("--timeout", "timeout_sec", type=int, metavar="SECONDS",
-                 help="For requests to the broker.  [default: 300]"),
-    click.option("--authnMechanism", "--authn-mechanism", "authn_mechanism", metavar="NAME",
-                 help="Authenticate, for instance BASIC."),
-    click.option("--authnData", "--authn-data", "authn_data", metavar="TEXT", help="With these data, as in user:password."),
-    click.option("--tls-authority", metavar="FILE", help="Certificates to check the broker's against (tls://)."),
-    click.option("--tls-versions", metavar="NAMES", help="[default: TLSv1.3]"),
-    click.option("-s", "--storage", metavar="PATH", hidden=True),
-    click.option("-t", "--threads", type=int, hidden=True),
-    click.option("-D", "--memorydebug", "--memory-debug", "memory_debug", is_flag=True, default=None, hidden=True),
-    click.option("--nosessioneventhandler", "--no-session-event-handler", "no_session_event_handler", is_flag=True,
-                 default=None, hidden=True),
-)
 
 
 @click.command()
-@option_group(*_OPTIONS)
+@option_group(*OPTIONS)
 @click.option("--profile", type=click.Path(exists=True, dir_okay=False),
               help="JSON file with options; those given here count more.")
 @click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Show all options as a profile.")

@@ -12,8 +12,9 @@ import difflib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from bmqtwist.errors import BmqError, LocalError, PeerError
 from bmqtwist.ids import parse_uri
@@ -56,7 +57,6 @@ def split(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def verb_of(line: str) -> str:
-    """The first word."""
     found = _VERB.match(line, _past_blanks(line, 0))
     if found is None:
         raise Undecodable("a line begins with a command, see 'help'")
@@ -153,20 +153,8 @@ def _shown(value: Any) -> str:
         return "that"
 
 
-def _int(value: Any) -> int:
-    return _whole(value, -_INT32 - 1, _INT32)
-
-
-def _count(value: Any) -> int:
-    return _whole(value, 0, _INT32)
-
-
-def _long_count(value: Any) -> int:
-    return _whole(value, 0, _INT64)
-
-
-def _unsigned(value: Any) -> int:
-    return _whole(value, 0, (1 << 32) - 1)
+_int, _count = partial(_whole, low=-_INT32 - 1, high=_INT32), partial(_whole, low=0, high=_INT32)
+_long_count, _unsigned = partial(_whole, low=0, high=_INT64), partial(_whole, low=0, high=(1 << 32) - 1)
 
 
 def _seconds(value: Any) -> float:
@@ -203,7 +191,6 @@ class Property:
 
     @property
     def type_name(self) -> str:
-        """The name of its type in commands."""
         return "E_INT" if self.kind is PropertyType.INT32 else f"E_{self.kind.name}"
 
 
@@ -240,176 +227,57 @@ def _property_value(value: Any, kind: PropertyType) -> int | str | bool | bytes:
     return _whole(value, -bound, bound - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionArg:
-    """A subscription as commands have it: None = as the command says for all."""
-
-    correlation_id: int | None = field(default=None, metadata={"read": _unsigned})
-    expression: str | None = field(default=None, metadata={"read": _text})
-    max_unconfirmed_messages: int | None = field(default=None, metadata={"read": _count})
-    max_unconfirmed_bytes: int | None = field(default=None, metadata={"read": _count})
-    consumer_priority: int | None = field(default=None, metadata={"read": _int})
-
-
-def read_subscription(tree: dict[str, Any]) -> SubscriptionArg:
-    """A subscription from its JSON object."""
-    found: SubscriptionArg = _fill(SubscriptionArg, tree)
-    return found
-
-
-def _member(read: Callable[[Any], Any], default: Any = "") -> Any:
-    return field(default=default, metadata={"read": read})
+def read_subscription(tree: dict[str, Any]) -> dict[str, Any]:
+    """A subscription from its JSON object; None for a member that is as the command says for all."""
+    return _fill(_SUBSCRIPTION, tree)
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Connect."""
-
-    verb: ClassVar[str] = "start"
-    async_: bool = _member(_flag, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Disconnect."""
-
-    verb: ClassVar[str] = "stop"
-    async_: bool = _member(_flag, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Open a queue."""
-
-    verb: ClassVar[str] = "open"
-    uri: str = _member(_text)
-    flags: str = _member(_text)
-    async_: bool = _member(_flag, False)
-    max_unconfirmed_messages: int = _member(_count, MAX_UNCONFIRMED_MESSAGES)
-    max_unconfirmed_bytes: int = _member(_count, MAX_UNCONFIRMED_BYTES)
-    consumer_priority: int = _member(_int, 0)
-    subscriptions: tuple[SubscriptionArg, ...] = _member(_each(read_subscription), ())
-
-
-@dataclass(frozen=True, slots=True)
-class Configure:
-    """Change how a queue is read."""
-
-    verb: ClassVar[str] = "configure"
-    uri: str = _member(_text)
-    async_: bool = _member(_flag, False)
-    max_unconfirmed_messages: int = _member(_count, MAX_UNCONFIRMED_MESSAGES)
-    max_unconfirmed_bytes: int = _member(_count, MAX_UNCONFIRMED_BYTES)
-    consumer_priority: int = _member(_int, 0)
-    subscriptions: tuple[SubscriptionArg, ...] = _member(_each(read_subscription), ())
+# The members of a command, in the order in which it is printed: name -> (reader, default)
+Members = dict[str, tuple[Callable[[Any], Any], Any]]
+_SUBSCRIPTION: Members = {"correlationId": (_unsigned, None), "expression": (_text, None),
+                          "maxUnconfirmedMessages": (_count, None), "maxUnconfirmedBytes": (_count, None),
+                          "consumerPriority": (_int, None)}
+_URI: Members = {"uri": (_text, "")}
+_ASYNC: Members = {"async": (_flag, False)}
+_PAYLOAD: Members = {"payload": (_texts, ())}
+_READING: Members = {"maxUnconfirmedMessages": (_count, MAX_UNCONFIRMED_MESSAGES),
+                     "maxUnconfirmedBytes": (_count, MAX_UNCONFIRMED_BYTES), "consumerPriority": (_int, 0),
+                     "subscriptions": (_each(read_subscription), ())}
+COMMANDS: dict[str, Members] = {
+    "start": _ASYNC, "stop": _ASYNC,
+    "open": {**_URI, "flags": (_text, ""), **_ASYNC, **_READING},
+    "configure": {**_URI, **_ASYNC, **_READING},
+    "close": {**_URI, **_ASYNC},
+    "post": {**_URI, **_PAYLOAD, **_ASYNC, "compressionAlgorithmType": (_text, "none"),
+             "messageProperties": (_each(read_property), ())},
+    "batch-post": {**_URI, **_PAYLOAD, "msgSize": (_count, 1024), "eventSize": (_long_count, 1),
+                   "eventsCount": (_long_count, 0), "postInterval": (_count, 1000), "postRate": (_count, 1),
+                   "autoIncremented": (_text, "")},
+    "load-post": {**_URI, "file": (_text, "")},
+    "list": {"uri": (_text, None)},
+    "confirm": {**_URI, "guid": (_text, "")},
+    "wait": {"uri": (_text, None), "messages": (_count, 1), "timeout": (_seconds, 10.0)},
+    "help": {}, "bye": {}}
+_NEEDED = {"open": ("uri",), "configure": ("uri",), "close": ("uri",), "post": ("uri", "payload"), "batch-post": ("uri",),
+           "load-post": ("uri", "file"), "confirm": ("guid", "uri")}
+_ALIASES = {"quit": "bye", "q": "bye", "exit": "bye"}
+VERBS = tuple(sorted((*COMMANDS, *_ALIASES)))
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close a queue."""
-
-    verb: ClassVar[str] = "close"
-    uri: str = _member(_text)
-    async_: bool = _member(_flag, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """Post messages. `message_properties` None = none are sent."""
-
-    verb: ClassVar[str] = "post"
-    uri: str = _member(_text)
-    payload: tuple[str, ...] = _member(_texts, ())
-    async_: bool = _member(_flag, False)
-    compression_algorithm_type: str = _member(_text, "none")
-    message_properties: tuple[Property, ...] = _member(_each(read_property), ())
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPost:
-    """Post many: `post_rate` events every `post_interval` ms, `event_size` messages each, `events_count` 0 = for ever."""
-
-    verb: ClassVar[str] = "batch-post"
-    uri: str = _member(_text)
-    payload: tuple[str, ...] = _member(_texts, ())
-    msg_size: int = _member(_count, 1024)
-    event_size: int = _member(_long_count, 1)
-    events_count: int = _member(_long_count, 0)
-    post_interval: int = _member(_count, 1000)
-    post_rate: int = _member(_count, 1)
-    auto_incremented: str = _member(_text)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPost:
-    """Post the message of a dump file."""
-
-    verb: ClassVar[str] = "load-post"
-    uri: str = _member(_text)
-    file: str = _member(_text)
-
-
-@dataclass(frozen=True, slots=True)
-class List:
-    """Show messages that are not confirmed."""
-
-    verb: ClassVar[str] = "list"
-    uri: str | None = _member(_text, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """Confirm messages: `*`, `+n` the oldest, `-n` the latest, or a GUID."""
-
-    verb: ClassVar[str] = "confirm"
-    uri: str = _member(_text)
-    guid: str = _member(_text)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait until so many messages are there unconfirmed, of one queue or of all."""
-
-    verb: ClassVar[str] = "wait"
-    uri: str | None = _member(_text, None)
-    messages: int = _member(_count, 1)
-    timeout: float = _member(_seconds, 10.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Help:
-    """Show the commands."""
-
-    verb: ClassVar[str] = "help"
-
-
-@dataclass(frozen=True, slots=True)
-class Bye:
-    """Leave."""
-
-    verb: ClassVar[str] = "bye"
-
-
-Command = (Start | Stop | Open | Configure | Close | Post | BatchPost | LoadPost | List | Confirm | Wait | Help | Bye)
-_COMMANDS: dict[str, type] = {kind.verb: kind for kind in (
-    Start, Stop, Open, Configure, Close, Post, BatchPost, LoadPost, List, Confirm, Wait, Help, Bye)}
-_COMMANDS.update(quit=Bye, q=Bye, exit=Bye)
-VERBS = tuple(sorted(_COMMANDS))
-
-
-def parse(line: str) -> Command | None:
-    """The command of a line; None for a blank one or a comment (`#`). CommandError for anything else."""
+def parse(line: str) -> tuple[str, dict[str, Any]] | None:
+    """The command of a line, and its members by name; None for a blank one or a comment (`#`). CommandError for anything
+    else."""
     text = line.strip()
     if not text or text.startswith("#"):
         return None
-    kind = _COMMANDS.get(verb_of(text))
-    if kind is None:
-        raise CommandError(_unknown(verb_of(text)))
-    command: Command = _fill(kind, split(text)[1])
-    _check(command)
-    return command
+    verb = _ALIASES.get(verb_of(text), verb_of(text))
+    if verb not in COMMANDS:
+        raise CommandError(_unknown(verb))
+    members = _fill(COMMANDS[verb], split(text)[1])
+    _check(verb, members)
+    return verb, members
 
 
 def _unknown(verb: str) -> str:
@@ -420,19 +288,15 @@ def _unknown(verb: str) -> str:
     return f"Unknown command: {verb[:200]}{hint}"
 
 
-def member_name(name: str) -> str:
-    """The member's name in commands: `max_unconfirmed_bytes` -> `maxUnconfirmedBytes`, `async_` -> `async`."""
-    return re.sub(r"_([a-z])", lambda found: found.group(1).upper(), name).rstrip("_")
+def _camel(name: str) -> str:
+    return re.sub(r"-([a-z])", lambda found: found.group(1).upper(), name)
 
 
-def _fill(kind: Callable[..., Any], tree: dict[str, Any]) -> Any:
-    readers = {member_name(each.name): (each.name, each.metadata["read"])
-               for each in fields(kind) if each.default is not MISSING}  # type: ignore[arg-type]
-    tree = {(re.sub(r"-([a-z])", lambda found: found.group(1).upper(), name) if name not in readers else name): value
-            for name, value in tree.items()}
-    _known(tree, tuple(readers))
-    return kind(**{readers[name][0]: _named(tree, name, readers[name][1], None)
-                   for name, value in tree.items() if value is not None})
+def _fill(members: Members, tree: dict[str, Any]) -> dict[str, Any]:
+    tree = {name if name in members else _camel(name): value for name, value in tree.items()}
+    _known(tree, tuple(members))
+    return {name: default if tree.get(name) is None else _named(tree, name, read, default)
+            for name, (read, default) in members.items()}
 
 
 def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
@@ -451,23 +315,17 @@ def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default:
         raise Undecodable(f"{name}: {error}") from None
 
 
-_NEEDED: dict[type, tuple[str, ...]] = {Open: ("uri",), Configure: ("uri",), Close: ("uri",), Post: ("uri",),
-                                        BatchPost: ("uri",), LoadPost: ("uri", "file"), Confirm: ("guid", "uri")}
-
-
-def _check(command: Command) -> None:
-    for name in _NEEDED.get(type(command), ()):
-        if not getattr(command, name):
+def _check(verb: str, members: dict[str, Any]) -> None:
+    for name in _NEEDED.get(verb, ()):
+        if not members[name]:
             raise CommandError(f"'{name}' is mandatory")
-    if isinstance(command, (Open, Configure, Confirm)):
+    if verb in ("open", "configure", "confirm"):
         try:
-            parse_uri(command.uri)
+            parse_uri(members["uri"])
         except BmqError as error:
-            raise CommandError(f"The uri ('{command.uri[:300]}') is not valid: {error}") from None
-    if isinstance(command, Open):
-        parse_flags(command.flags)
-    if isinstance(command, Post) and not command.payload:
-        raise CommandError("'payload' is mandatory")
+            raise CommandError(f"The uri ('{members['uri'][:300]}') is not valid: {error}") from None
+    if verb == "open":
+        parse_flags(members["flags"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +338,6 @@ class Flags:
 
     @property
     def any(self) -> bool:
-        """Is it opened for something?"""
         return self.read or self.write
 
     def __str__(self) -> str:
@@ -513,7 +370,7 @@ def select(guid: str, known: list[bytes]) -> list[bytes]:
     return [wanted]
 
 
-_PROPERTIES, _AREA, _PAYLOAD = "Message Properties:", "Message Properties hexdump:", "Message Payload:"
+_PROPERTIES, _AREA, _BODY = "Message Properties:", "Message Properties hexdump:", "Message Payload:"
 _DATA = "Application Data:"
 _GROUP = re.compile(r"(?:[0-9A-Fa-f]{2}){1,4}")
 
@@ -526,7 +383,7 @@ def parse_dump(text: str) -> tuple[bytes, Properties]:
         return _hex(lines, 1), {}
     if first != _PROPERTIES:
         raise CommandError(f"no dump of a message: it begins with '{_PROPERTIES}' or '{_DATA}'")
-    area_at, payload_at = _find(lines, _AREA), _find(lines, _PAYLOAD)
+    area_at, payload_at = _find(lines, _AREA), _find(lines, _BODY)
     area = _hex(lines, area_at + 1)
     try:
         return _hex(lines, payload_at + 1), properties.decode(area, False) if area else {}

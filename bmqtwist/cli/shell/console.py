@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from bmqtwist.cli.shell.commands import LINE_CHARS_MAX, VERBS
-from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import EventKind, SessionEvent
 
 TRACE = 5
@@ -51,7 +50,6 @@ class RecordFormat(logging.Formatter):
         self._template = template
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text, its end of line included if the format has one."""
         return _SPECIFIER.sub(lambda found: _ESCAPED[found[2]] if found[2] else _part(found[1], record), self._template)
 
 
@@ -97,7 +95,6 @@ class Console(logging.Handler):
         self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Write text as it is."""
         self.acquire()
         try:
             typed = self.typed()
@@ -133,36 +130,25 @@ class FileLog:
             self._handler.terminator = ""
             self._handler.setFormatter(RecordFormat(_FILE_FORMAT))
 
-    def _write(self, category: str, text: str) -> None:
-        if self._handler is not None:
-            self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
-
     @property
     def enabled(self) -> bool:
         return self._handler is not None
 
-    def put(self, uri: str, correlation: str, guid: bytes, payload: bytes) -> None:
-        self._write("PUT", f"{uri}|{correlation}|{guid.hex().upper()}|{_text(payload)}")
-
-    def ack(self, uri: str, correlation: str, guid: bytes, code: int) -> None:
-        self._write("ACK", f"{uri}|{correlation}|{guid.hex().upper()}|{code}|")
-
-    def push(self, message: Message, payload: bytes) -> None:
-        self._write("PUSH", f"{message.uri}|{message.guid.hex().upper()}|{_text(payload)}")
-
-    def confirm(self, message: Message) -> None:
-        self._write("CONFIRM", f"{message.uri}|{message.guid.hex().upper()}|")
+    def write(self, category: str, *parts: object) -> None:
+        """A line. Of the parts, a GUID is shown in hexadecimal; a payload comes as `shown(payload)`."""
+        if self._handler is not None:
+            text = "|".join(each.hex().upper() if isinstance(each, bytes) else str(each) for each in parts)
+            self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
 
     def event(self, event: SessionEvent) -> None:
-        queue = event.uri if event.kind is EventKind.QUEUE_REOPEN_RESULT else ""
-        self._write("SESSION", f"{event.kind.name}|{queue}")
+        self.write("SESSION", event.kind.name, event.uri if event.kind is EventKind.QUEUE_REOPEN_RESULT else "")
 
     def close(self) -> None:
         if self._handler is not None:
             self._handler.close()
 
 
-def _text(payload: bytes) -> str:
+def shown(payload: bytes) -> str:
     return payload.decode("utf-8", "backslashreplace").replace("\n", "\\n")
 
 
@@ -229,7 +215,6 @@ class Terminal:
         return found[state] if state < len(found) else None
 
     def read(self) -> str | None:
-        """The next line."""
         self._typing = True
         try:
             return input(PROMPT)

@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bmqtwist.cli.shell import commands
-from bmqtwist.cli.shell.commands import HELP, CommandError, Flags, Undecodable, parse_dump, parse_flags, select
-from bmqtwist.cli.shell.console import FileLog
+from bmqtwist.cli.shell.commands import HELP, CommandError, Flags, Undecodable, parse, parse_dump, parse_flags, select
+from bmqtwist.cli.shell.console import FileLog, shown
 from bmqtwist.cli.shell.posting import Plan, Poster, next_number
 from bmqtwist.cli.shell.printing import (
     ack_text,
@@ -67,12 +66,10 @@ class _Outcomes:
         self.failures = 0
 
     def error(self, text: str) -> None:
-        """Something went wrong."""
         self.failures += 1
         self._log.error("%s", text, stacklevel=2)
 
     def ended(self, text: str, result: Result | str) -> None:
-        """How something that was asked for ended."""
         if result is not Result.SUCCESS:
             self.failures += 1
         self._log.log(logging.INFO if result is Result.SUCCESS else logging.ERROR, "<-- session.%s", text, stacklevel=2)
@@ -92,12 +89,10 @@ class _Arrivals:
         self.news = asyncio.Event()
 
     def on_ack(self, ack: Ack) -> None:
-        """From the session: an acknowledgement."""
         self._acks.append(ack)
         self._report_soon()
 
     def on_message(self, message: Message) -> None:
-        """From the session: a message."""
         self._messages.append(message)
         self._report_soon()
 
@@ -122,7 +117,7 @@ class _Arrivals:
         for index, ack in enumerate(acked):
             entry = self._entries.get(ack.uri)
             number = entry.number if entry else 0
-            self._file_log.ack(ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1])
+            self._file_log.write("ACK", ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1], "")
             if not ack.ok:
                 self._outcomes.error(f"ACK #{index}: {ack_text(ack, number)}")
             elif self._settings.dump_msg:
@@ -135,7 +130,7 @@ class _Arrivals:
             if entry is None:
                 continue  # closed meanwhile: it will come again
             if self._file_log.enabled:
-                self._file_log.push(message, _payload(message))
+                self._file_log.write("PUSH", message.uri, message.guid, shown(_payload(message)))
             if self._settings.dump_msg:
                 self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
             if self._settings.confirm_msg:
@@ -157,7 +152,7 @@ class _Arrivals:
         except SdkError as error:
             self._outcomes.error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
         else:
-            self._file_log.confirm(message)
+            self._file_log.write("CONFIRM", message.uri, message.guid, "")
 
 
 class Shell:
@@ -170,11 +165,10 @@ class Shell:
         self._outcomes = _Outcomes(log)
         self._arrivals = _Arrivals(settings, log, file_log, self._outcomes, self._entries)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._actions: dict[type, Callable[[Any], Awaitable[None]]] = {
-            commands.Start: self._start, commands.Stop: self._stop, commands.Open: self._open,
-            commands.Configure: self._configure, commands.Close: self._close, commands.Post: self._post,
-            commands.BatchPost: self._batch_post, commands.LoadPost: self._load_post, commands.List: self._list,
-            commands.Confirm: self._confirm, commands.Wait: self._wait, commands.Help: self._help}
+        self._actions: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {
+            "start": self._start, "stop": self._stop, "open": self._open, "configure": self._configure,
+            "close": self._close, "post": self._post, "batch-post": self._batch_post, "load-post": self._load_post,
+            "list": self._list, "confirm": self._confirm, "wait": self._wait, "help": self._help}
 
     @property
     def failures(self) -> int:
@@ -188,11 +182,11 @@ class Shell:
     async def run(self, line: str) -> bool:
         """Carry out a line; False if it was the last one."""
         try:
-            command = commands.parse(line)
-            if isinstance(command, commands.Bye):
+            command = parse(line)
+            if command is not None and command[0] == "bye":
                 return False
             if command is not None:
-                await self._actions[type(command)](command)
+                await self._actions[command[0]](command[1])
         except Undecodable as error:
             self._outcomes.error(f"Unable to decode: {line.strip()[:300]}\n{error}")
         except BmqError as error:
@@ -204,7 +198,6 @@ class Shell:
         return True
 
     async def finish(self) -> None:
-        """Disconnect, if connected."""
         if self._session is not None:
             await self._end_session()
         for task in self._tasks:
@@ -212,7 +205,6 @@ class Shell:
         self._log.info("Goodbye.")
 
     def _later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it beside the commands that follow."""
         async def guarded() -> None:
             try:
                 await work()
@@ -224,7 +216,7 @@ class Shell:
 
     # -- the session --------------------------------------------------------------------------------------------------
 
-    async def _start(self, command: commands.Start) -> None:
+    async def _start(self, command: dict[str, Any]) -> None:
         self._log.info("--> Starting session: %s", command_text(command))
         if self._session is not None:
             self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
@@ -232,7 +224,7 @@ class Shell:
         self._session = session = aio.Session(
             options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
             on_event=self._on_event)
-        if command.async_:
+        if command["async"]:
             self._later(lambda: self._connect(session))
             self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
             return
@@ -252,9 +244,9 @@ class Shell:
             if not connected and self._session is session:
                 self._session = None
 
-    async def _stop(self, command: commands.Stop) -> None:
+    async def _stop(self, command: dict[str, Any]) -> None:
         self._log.info("--> Stopping session: %s", command_text(command))
-        if command.async_:
+        if command["async"]:
             self._later(self._end_session)
         else:
             await self._end_session()
@@ -310,12 +302,11 @@ class Shell:
         else:
             await work()
 
-    async def _open(self, command: commands.Open) -> None:
-        flags = parse_flags(command.flags)
-        options = queue_options(command.max_unconfirmed_messages, command.max_unconfirmed_bytes,
-                                command.consumer_priority, command.subscriptions)
+    async def _open(self, command: dict[str, Any]) -> None:
+        flags = parse_flags(command["flags"])
+        options = queue_options(command)
         self._log.info("--> Opening queue: %s", command_text(command))
-        uri, session, known = command.uri, self._session, self._entries.get(command.uri)
+        uri, session, known = command["uri"], self._session, self._entries.get(command["uri"])
         entry = known or _Entry(uri, flags)
         refusal: Result | str = ""
         if session is None:
@@ -326,7 +317,7 @@ class Shell:
             refusal = "INVALID_FLAGS"
         if refusal or session is None:
             status = status_text(uri, entry.number, "open", refusal)
-            form = "Async" if command.async_ else "Sync"
+            form = "Async" if command["async"] else "Sync"
             self._outcomes.ended(f"openQueue{form}() => {outcome(refusal, 'open')[0]} ({status})", refusal)
             return
         self._entries[uri] = entry
@@ -338,46 +329,45 @@ class Shell:
         def then(queue: aio.Queue) -> None:
             entry.queue = queue
 
-        await self._request("openQueue", entry, ask, command.async_, then, lambda: self._drop(entry))
+        await self._request("openQueue", entry, ask, command["async"], then, lambda: self._drop(entry))
 
     def _drop(self, entry: _Entry) -> None:
         if self._entries.get(entry.uri) is entry:
             del self._entries[entry.uri]
 
-    async def _configure(self, command: commands.Configure) -> None:
-        entry = self._entry(command.uri)
-        options = queue_options(command.max_unconfirmed_messages, command.max_unconfirmed_bytes,
-                                command.consumer_priority, command.subscriptions)
+    async def _configure(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
+        options = queue_options(command)
         queue = entry.opened
         self._log.info("--> Configuring queue: %s", command_text(command))
-        await self._request("configureQueue", entry, lambda: queue.configure(options), command.async_, lambda _: None)
+        await self._request("configureQueue", entry, lambda: queue.configure(options), command["async"], lambda _: None)
 
-    async def _close(self, command: commands.Close) -> None:
-        entry = self._entry(command.uri)
+    async def _close(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
         queue = entry.opened
         self._log.info("--> Closing queue: %s", command_text(command))
-        await self._request("closeQueue", entry, lambda: _settled_and_closed(queue), command.async_,
+        await self._request("closeQueue", entry, lambda: _settled_and_closed(queue), command["async"],
                             lambda _: self._drop(entry), lambda: self._drop(entry))  # closed here, whatever the broker says
 
     # -- posting ------------------------------------------------------------------------------------------------------
 
-    async def _post(self, command: commands.Post) -> None:
-        entry = self._entry(command.uri)
+    async def _post(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
         entry.opened  # noqa: B018 - it says so if it is not
-        compression = command.compression_algorithm_type.lower()
+        compression = command["compressionAlgorithmType"].lower()
         if compression not in ("none", "zlib", ""):
             self._log.warning("'%s' is not a valid compression type, message will be sent uncompressed.",
-                              command.compression_algorithm_type)
+                              command["compressionAlgorithmType"])
         self._log.info("--> Posting message: %s", command_text(command))
-        await self._send(entry, [each.encode("utf-8", "surrogateescape") for each in command.payload],
-                         {each.name: each.value for each in command.message_properties},
-                         {each.name: each.kind for each in command.message_properties}, compression == "zlib")
+        await self._send(entry, [each.encode("utf-8", "surrogateescape") for each in command["payload"]],
+                         {each.name: each.value for each in command["messageProperties"]},
+                         {each.name: each.kind for each in command["messageProperties"]}, compression == "zlib")
 
-    async def _load_post(self, command: commands.LoadPost) -> None:
-        entry = self._entry(command.uri)
+    async def _load_post(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
         entry.opened  # noqa: B018
         self._log.info("--> Loading and posting message: %s", command_text(command))
-        payload, properties = parse_dump(Path(command.file).read_text(encoding="utf-8", errors="replace"))
+        payload, properties = parse_dump(Path(command["file"]).read_text(encoding="utf-8", errors="replace"))
         await self._send(entry, [payload], {name: value for name, (_, value) in properties.items()},
                          {name: kind for name, (kind, _) in properties.items()}, False)
 
@@ -415,13 +405,14 @@ class Shell:
                 if error.result is not Result.BW_LIMIT or loop.time() >= end:
                     raise
             await queue.session.room(end)
-        self._file_log.put(entry.uri, correlation_text(number), guid, payload)
+        if self._file_log.enabled:
+            self._file_log.write("PUT", entry.uri, correlation_text(number), guid, shown(payload))
 
-    async def _batch_post(self, command: commands.BatchPost) -> None:
-        entry = self._entry(command.uri)
-        plan = Plan(command.events_count, 0.0, command.event_size, command.msg_size, command.post_rate,
-                    command.post_interval, tuple(each.encode("utf-8", "surrogateescape") for each in command.payload),
-                    auto_incremented=command.auto_incremented)
+    async def _batch_post(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
+        plan = Plan(command["eventsCount"], 0.0, command["eventSize"], command["msgSize"], command["postRate"],
+                    command["postInterval"], tuple(each.encode("utf-8", "surrogateescape") for each in command["payload"]),
+                    auto_incremented=command["autoIncremented"])
         if not entry.flags.write:
             raise CommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
         poster = Poster(plan, entry.opened, self._arrivals.on_ack if entry.flags.ack else None, self._file_log)
@@ -431,14 +422,14 @@ class Shell:
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 
-    async def _list(self, command: commands.List) -> None:
-        entries = [self._entry(command.uri)] if command.uri is not None else list(self._entries.values())
+    async def _list(self, command: dict[str, Any]) -> None:
+        entries = [self._entry(command["uri"])] if command["uri"] is not None else list(self._entries.values())
         self._log.info("%s", listing([(message, entry.number) for entry in entries
                                       for message in entry.messages.values()]))
 
-    async def _confirm(self, command: commands.Confirm) -> None:
-        entry = self._entry(command.uri)
-        guids = select(command.guid, list(entry.messages))
+    async def _confirm(self, command: dict[str, Any]) -> None:
+        entry = self._entry(command["uri"])
+        guids = select(command["guid"], list(entry.messages))
         if not guids:
             self._log.info("No messages to confirm")
         for guid in guids:
@@ -449,26 +440,26 @@ class Shell:
             except SdkError as error:
                 result = error.result
             else:
-                self._file_log.confirm(message)
+                self._file_log.write("CONFIRM", message.uri, message.guid, "")
                 del entry.messages[guid]
             self._outcomes.ended(f"confirmMessage() => {outcome_text(result)}", result)
 
-    async def _wait(self, command: commands.Wait) -> None:
+    async def _wait(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + command.timeout
-        while (count := self._unconfirmed(command.uri)) < command.messages:
+        end = loop.time() + command["timeout"]
+        while (count := self._unconfirmed(command["uri"])) < command["messages"]:
             self._arrivals.news.clear()
             try:
                 await asyncio.wait_for(self._arrivals.news.wait(), end - loop.time())
             except TimeoutError:
-                raise CommandError(f"{count} of {command.messages} messages within {command.timeout:g} s") from None
+                raise CommandError(f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
         self._log.info("%d messages are there", count)
 
     def _unconfirmed(self, uri: str | None) -> int:
         entries = [self._entry(uri)] if uri is not None else list(self._entries.values())
         return sum(len(entry.messages) for entry in entries)
 
-    async def _help(self, _: commands.Help) -> None:
+    async def _help(self, _: dict[str, Any]) -> None:
         self._log.info("\n%s", HELP)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmqtwist.cli.shell.commands import Property
-from bmqtwist.cli.shell.console import FileLog
+from bmqtwist.cli.shell.console import FileLog, shown
 from bmqtwist.cli.shell.printing import STAMP_BYTES, correlation_text
 from bmqtwist.cli.shell.settings import PUBSUB_PROPERTY
 from bmqtwist.cli.shell.throughput import Throughput
@@ -83,7 +83,6 @@ class Content:
         return now_ns.to_bytes(STAMP_BYTES, "big") + self._filling if self._stamped else self._filling
 
     def properties(self, number: int) -> tuple[dict[str, object], dict[str, PropertyType]]:
-        """Values and types."""
         values: dict[str, object] = dict(self._values)
         if self._plan.auto_incremented:
             values[self._plan.auto_incremented] = number
@@ -122,7 +121,6 @@ class Poster:
                 await asyncio.sleep(0 if ready() else 0.01)
 
     async def _event(self) -> None:
-        """Messages that leave together."""
         session = self._queue.session
         for _ in range(self._plan.event_size):
             await self._message()
@@ -147,7 +145,7 @@ class Poster:
                     raise
             await self._queue.session.room(1.0)
         if self._file_log.enabled:
-            self._file_log.put(self._queue.uri, self.correlation(correlation), guid, payload)
+            self._file_log.write("PUT", self._queue.uri, self.correlation(correlation), guid, shown(payload))
         if self._produced is not None:
             self._produced.message(len(payload))
 

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.cli.shell.commands import Property, SubscriptionArg, member_name
+from bmqtwist.cli.shell.commands import Property
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.poison import readable_properties
 from bmqtwist.sdk.results import Ack, EventKind, Result, SessionEvent
@@ -58,12 +57,10 @@ def correlation_text(correlation: object) -> str:
 
 
 def queue_text(uri: str, number: int) -> str:
-    """A queue by its URI and our number for it."""
     return f"[ uri = {uri} correlationId = [ autoValue = {number} ] ]"
 
 
 def status_text(uri: str, number: int, of: str, result: Result | str, message: str = "") -> str:
-    """How a request about a queue ended."""
     more = f' errorDescription = "{message}"' if message else ""
     return f'[ queueId = {queue_text(uri, number)} result = "{outcome_text(result, of)}"{more} ]'
 
@@ -87,7 +84,6 @@ def message_event_text(raw_type: str, uris: Iterable[str]) -> str:
 
 
 def ack_text(ack: Ack, number: int) -> str:
-    """An acknowledgement."""
     return (f"[ type = ACK status = {outcome(ack.status)[0]} correlationId = {correlation_text(ack.correlation)} "
             f"GUID = {ack.guid.hex().upper()} queue = {queue_text(ack.uri, number)} ]")
 
@@ -108,7 +104,6 @@ def push_text(message: Message, number: int) -> str:
 
 
 def with_properties(message: Message, before: str) -> str:
-    """The properties of a message, nothing if it has none."""
     properties = {name: (kind, message.properties[name]) for name, kind in message.property_types.items()}
     return before + readable_properties(properties) if properties else ""
 
@@ -132,9 +127,9 @@ def excerpt(payload: bytes) -> str:
     return "".join(each if each.isprintable() else "." for each in text)
 
 
-def command_text(command: Any) -> str:
+def command_text(members: Mapping[str, Any]) -> str:
     """A command with all its members, as it was understood."""
-    parts = [f"{member_name(each.name)} = {_value(getattr(command, each.name))}" for each in fields(command)]
+    parts = [f"{name} = {_value(value)}" for name, value in members.items()]
     return f"[ {' '.join(parts)} ]"
 
 
@@ -147,7 +142,7 @@ def _value(value: Any) -> str:
         return "NULL"
     if isinstance(value, Property):
         return f'[ name = "{value.name}" value = "{_plain(value.value)}" type = {value.type_name} ]'
-    if isinstance(value, SubscriptionArg):
+    if isinstance(value, Mapping):
         return command_text(value)
     if isinstance(value, tuple):
         return "".join(("[ ", *(f"{_value(each)} " for each in value), "]"))

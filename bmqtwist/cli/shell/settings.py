@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import click
 
 from bmqtwist import __version__
 from bmqtwist.cli.connection import client_context
-from bmqtwist.cli.lazygroup import TOOL, called_as_tool
+from bmqtwist.cli.main import TOOL, called_as_tool
 from bmqtwist.cli.shell.commands import (
     MAX_UNCONFIRMED_BYTES,
     MAX_UNCONFIRMED_MESSAGES,
     CommandError,
     Flags,
     Property,
-    SubscriptionArg,
-    member_name,
     parse_flags,
     read_property,
     read_subscription,
@@ -36,53 +37,78 @@ from bmqtwist.sdk.options import DEFAULT_USER_AGENT, Credential, QueueOptions, S
 MODES = ("cli", "auto", "storage", "syschk")
 LATENCIES = ("none", "hires", "epoch")
 VERBOSITIES = ("silent", "trace", "debug", "info", "warning", "error", "fatal")
-LOG_FORMAT = "%d (%t) %s %F:%l %m\\n"
+LOG_FORMAT, TERMINAL_FORMAT = "%d (%t) %s %F:%l %m\\n", "%s %m\\n"
 PUBSUB_PROPERTY = "AUTO_PUBSUB_PROPERTY"
 _INT_MAX = (1 << 31) - 1
 _MOST = {"msg_size": APPLICATION_DATA_BYTES_MAX, "auto_pub_sub_modulo": 1000, "timeout_sec": 1_000_000}
+
+
+def _option(default: Any, text: str = "", *names: str, **more: Any) -> Any:
+    """A member of a profile, and the option of these names that sets it; without a name there is none."""
+    kind = {"is_flag": True, "default": None} if isinstance(default, bool) else {
+        "type": int} if isinstance(default, int) else {}
+    return field(default=default, metadata={"option": (names, {**kind, "help": text, **more})})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All of it, as the original's profile has it. `post_interval` in milliseconds, `timeout_sec` in seconds."""
 
-    mode: str = "cli"
-    broker: str = "tcp://localhost:30114"
-    tls_authority: str = ""
-    tls_versions: str = "TLSv1.3"
-    queue_uri: str = ""
-    queue_flags: str = ""
-    latency: str = "none"
-    latency_report: str = ""
-    dump_msg: bool = False
-    confirm_msg: bool = False
-    event_size: int = 1
-    msg_size: int = 1024
-    post_rate: int = 1
-    events_count: str = "0"
-    max_unconfirmed: str = f"{MAX_UNCONFIRMED_MESSAGES}:{MAX_UNCONFIRMED_BYTES}"
-    post_interval: int = 1000
-    verbosity: str = "info"
-    log_format: str = ""
-    memory_debug: bool = False
-    threads: int = 1
-    shutdown_grace: int = 0
-    no_session_event_handler: bool = False
-    storage: str = ""
-    log: str = ""
-    sequential_message_pattern: str = ""
-    message_properties: tuple[Property, ...] = ()
-    subscriptions: tuple[SubscriptionArg, ...] = ()
-    auto_pub_sub_modulo: int = 0
-    timeout_sec: int = 300
-    authn_mechanism: str = ""
-    authn_data: str = ""
+    mode: str = _option("cli", "cli: commands. auto: produce or consume, with figures. syschk: is there a broker?", "--mode",
+                        type=click.Choice(MODES, case_sensitive=False))
+    broker: str = _option("tcp://localhost:30114", "tcp://host:port or tls://host:port.  [env: BMQ_BROKER_URI, BMQ_PORT; "
+                          "default: tcp://localhost:30114]", "-b", "--broker", metavar="ADDRESS",
+                          envvar=["BMQ_BROKER_URI", "BMQ_BROKER"])
+    tls_authority: str = _option("", "Certificates to check the broker's against (tls://).", "--tls-authority",
+                                 metavar="FILE")
+    tls_versions: str = _option("TLSv1.3", "[default: TLSv1.3]", "--tls-versions", metavar="NAMES")
+    queue_uri: str = _option("", "The queue (auto, syschk).", "-q", "--queueuri", "--queue-uri", metavar="URI")
+    queue_flags: str = _option("", "read,write,ack (auto).", "-f", "--queueflags", "--queue-flags", metavar="FLAGS")
+    latency: str = _option("none", "Measure latencies by a clock: hires on one machine, epoch between machines.", "-l",
+                           "--latency", type=click.Choice(LATENCIES, case_sensitive=False))
+    latency_report: str = _option("", "Where to write latencies as JSON.", "--latency-report", metavar="FILE")
+    dump_msg: bool = _option(False, "Show messages and acknowledgements.", "-d", "--dumpmsg", "--dump-msg")
+    confirm_msg: bool = _option(False, "Confirm messages as they come.", "-c", "--confirmmsg", "--confirm-msg")
+    event_size: int = _option(1, "Messages of an event.  [default: 1]", "-e", "--eventsize", "--event-size", metavar="N")
+    msg_size: int = _option(1024, "Size of payloads.  [default: 1024]", "-m", "--msgsize", "--msg-size", metavar="BYTES")
+    post_rate: int = _option(1, "Events to post each interval.  [default: 1]", "-r", "--postrate", "--post-rate",
+                             metavar="N")
+    events_count: str = _option("0", "Events to post, or for how many seconds.  [default: 0, until a signal comes]",
+                                "--eventscount", "--events-count", metavar="N|Ns")
+    max_unconfirmed: str = _option(f"{MAX_UNCONFIRMED_MESSAGES}:{MAX_UNCONFIRMED_BYTES}",
+                                   "How much may be unconfirmed.  [default: 1024:33554432]", "-u", "--maxunconfirmed",
+                                   "--max-unconfirmed", metavar="MESSAGES:BYTES")
+    post_interval: int = _option(1000, "The interval.  [default: 1000]", "-i", "--postinterval", "--post-interval",
+                                 metavar="MS")
+    verbosity: str = _option("info", "[default: info]", "-v", "--verbosity",
+                             type=click.Choice(VERBOSITIES, case_sensitive=False))
+    log_format: str = _option("", f"Of records.  [default: {LOG_FORMAT!r}, in a terminal {TERMINAL_FORMAT!r}]",
+                              "--logFormat", "--log-format", metavar="FORMAT")
+    memory_debug: bool = _option(False, "", "-D", "--memorydebug", "--memory-debug", hidden=True)
+    threads: int = _option(1, "", "-t", "--threads", hidden=True)
+    shutdown_grace: int = _option(0, "End a consumer that gets nothing for so long; wait so long before a queue is closed "
+                                  "(auto).", "--shutdownGrace", "--shutdown-grace", metavar="SECONDS")
+    no_session_event_handler: bool = _option(False, "", "--nosessioneventhandler", "--no-session-event-handler", hidden=True)
+    storage: str = _option("", "", "-s", "--storage", metavar="PATH", hidden=True)
+    log: str = _option("", "File for a line about each message and event.", "--log", type=click.Path(dir_okay=False))
+    sequential_message_pattern: str = _option("", "Payloads are this text and a number of nine digits (auto).",
+                                              "--messagepattern", "--message-pattern", metavar="TEXT")
+    message_properties: tuple[Property, ...] = _option(
+        (), 'Properties to post: [{"name": "x", "value": "1", "type": "E_INT"}] (auto).', "--messageProperties",
+        "--message-properties", metavar="JSON")
+    subscriptions: tuple[dict[str, Any], ...] = _option((), 'Subscriptions: [{"expression": "x > 0"}] (auto).',
+                                                        "--subscriptions", metavar="JSON")
+    auto_pub_sub_modulo: int = _option(0, "Number messages modulo N in a property, with a subscription for each number "
+                                       "(auto).", "--autoPubSubModulo", "--auto-pub-sub-modulo", metavar="N")
+    timeout_sec: int = _option(300, "For requests to the broker.  [default: 300]", "--timeout", metavar="SECONDS")
+    authn_mechanism: str = _option("", "Authenticate, for instance BASIC.", "--authnMechanism", "--authn-mechanism",
+                                   metavar="NAME")
+    authn_data: str = _option("", "With these data, as in user:password.", "--authnData", "--authn-data", metavar="TEXT")
 
     # -- what follows from it -----------------------------------------------------------------------------------------
 
     @property
     def flags(self) -> Flags:
-        """How the queue is opened."""
         return parse_flags(self.queue_flags)
 
     @property
@@ -107,7 +133,6 @@ class Settings:
         return 0, float(number)
 
     def check(self) -> None:
-        """LocalError if this cannot be done."""
         for value, known, name in ((self.mode, MODES, "mode"), (self.latency, LATENCIES, "latency"),
                                    (self.verbosity, VERBOSITIES, "verbosity")):
             if value.lower() not in known:
@@ -115,7 +140,7 @@ class Settings:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int) and not 0 <= value <= _MOST.get(each.name, _INT_MAX):
-                raise LocalError(f"{member_name(each.name)} {value}: use 0 to {_MOST.get(each.name, _INT_MAX)}")
+                raise LocalError(f"{_member_name(each.name)} {value}: use 0 to {_MOST.get(each.name, _INT_MAX)}")
         if not self.timeout_sec:
             raise LocalError("timeout 0: wait at least one second")
         if self.mode == "storage" or self.storage:
@@ -154,46 +179,52 @@ class Settings:
     def queue_options(self) -> QueueOptions:
         """How the automatic mode reads its queue."""
         messages, size = self.unconfirmed
-        automatic = tuple(SubscriptionArg(expression=f"{PUBSUB_PROPERTY} == {number}")
-                          for number in range(self.auto_pub_sub_modulo))
-        return queue_options(messages, size, 0, self.subscriptions + automatic)
+        automatic = tuple({"expression": f"{PUBSUB_PROPERTY} == {number}"} for number in range(self.auto_pub_sub_modulo))
+        return queue_options({"maxUnconfirmedMessages": messages, "maxUnconfirmedBytes": size, "consumerPriority": 0,
+                              "subscriptions": self.subscriptions + automatic})
 
     def profile(self) -> dict[str, Any]:
         """The same as a profile; what a file with it chooses is these settings."""
-        tree: dict[str, Any] = {member_name(each.name): getattr(self, each.name) for each in fields(self)}
+        tree: dict[str, Any] = {_member_name(each.name): getattr(self, each.name) for each in fields(self)}
         tree["messageProperties"] = [{"name": each.name, "value": str(each.value), "type": each.type_name}
                                      for each in self.message_properties]
-        tree["subscriptions"] = [
-            {member_name(part.name): value for part in fields(each) if (value := getattr(each, part.name)) is not None}
-            for each in self.subscriptions]
+        tree["subscriptions"] = [{name: value for name, value in each.items() if value is not None}
+                                 for each in self.subscriptions]
         return tree
 
 
-MEMBERS = {member_name(each.name): each.name for each in fields(Settings)}
+def _member_name(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda found: found.group(1).upper(), name)
 
 
-def queue_options(messages: int, size: int, priority: int, subscriptions: tuple[SubscriptionArg, ...]) -> QueueOptions:
-    """Options for a queue; CommandError if an expression is none, or a priority too large."""
+MEMBERS = {_member_name(each.name): each.name for each in fields(Settings)}
+OPTIONS = tuple(click.option(*names, each.name, **more) for each in fields(Settings)
+                for names, more in [each.metadata["option"]])
+
+
+def queue_options(reading: Mapping[str, Any]) -> QueueOptions:
+    """Options for a queue from the members of `open` or `configure`; CommandError if an expression is none, or a priority
+    too large."""
     try:
-        return QueueOptions(messages, size, priority, subscriptions=tuple(
-            _subscription(each, messages, size, priority) for each in subscriptions))
+        return QueueOptions(*_limits(reading), subscriptions=tuple(
+            _subscription({**reading, **{name: value for name, value in each.items() if value is not None}})
+            for each in reading["subscriptions"]))
     except BmqError as error:
         raise CommandError(str(error)) from None
 
 
-def _subscription(each: SubscriptionArg, messages: int, size: int, priority: int) -> Subscription:
-    if each.expression == "":
+def _limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
+    return reading["maxUnconfirmedMessages"], reading["maxUnconfirmedBytes"], reading["consumerPriority"]
+
+
+def _subscription(each: Mapping[str, Any]) -> Subscription:
+    expression = each.get("expression")
+    if expression == "":
         raise CommandError("Invalid subscription '': its expression is empty; leave it out to get all messages")
     try:
-        return Subscription(each.expression or "", _given(each.max_unconfirmed_messages, messages),
-                            _given(each.max_unconfirmed_bytes, size), _given(each.consumer_priority, priority),
-                            each.correlation_id)
+        return Subscription(expression or "", *_limits(each), each.get("correlationId"))
     except BmqError as error:
-        raise CommandError(f"Invalid subscription '{each.expression or ''}': {error}") from None
-
-
-def _given(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
+        raise CommandError(f"Invalid subscription '{expression or ''}': {error}") from None
 
 
 def read_profile(text: str, settings: Settings) -> Settings:

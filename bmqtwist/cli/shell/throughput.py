@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 
 from bmqtwist.cli.latencies import pretty_time
 from bmqtwist.textformat import grouped, pretty_bytes
@@ -12,7 +12,6 @@ _COLUMNS = (" Msg/s         |", " Delta         |", " Bytes/s       ||", " Evt/s
 
 
 def header(with_latency: bool) -> str:
-    """The two lines above the table."""
     titles = "Mode     |" + "".join(_COLUMNS)
     rule = "".join("+" if each == "|" else "-" for each in titles)
     if not with_latency:
@@ -20,58 +19,33 @@ def header(with_latency: bool) -> str:
     return f"{titles}||Latency\n{rule}++{'-' * 48}"
 
 
-@dataclass(slots=True)
-class _Counts:
-    """What was counted: `message_bytes` of payloads, `event_bytes` on the wire."""
-
-    messages: int = 0
-    message_bytes: int = 0
-    events: int = 0
-    event_bytes: int = 0
-
-    def minus(self, other: _Counts) -> _Counts:
-        return _Counts(self.messages - other.messages, self.message_bytes - other.message_bytes,
-                       self.events - other.events, self.event_bytes - other.event_bytes)
-
-    def copy(self) -> _Counts:
-        return self.minus(_Counts())
-
-
 class Throughput:
     """One direction: `verb` is produced or consumed."""
 
     def __init__(self, verb: str, with_latency: bool = False) -> None:
         self.verb, self.with_latency = verb, with_latency
-        self._total, self._before = _Counts(), _Counts()
+        self._total, self._before = Counter[str](), Counter[str]()  # messages, message_bytes, events, event_bytes
         self._interval = _Range()
         self._latency = _Range()
 
-    @property
-    def messages(self) -> int:
-        return self._total.messages
-
     def message(self, size: int) -> None:
-        """A message with so many bytes of payload."""
-        self._total.messages += 1
-        self._total.message_bytes += size
+        self._total["messages"] += 1
+        self._total["message_bytes"] += size
 
     def event(self, size: int) -> None:
-        """Messages that went or came together, so many bytes on the wire."""
-        self._total.events += 1
-        self._total.event_bytes += size
+        self._total["events"] += 1
+        self._total["event_bytes"] += size
 
     def latency(self, latency_ns: int) -> None:
-        """How long a message took."""
         self._interval.add(latency_ns)
         self._latency.add(latency_ns)
 
     def row(self, seconds: float) -> str:
         """The line for the interval that ends now, `seconds` long."""
-        delta = self._total.minus(self._before)
-        self._before = self._total.copy()
+        delta, self._before = self._total - self._before, self._total.copy()
         line = f"{self.verb} |" + " ||".join(
             f"{grouped(int(count / seconds)):>14} |{grouped(count):>14} |{pretty_bytes(int(size / seconds)):>14}"
-            for count, size in ((delta.messages, delta.message_bytes), (delta.events, delta.event_bytes)))
+            for count, size in ((delta["messages"], delta["message_bytes"]), (delta["events"], delta["event_bytes"])))
         if self.with_latency:
             known, self._interval = self._interval, _Range()
             line += (f" ||{pretty_time(known.minimum):>14} < {pretty_time(known.average):>14} < "
@@ -79,12 +53,11 @@ class Throughput:
         return line
 
     def final(self) -> str:
-        """Everything in one sentence."""
         total = self._total
-        text = (f"Final stats: {self.verb} {grouped(total.messages)} messages [{pretty_bytes(total.message_bytes)}] in "
-                f"{grouped(total.events)} events [{pretty_bytes(total.event_bytes)}]")
-        if total.message_bytes and total.event_bytes:
-            text += f" (Protocol: {(total.event_bytes - total.message_bytes) * 100 / total.event_bytes:.4g}%)"
+        text = (f"Final stats: {self.verb} {grouped(total['messages'])} messages [{pretty_bytes(total['message_bytes'])}] "
+                f"in {grouped(total['events'])} events [{pretty_bytes(total['event_bytes'])}]")
+        if total["message_bytes"] and total["event_bytes"]:
+            text += f" (Protocol: {(total['event_bytes'] - total['message_bytes']) * 100 / total['event_bytes']:.4g}%)"
         if self._latency.count:
             text += f" ~ latency {{ {pretty_time(self._latency.minimum)} < {pretty_time(self._latency.maximum)} }}"
         return text

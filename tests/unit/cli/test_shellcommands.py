@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,16 +15,13 @@ from bmqtwist.cli.shell import commands, printing
 from bmqtwist.cli.shell.commands import (
     LINE_CHARS_MAX,
     CommandError,
-    Confirm,
     Flags,
-    Open,
-    Post,
     Property,
-    SubscriptionArg,
     Undecodable,
     parse,
     parse_dump,
     parse_flags,
+    read_subscription,
     select,
     split,
 )
@@ -101,7 +99,7 @@ def _reaction(line: str) -> None:
         assert str(error)
     else:
         if command is not None:
-            command_text(command)
+            command_text(command[1])
 
 
 @given(st.text(max_size=200))
@@ -127,27 +125,42 @@ def test_a_number_of_thousands_of_digits_is_refused() -> None:
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
+READING = {"maxUnconfirmedMessages": 1024, "maxUnconfirmedBytes": 33554432, "consumerPriority": 0, "subscriptions": ()}
+
+
 def test_commands_have_the_defaults_of_the_original() -> None:
-    assert parse(f'open uri="{URI}" flags="READ,ack"') == Open(URI, "READ,ack", False, 1024, 33554432, 0, ())
-    assert parse(f'batch-post uri="{URI}"') == commands.BatchPost(URI, (), 1024, 1, 0, 1000, 1, "")
-    assert parse("list") == commands.List(None)
-    assert parse("start async=true") == commands.Start(True)
+    assert parse(f'open uri="{URI}" flags="READ,ack"') == (
+        "open", {"uri": URI, "flags": "READ,ack", "async": False, **READING})
+    assert parse(f'batch-post uri="{URI}"') == (
+        "batch-post", {"uri": URI, "payload": (), "msgSize": 1024, "eventSize": 1, "eventsCount": 0, "postInterval": 1000,
+                       "postRate": 1, "autoIncremented": ""})
+    assert parse("list") == ("list", {"uri": None})
+    assert parse("start async=true") == ("start", {"async": True})
     assert parse("") is parse("   ") is parse("# open") is None
     for verb in ("bye", "quit", "q", "exit"):
-        assert parse(verb) == commands.Bye()
+        assert parse(verb) == ("bye", {})
 
 
 def test_members_are_read_with_their_types() -> None:
     command = parse(f'post uri="{URI}" payload=["a","b"] compressionAlgorithmType="ZLIB" '
                     'messageProperties=[{"name":"x","value":"10","type":"E_INT"},{"name":"s","value":"t"}]')
-    assert command == Post(URI, ("a", "b"), False, "ZLIB", (
-        Property("x", 10, PropertyType.INT32), Property("s", "t", PropertyType.STRING)))
+    assert command == ("post", {"uri": URI, "payload": ("a", "b"), "async": False, "compressionAlgorithmType": "ZLIB",
+                                "messageProperties": (Property("x", 10, PropertyType.INT32),
+                                                      Property("s", "t", PropertyType.STRING))})
     command = parse(f'open uri="{URI}" flags="read" max-unconfirmed-messages=5 subscriptions='
                     '[{"expression": "x > 0", "correlationId": 7, "consumerPriority": 2}]')
-    assert command == Open(URI, "read", False, 5, subscriptions=(SubscriptionArg(7, "x > 0", None, None, 2),))
-    assert parse(f'post uri="{URI}" payload="one"') == Post(URI, ("one",))
-    assert parse(f'batch-post uri="{URI}" postInterval=1.0') == commands.BatchPost(URI, post_interval=1)
-    assert parse(f'confirm uri="{URI}" guid="+2"') == Confirm(URI, "+2")
+    assert command == ("open", {"uri": URI, "flags": "read", "async": False, **READING, "maxUnconfirmedMessages": 5,
+                                "subscriptions": ({"correlationId": 7, "expression": "x > 0", "maxUnconfirmedMessages": None,
+                                                   "maxUnconfirmedBytes": None, "consumerPriority": 2},)})
+    assert _members(f'post uri="{URI}" payload="one"')["payload"] == ("one",)
+    assert _members(f'batch-post uri="{URI}" postInterval=1.0')["postInterval"] == 1
+    assert _members(f'confirm uri="{URI}" guid="+2"') == {"uri": URI, "guid": "+2"}
+
+
+def _members(line: str) -> dict[str, Any]:
+    command = parse(line)
+    assert command is not None
+    return command[1]
 
 
 @pytest.mark.parametrize(("value", "kind", "expected"), [
@@ -155,9 +168,10 @@ def test_members_are_read_with_their_types() -> None:
     ('"9223372036854775807"', "E_INT64", 2 ** 63 - 1), ('"é"', "E_BINARY", "é".encode()), ("5", "E_STRING", "5"),
 ])
 def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected: object) -> None:
-    command = parse(f'post uri="{URI}" payload="p" messageProperties=[{{"name":"x","value":{value},"type":"{kind}"}}]')
-    assert isinstance(command, Post) and command.message_properties[0].value == expected
-    properties.encode({"x": (command.message_properties[0].kind, command.message_properties[0].value)}, True)
+    (found,) = _members(f'post uri="{URI}" payload="p" messageProperties=[{{"name":"x","value":{value},"type":"{kind}"}}]'
+                        )["messageProperties"]
+    assert found.value == expected
+    properties.encode({"x": (found.kind, found.value)}, True)
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -224,11 +238,11 @@ def test_results_have_the_numbers_of_the_original_for_each_request() -> None:
 
 
 def test_commands_and_events_are_written_in_brackets() -> None:
-    command = parse(f'post uri="{URI}" payload=["a"] messageProperties=[{{"name":"x","value":"1","type":"E_INT"}}]')
+    command = _members(f'post uri="{URI}" payload=["a"] messageProperties=[{{"name":"x","value":"1","type":"E_INT"}}]')
     assert command_text(command) == (
         f'[ uri = "{URI}" payload = [ "a" ] async = false compressionAlgorithmType = "none" messageProperties = '
         '[ [ name = "x" value = "1" type = E_INT ] ] ]')
-    assert command_text(parse("list")) == "[ uri = NULL ]"
+    assert command_text(_members("list")) == "[ uri = NULL ]"
     assert printing.session_event_text(SessionEvent(EventKind.CONNECTION_LOST, message="gone")) == (
         '[ type = "SESSION" sessionEventType = CONNECTION_LOST statusCode = 0 result = SUCCESS correlationId = '
         '[ * unset * ] errorDescription = "gone" ]')
@@ -380,7 +394,7 @@ def _but(**changes: object) -> Settings:
     ({"latency": "epoch", "sequential_message_pattern": "m"}, "leaves no room"), ({"timeout_sec": 0}, "at least one second"),
     ({"max_unconfirmed": "5"}, "messages:bytes"), ({"events_count": "5m"}, "as in 30s"),
     ({"post_rate": 0}, "nothing is posted"), ({"event_size": 0}, "nothing is posted"),
-    ({"no_session_event_handler": True}, "for mode cli"), ({"subscriptions": (SubscriptionArg(expression="x >"),)}, "x >"),
+    ({"no_session_event_handler": True}, "for mode cli"), ({"subscriptions": ({"expression": "x >"},)}, "x >"),
     ({"msg_size": 1 << 40}, "use 0 to"), ({"auto_pub_sub_modulo": 5000}, "use 0 to"),
 ])
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], words: str) -> None:
@@ -404,7 +418,7 @@ def test_a_profile_is_read_and_written() -> None:
     settings = read_profile(text, Settings())
     assert (settings.mode, settings.queue_uri, settings.events_count, settings.dump_msg) == ("auto", URI, "5", True)
     assert settings.message_properties == (Property("x", 1, PropertyType.INT32),)
-    assert settings.subscriptions == (SubscriptionArg(4, "x > 0"),)
+    assert settings.subscriptions == (read_subscription({"correlationId": 4, "expression": "x > 0"}),)
     assert read_profile(json.dumps(settings.profile()), Settings()) == settings
     for wrong in ("x", "[]", '{"mode": 5.5}', '{"dumpMsg": "yes"}', '{"messageProperties": 5}', '{"msgSize": true}'):
         with pytest.raises(LocalError):

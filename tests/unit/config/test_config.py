@@ -333,10 +333,10 @@ def test_every_member_is_documented_and_every_unit_follows_the_name():
     everything = [each for root in roots for each in members(root, set())]
     assert len(everything) > 200
     for declared in everything:
-        assert declared.member.text, declared.name
+        assert declared.text, declared.name
         for ending, unit in (("Ms", "ms"), ("Days", "days"), ("Bytes", "B"), ("BytesMax", "B"), ("FileSize", "B")):
             if declared.name.endswith(ending):
-                assert declared.member.unit == unit, declared.name
+                assert declared.unit == unit, declared.name
 
 
 # ------------------------------------------------------------------------------------------------------------ printing
