@@ -6,14 +6,13 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bmqtwist.cli.cluster.processes import free_ports
 from bmqtwist.config.sample import ELECTORS
 from bmqtwist.errors import BmqError
 from bmqtwist.testing.config import CLUSTER
-from bmqtwist.testing.process import START_SECONDS_MAX, BrokerProcess, NotInTime
+from bmqtwist.testing.process import START_SECONDS_MAX, BrokerProcess, NotInTime, _Started
 
 _POLL_S = 0.05
 _ACTIVE = "ACTIVE"
@@ -25,7 +24,7 @@ def _with_console(app: dict[str, Any] | None, port: int) -> dict[str, Any]:
     return {**(app or {}), "bmqtwist": {**extension, "http": {"port": port, **extension.get("http", {})}}}
 
 
-class ClusterProcess:
+class ClusterProcess(_Started):
     """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them below the directory `root`; as a context manager
     they are started, have a leader, and are gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all;
     the elector is the fast one of `bmq cluster` where nothing is said."""
@@ -120,15 +119,3 @@ class ClusterProcess:
         with ExitStack() as stack:
             for broker in (*self._brokers.values(), *self._proxies.values()):
                 stack.callback(broker.close)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()

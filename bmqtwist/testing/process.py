@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from bmqtwist.cli.cluster.processes import broker_command
@@ -36,7 +35,28 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class BrokerProcess:
+class _Started:
+    """A context manager over `start` and `close`: a start that fails is closed, too."""
+
+    def start(self) -> object:
+        """Start; what is useful to know then."""
+
+    def close(self) -> None:
+        """Leave nothing running."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class BrokerProcess(_Started):
     """One run after another of the command `bmqbrkr` over one directory; not started yet when made.
 
     `root`: the directory, made if need be: configuration below `etc/`, storage, logs. `port` None = a free one. `app` and
@@ -153,18 +173,6 @@ class BrokerProcess:
         if self.process is not None and self.process.stdout is not None:
             with contextlib.suppress(OSError):
                 self.process.stdout.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     # -- what it says -----------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
     file_log = FileLog(settings.log)
     try:
         if settings.mode == "auto":
-            code = asyncio.run(_auto(settings, log, console, file_log))
+            code = asyncio.run(Auto(settings, log, console, file_log).run())
         else:
             code = _commands(settings, log, console, file_log, script, stop_on_error)
     finally:
@@ -104,10 +104,6 @@ def _code_of_output(console: Console) -> int:
     return EXIT_CLOSED_PIPE if console.failed.errno == errno.EPIPE else EXIT_OUTPUT
 
 
-async def _auto(settings: Settings, log: logging.Logger, console: Console, file_log: FileLog) -> int:
-    return await Auto(settings, log, console, file_log).run()
-
-
 # -- commands: read in this thread, carried out in the loop's -----------------------------------------------------------
 
 def _commands(settings: Settings, log: logging.Logger, console: Console, file_log: FileLog, script: str | None,
@@ -116,23 +112,19 @@ def _commands(settings: Settings, log: logging.Logger, console: Console, file_lo
     thread = threading.Thread(target=loop.run_forever, name="session", daemon=True)
     thread.start()
     try:
-        shell_ = _Loop(loop).call(_made(settings, log, file_log))
+        shell_ = Shell(settings, log, file_log)
         source = _source(script, shell_)
         console.typed = source.typed
         if source.attended:
             log.info("bmq shell, %s. 'help' shows the commands, Ctrl-D leaves.", settings.broker)
         try:
-            return _converse(_Loop(loop), shell_, source, log, console, stop_on_error)
+            return _converse(loop, shell_, source, log, console, stop_on_error)
         finally:
             source.close()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-async def _made(settings: Settings, log: logging.Logger, file_log: FileLog) -> Shell:
-    return Shell(settings, log, file_log)
 
 
 def _source(script: str | None, shell_: Shell) -> Source:
@@ -145,33 +137,27 @@ def _source(script: str | None, shell_: Shell) -> Source:
     return Script(sys.stdin.buffer)
 
 
-class _Loop:
-    """A loop in another thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def call(self, work: Any) -> Any:
-        """Run a coroutine there and wait for it. Ctrl-C cancels it, and is raised when it has ended."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            while not future.done():  # one wait without an end could lose a Ctrl-C that comes just when it begins
-                wait((future,), _WAIT_S)
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
-            raise
+def call(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
+    """Run a coroutine in a loop of another thread and wait for it. Ctrl-C cancels it, and is raised when it has ended."""
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        while not future.done():  # one wait without an end could lose a Ctrl-C that comes just when it begins
+            wait((future,), _WAIT_S)
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        raise
 
 
-def _converse(loop: _Loop, shell_: Shell, source: Source, log: logging.Logger, console: Console,
+def _converse(loop: asyncio.AbstractEventLoop, shell_: Shell, source: Source, log: logging.Logger, console: Console,
               stop_on_error: bool) -> int:
     """Line after line; the exit code."""
     interrupted = False
     while console.failed is None:
         try:
             line = source.read()
-            if line is None or not loop.call(shell_.run(line)):
+            if line is None or not call(loop, shell_.run(line)):
                 break
         except (KeyboardInterrupt, CancelledError):
             log.error("Interrupted")
@@ -180,7 +166,7 @@ def _converse(loop: _Loop, shell_: Shell, source: Source, log: logging.Logger, c
                 break
         if shell_.failures and stop_on_error and not source.attended:
             break
-    loop.call(shell_.finish())
+    call(loop, shell_.finish())
     if interrupted:
         return EXIT_INTERRUPTED
     if called_as_tool() and not stop_on_error:  # its exit code says nothing of its commands

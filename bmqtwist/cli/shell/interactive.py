@@ -218,21 +218,18 @@ class Shell:
 
     async def _start(self, command: dict[str, Any]) -> None:
         self._log.info("--> Starting session: %s", command_text(command))
-        if self._session is not None:
-            self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
-            return
-        self._session = session = aio.Session(
-            options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
-            on_event=self._on_event)
-        if command["async"]:
-            self._later(lambda: self._connect(session))
-            self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
-            return
         result = Result.SUCCESS
-        try:
-            await self._connect(session)
-        except SdkError as error:
-            result = error.result
+        if self._session is None:
+            self._session = session = aio.Session(
+                options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
+                on_event=self._on_event)
+            if command["async"]:
+                self._later(lambda: self._connect(session))
+            else:
+                try:
+                    await self._connect(session)
+                except SdkError as error:
+                    result = error.result
         self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
 
     async def _connect(self, session: aio.Session) -> None:
@@ -291,16 +288,21 @@ class Shell:
                     otherwise()
             if result is Result.SUCCESS:
                 then(value)
-            status = status_text(entry.uri, entry.number, kind, result, message)
             if asynchronous:
+                status = status_text(entry.uri, entry.number, kind, result, message)
                 self._log.info("==> %s_QUEUE_RESULT received: %s", kind.upper(), status)
-            form = "Async" if asynchronous else "Sync"
-            self._outcomes.ended(f"{what}{form}() => {outcome(result, kind)[0]} ({status})", result)
+            self._ended(what, entry, asynchronous, result, message)
 
         if asynchronous:
             self._later(work)
         else:
             await work()
+
+    def _ended(self, what: str, entry: _Entry, asynchronous: bool, result: Result | str, message: str = "") -> None:
+        kind = what.removesuffix("Queue")
+        status = status_text(entry.uri, entry.number, kind, result, message)
+        form = "Async" if asynchronous else "Sync"
+        self._outcomes.ended(f"{what}{form}() => {outcome(result, kind)[0]} ({status})", result)
 
     async def _open(self, command: dict[str, Any]) -> None:
         flags = parse_flags(command["flags"])
@@ -316,15 +318,13 @@ class Shell:
         elif not flags.any:
             refusal = "INVALID_FLAGS"
         if refusal or session is None:
-            status = status_text(uri, entry.number, "open", refusal)
-            form = "Async" if command["async"] else "Sync"
-            self._outcomes.ended(f"openQueue{form}() => {outcome(refusal, 'open')[0]} ({status})", refusal)
+            self._ended("openQueue", entry, command["async"], refusal)
             return
         self._entries[uri] = entry
 
         def ask() -> Awaitable[Any]:
-            return _awaited(session.open(uri, read=flags.read, write=flags.write, options=options,
-                                         on_message=self._arrivals.on_message))
+            return session.open(uri, read=flags.read, write=flags.write, options=options,
+                                on_message=self._arrivals.on_message)
 
         def then(queue: aio.Queue) -> None:
             entry.queue = queue
@@ -423,8 +423,7 @@ class Shell:
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def _list(self, command: dict[str, Any]) -> None:
-        entries = [self._entry(command["uri"])] if command["uri"] is not None else list(self._entries.values())
-        self._log.info("%s", listing([(message, entry.number) for entry in entries
+        self._log.info("%s", listing([(message, entry.number) for entry in self._of(command["uri"])
                                       for message in entry.messages.values()]))
 
     async def _confirm(self, command: dict[str, Any]) -> None:
@@ -447,7 +446,7 @@ class Shell:
     async def _wait(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + command["timeout"]
-        while (count := self._unconfirmed(command["uri"])) < command["messages"]:
+        while (count := sum(len(entry.messages) for entry in self._of(command["uri"]))) < command["messages"]:
             self._arrivals.news.clear()
             try:
                 await asyncio.wait_for(self._arrivals.news.wait(), end - loop.time())
@@ -455,16 +454,11 @@ class Shell:
                 raise CommandError(f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
         self._log.info("%d messages are there", count)
 
-    def _unconfirmed(self, uri: str | None) -> int:
-        entries = [self._entry(uri)] if uri is not None else list(self._entries.values())
-        return sum(len(entry.messages) for entry in entries)
+    def _of(self, uri: str | None) -> list[_Entry]:
+        return list(self._entries.values()) if uri is None else [self._entry(uri)]
 
     async def _help(self, _: dict[str, Any]) -> None:
         self._log.info("\n%s", HELP)
-
-
-async def _awaited(opening: Awaitable[aio.Queue]) -> aio.Queue:
-    return await opening
 
 
 async def _settled_and_closed(queue: aio.Queue) -> None:
