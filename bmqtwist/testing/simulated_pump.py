@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from functools import partial
 
 from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.sdk.pump import Connect, Dispatch
 from bmqtwist.testing.loop import SECONDS_MAX
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
-from bmqtwist.testing.transport import VirtualTransport
+from bmqtwist.testing.transport import Inbox, VirtualTransport
 
 _STEP_S = 0.005  # of simulated time, between two looks at what has come
 
 
-class _Inbox(Receiver):
-    """One connection: what came of it, in order."""
+class _End(Receiver):
+    """The receiver of a connection, which fills an inbox."""
 
-    def __init__(self, attempt: int, end: ConnectionEnd, news: Callable[[], None]) -> None:
-        self.attempt, self.end, self._news = attempt, end, news
-        self.arrived: list[bytes] = []
-        self.lost = False
-        end.receiver = self
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
 
     def take(self, data: bytes) -> None:
-        self.arrived.append(data)
-        self._news()
+        self._inbox.data(data)
 
     def cut(self) -> None:
-        self.lost = True
-        self._news()
+        self._inbox.lost("")
 
     def drained(self) -> None:
-        self._news()
+        self._inbox.room()
 
 
 class SimulatedPump(VirtualTransport):
@@ -43,7 +37,7 @@ class SimulatedPump(VirtualTransport):
                  tls: ssl.SSLContext | None = None) -> None:
         self._network, self._simulation, self._place = network, network.simulation, place
         self._poked = False
-        self._inbox: _Inbox | None = None
+        self._end: ConnectionEnd | None = None
         super().__init__(options, dispatch, tls)
 
     def clock(self) -> float:
@@ -64,24 +58,25 @@ class SimulatedPump(VirtualTransport):
         elif end is None:
             self.core.failed(attempt, "nobody listens there, or it is cut off", self.clock())
         else:
-            self._inbox = _Inbox(attempt, end, self.poke)
+            self._end, self._inbox = end, Inbox(attempt, self.poke)
+            end.receiver = _End(self._inbox)
             self.core.connected(attempt, self.clock())
         self.poke()
 
     def hang_up(self) -> None:
         inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.end.finish()
+        if inbox is not None and self._end is not None:
+            self._end.finish()
 
     dispose = hang_up
 
     def write(self, chunks: list[bytes]) -> None:
-        inbox = self._inbox
-        if inbox is None or inbox.lost:
+        end = self._end
+        if end is None or self._inbox is None or self._inbox.reason is not None:
             return
         if chunks:
-            inbox.end.send(b"".join(chunks))
-        self.limit(inbox.end.waiting)
+            end.send(b"".join(chunks))
+        self.limit(end.waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Do what there is to do; with nothing to do let time pass, at most that long."""
@@ -96,13 +91,7 @@ class SimulatedPump(VirtualTransport):
 
     def _work(self) -> bool:
         poked, self._poked = self._poked, False
-        inbox = self._inbox
-        while inbox is not None and inbox is self._inbox and inbox.arrived:
-            self.core.received(inbox.arrived.pop(0), self.clock())
-            self.perform()
-        if inbox is not None and inbox is self._inbox and inbox.lost:
-            self._inbox = None
-            self.core.lost(inbox.attempt, "closed by the broker", self.clock())
+        self.take_arrived()
         self.tick_and_perform()
         self.write([])
         return poked

@@ -24,16 +24,47 @@ if TYPE_CHECKING:
 _WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
 
 
+class Inbox:
+    """A ClientEnd: the bytes that have come over one connection, then why it is gone."""
+
+    def __init__(self, attempt: int, news: Callable[[], None]) -> None:
+        self.attempt, self.room = attempt, news
+        self.arrived: deque[bytes] = deque()
+        self.reason: str | None = None
+
+    def data(self, data: bytes) -> None:
+        self.arrived.append(data)
+        self.room()
+
+    def lost(self, reason: str) -> None:
+        self.reason = reason or "closed by the broker"
+        self.room()
+
+
 class VirtualTransport(Transport):
     """Moves bytes without sockets; a wait without a timeout ends with Stuck after SECONDS_MAX seconds without an effect."""
 
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self._idle_s = 0.0
+        self._inbox: Inbox | None = None  # of the connection, if there is one
 
         def told(effect: object) -> None:
             self._idle_s = 0.0
             dispatch(effect)
         super().__init__(options, told, tls)
+
+    def take_arrived(self) -> None:
+        """Hand what has come to the core."""
+        inbox = self._inbox
+        while inbox is not None and inbox is self._inbox:
+            if inbox.arrived:
+                self.core.received(inbox.arrived.popleft(), self.clock())
+            elif inbox.reason is not None:
+                self._inbox = None
+                self.core.lost(inbox.attempt, inbox.reason, self.clock())
+            else:
+                return
+            self.perform()
 
     def waited(self, seconds: float, timeout_s: float | None, more: Callable[[], str] = str) -> None:
         """A step has let time pass."""
@@ -49,26 +80,6 @@ class VirtualTransport(Transport):
             self.core.resume(self.clock())
 
 
-class _End:
-    """One connection's inbox: what the broker sent, then why it is gone."""
-
-    def __init__(self, transport: MemoryTransport, attempt: int) -> None:
-        self._transport, self.attempt = transport, attempt
-        self.arrived: deque[bytes] = deque()
-        self.reason: str | None = None
-
-    def data(self, data: bytes) -> None:
-        self.arrived.append(data)
-        self._transport.poke()
-
-    def lost(self, reason: str) -> None:
-        self.reason = reason or "closed by the broker"
-        self._transport.poke()
-
-    def room(self) -> None:
-        self._transport.poke()
-
-
 class MemoryTransport(VirtualTransport):
     """Moves bytes between a core and a broker in this process."""
 
@@ -78,7 +89,6 @@ class MemoryTransport(VirtualTransport):
         self._news = threading.Condition()
         self._poked = False
         self._dial: Connect | None = None
-        self._end: _End | None = None
         self._connection: TappedConnection | None = None
         super().__init__(options, dispatch, tls)
 
@@ -96,7 +106,7 @@ class MemoryTransport(VirtualTransport):
         self.poke()
 
     def hang_up(self) -> None:
-        connection, self._connection, self._end, self._dial = self._connection, None, None, None
+        connection, self._connection, self._inbox, self._dial = self._connection, None, None, None
         if connection is not None:
             with self._runner.lock:
                 connection.close()
@@ -107,7 +117,7 @@ class MemoryTransport(VirtualTransport):
 
     def write(self, chunks: list[bytes]) -> None:
         connection = self._connection
-        if connection is None:
+        if connection is None or self._inbox is None:
             return
         data = b"".join(chunks)
         with self._runner.lock:
@@ -145,30 +155,18 @@ class MemoryTransport(VirtualTransport):
             dial, self._dial = self._dial, None
             if dial is not None and dial.attempt == self.core.attempt:
                 self._connect(dial)
-            self._take()
+            self.take_arrived()
             self.tick_and_perform()
             self.write([])
         return poked
 
     def _connect(self, dial: Connect) -> None:
-        end = _End(self, dial.attempt)
+        inbox = Inbox(dial.attempt, self.poke)
         try:
-            self._connection = self._runner.connect(self._name, end)
+            self._connection = self._runner.connect(self._name, inbox)
         except ConnectionError as error:
             self.core.failed(dial.attempt, str(error), self.clock())
         else:
-            self._end = end
+            self._inbox = inbox
             self.core.connected(dial.attempt, self.clock())
         self.perform()
-
-    def _take(self) -> None:
-        end = self._end
-        while end is not None and end is self._end:
-            if end.arrived:
-                self.core.received(end.arrived.popleft(), self.clock())
-            elif end.reason is not None:
-                self._connection = self._end = None
-                self.core.lost(end.attempt, end.reason, self.clock())
-            else:
-                return
-            self.perform()
