@@ -73,8 +73,8 @@ def collect_queues(context: AdminContext, name: str) -> None:
     """Delete the queues of a cluster that are empty and open nowhere."""
     cluster, broker = find_cluster(context, name), context.broker
     for queue in list(cluster.queues.values()):
-        if queue.is_collectable(broker.now, 0, broker.identity.started):
-            cluster.changes.delete_queue(queue, broker.wall(broker.now))
+        if queue.is_collectable(broker.loop.now, 0, broker.identity.started):
+            cluster.changes.delete_queue(queue, broker.loop.wall(broker.loop.now))
 
 
 def show_storage(context: AdminContext, name: str) -> Steps[StorageSummary]:
@@ -105,7 +105,7 @@ def roll_over(context: AdminContext, name: str, number: int | None) -> None:
     failures = []
     for partition in partitions:
         try:
-            partition.rollover(context.broker.wall(context.broker.now))
+            partition.rollover(context.broker.loop.wall(context.broker.loop.now))
         except PartitionUnavailable as error:
             failures.append(f"Rollover failed on partition {partition.partition_id}, rc: -1 ({error})")
     _check("\n".join(failures))
@@ -114,7 +114,7 @@ def roll_over(context: AdminContext, name: str, number: int | None) -> None:
 def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[list[StorageState]]:
     """The stored queues of a domain."""
     stored = yield from snapshots.storages_in_steps(find_cluster(context, name), domain)
-    if not stored and domain not in context.broker.domains:
+    if not stored and domain not in context.broker.domains.by_name:
         raise LocalError(f"Unknown domain '{domain}'")
     return stored
 
@@ -138,12 +138,12 @@ def show_partition_history(context: AdminContext, name: str, number: int) -> Tra
     _partition(cluster, number)
     if cluster.replication is None:
         raise LocalError(f"Cluster '{name}' has no other nodes: this one is always primary")
-    return Transitions(context.broker.now, cluster.replication.cells[number].machine.story.transitions)
+    return Transitions(context.broker.loop.now, cluster.replication.cells[number].machine.story.transitions)
 
 
 def show_elector_history(context: AdminContext, name: str) -> Transitions:
     """The transitions of the elector."""
-    return Transitions(context.broker.now, find_cluster(context, name).leadership.elector.story.transitions)
+    return Transitions(context.broker.loop.now, find_cluster(context, name).leadership.elector.story.transitions)
 
 
 def transfer_leadership(context: AdminContext, name: str, node: str) -> None:

@@ -27,7 +27,7 @@ _NOT_LOCAL = "Not purging queue '{}' [reason: queue is NOT local]"
 def find_domain(broker: Broker, name: str) -> Domain:
     """A domain, loaded if need be."""
     try:
-        return broker.domain(name)
+        return broker.domains.domain(name)
     except Refused:
         raise LocalError(f"Domain '{name}' doesn't exist") from None
 
@@ -67,8 +67,8 @@ def _purge_all(broker: Broker, domain: Domain) -> Steps[PurgeReport]:
 
 
 def _purge(broker: Broker, queue: RootQueue) -> Steps[Purged]:
-    count, size = yield from queue.purge(None, broker.wall(broker.now))
-    broker.metered(queue)
+    count, size = yield from queue.purge(None, broker.loop.wall(broker.loop.now))
+    broker.deliveries.metered(queue)
     broker.report.note("queue", f"{queue.uri} is purged: {count} messages", uri=queue.uri, messages=count, state="purged")
     return Purged(queue.uri, count, size)
 
@@ -92,8 +92,8 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
     app = queue.apps.get(app_id)
     if app is None or not app.registered:
         return PurgeReport((), (f"Specified appId '{app_id}' not found in the storage of queue '{uri}'.",))
-    count, size = yield from queue.purge(app, broker.wall(broker.now))
-    broker.metered(queue)
+    count, size = yield from queue.purge(app, broker.loop.wall(broker.loop.now))
+    broker.deliveries.metered(queue)
     broker.report.note("queue", f"{uri} is purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
                        messages=count, state="purged")
     return PurgeReport((Purged(uri, count, size, app.app_id, queue_facts.hexadecimal(app.key)),))
@@ -112,7 +112,7 @@ def show_queue_history(context: AdminContext, domain: str, name: str) -> Transit
     opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is None:
         raise LocalError(f"Queue '{name}' of domain '{domain}' is not open here on the way to a primary elsewhere")
-    return Transitions(context.broker.now, opened.story.transitions)
+    return Transitions(context.broker.loop.now, opened.story.transitions)
 
 
 def list_messages(context: AdminContext, domain: str, name: str, app_id: str | None, offset: int, count: int
@@ -161,18 +161,18 @@ def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
 
 def reconfigure_domain(context: AdminContext, name: str) -> None:
     """Read the configuration of a domain again."""
-    context.broker.reconfigure(name)
-    context.broker.performer.turn_due()
+    context.broker.domains.reconfigure(name)
+    context.broker.loop.performer.turn_due()
 
 
 def clear_resolver(context: AdminContext, domain: str | None) -> None:
     """Forget how a domain was resolved; None = all."""
-    context.broker.provider.clear_resolver(domain)
+    context.broker.domains.provider.clear_resolver(domain)
 
 
 def clear_files(context: AdminContext, domain: str | None) -> None:
     """Forget the file of a domain; None = all."""
-    context.broker.provider.clear_files(domain)
+    context.broker.domains.provider.clear_files(domain)
 
 
 def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[PurgeReport | None]:
@@ -180,7 +180,7 @@ def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[Pur
     again."""
     broker = context.broker
     if finalize:
-        _forget_domain(broker, name)
+        broker.domains.forget(name)
         return None
     domain = find_domain(broker, name)
     if domain.opening:
@@ -191,18 +191,5 @@ def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[Pur
     domain.removing = True
     purged = yield from _purge_all(broker, domain)
     for queue in list(domain.queues.values()):
-        broker.clusters[domain.cluster].changes.delete_queue(queue, broker.wall(broker.now))
+        broker.clusters[domain.cluster].changes.delete_queue(queue, broker.loop.wall(broker.loop.now))
     return purged
-
-
-def _forget_domain(broker: Broker, name: str) -> None:
-    domain = broker.domains.get(name)
-    if domain is None:
-        raise LocalError(f"Domain '{name}' doesn't exist")
-    if not domain.removing:
-        raise LocalError(f"First round of DOMAINS REMOVE '{name}' is not completed.")
-    del broker.domains[name]
-    if all(other.source != domain.source for other in broker.domains.values()):
-        broker.loaded.pop(domain.source, None)
-    broker.provider.forget(name)
-    broker.provider.forget(domain.source)

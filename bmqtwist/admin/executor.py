@@ -36,7 +36,7 @@ class AdminExecutor:
         stats = broker.configuration.app.stats
         intervals = PublishIntervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
                                      stats.snapshot_interval)
-        history = history or NodeHistory("", lambda: float(broker.wall(broker.now)))
+        history = history or NodeHistory("", lambda: float(broker.loop.wall(broker.loop.now)))
         self.context = AdminContext(broker, statistics, history, process, intervals)
 
     def execute(self, text: str, source: str) -> Steps[AdminAnswer]:

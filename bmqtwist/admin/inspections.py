@@ -28,13 +28,13 @@ def show_statistics(context: AdminContext) -> Steps[StatisticsReport]:
     broker, statistics = context.broker, context.statistics
     if not statistics.enabled:
         raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
-    statistics.admit(broker.now)
-    yield from statistics.sampling(broker.now, snapshots.sources(broker))
+    statistics.admit(broker.loop.now)
+    yield from statistics.sampling(broker.loop.now, snapshots.sources(broker))
 
     def printed(state: BrokerState) -> Steps[StatisticsReport]:
         tables = yield from tables_in_steps(state, statistics)
         return StatisticsReport(tables, (yield from tree_in_steps(state, statistics)))
-    return (yield from snapshots.seen_in_steps(broker, broker.now, context.process(), printed))
+    return (yield from snapshots.seen_in_steps(broker, broker.loop.now, context.process(), printed))
 
 
 def show_configuration(context: AdminContext) -> str:
@@ -67,7 +67,8 @@ def show_log(context: AdminContext, count: int) -> list[LogLine]:
 def show_stop(context: AdminContext) -> StopStatus:
     """The progress of the graceful stop."""
     broker = context.broker
-    return StopStatus(broker.shutdown.progress(broker.now, broker.applications()) if broker.shutdown is not None else None)
+    stop = broker.shutdown
+    return StopStatus(stop.progress(broker.loop.now, broker.sessions.applications()) if stop is not None else None)
 
 
 def show_stop_preflight(context: AdminContext) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bmqtwist.admin.cluster_operations import find_cluster
@@ -38,7 +37,7 @@ def _quorum(kind: str, context: AdminContext, name: str) -> Quorum:
     cluster, known = find_cluster(context, name), context.quorums.get((kind, name))
     if known is None:
         known = context.quorums[kind, name] = (
-            Quorum(cluster.replication_factor, kind, partial(context.broker.set_replication_factor, cluster))
+            Quorum(cluster.replication_factor, kind, cluster.set_replication_factor)
             if kind == REPLICATION else Quorum(cluster.definition.elector.quorum, kind, cluster.leadership.set_quorum))
     return known
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from bmqtwist.broker.domains import Domains
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
-from bmqtwist.config.provider import DomainProvider
 from bmqtwist.errors import Category, Refused
-from bmqtwist.ids import QueueUri
+from bmqtwist.ids import GuidGenerator, QueueUri
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cluster import Cluster
+from bmqtwist.peers.identity import Identity
+from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handles import OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Queue
 from bmqtwist.queue.relay import RelayQueue
@@ -20,43 +22,40 @@ from bmqtwist.queue.root import Domain
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.requester import Asker
-from bmqtwist.report import Report, shown
+from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 
 
-class AccessHost(Protocol):
-    """The broker, as far as requests about queues need it."""
-
-    clusters: dict[str, Cluster]
-    proxies: dict[str, ProxyCluster]
-    domains: dict[str, Domain]
-    provider: DomainProvider
-    security: Security
-    report: Report
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
-
-    def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
-
-    def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
-        """A cluster that this node is a proxy of."""
-
-
 class QueueAccess:
-    """Of one broker: what `link.requests.QueueRequestsContext` says about queues."""
+    """`link.requests.QueueRequestsContext` of one broker. `add_proxy`: makes this node a proxy of a cluster."""
 
-    def __init__(self, host: AccessHost) -> None:
-        self._host = host
+    def __init__(self, loop: Loop, domains: Domains, clusters: dict[str, Cluster], proxies: dict[str, ProxyCluster],
+                 add_proxy: Callable[[ClusterProxyDefinition], ProxyCluster], security: Security,
+                 identity: Identity) -> None:
+        self.loop, self._domains, self._clusters, self._proxies = loop, domains, clusters, proxies
+        self._add_proxy, self._security, self._started = add_proxy, security, identity.started
         self._proxied: dict[str, ProxyCluster] = {}  # where the queues of a domain are, if not here
+        self._guids = GuidGenerator(identity.client_id, 0)
+        self.invalid_queue = QueueStats()  # PUTs for unknown queues
+
+    def make_guid(self) -> bytes:
+        """A GUID for a message of a client that makes none."""
+        return self._guids.make(int((self.loop.now - self._started) * 1e9))
+
+    def invalid_put(self, size: int) -> None:
+        """Count a PUT for an unknown queue."""
+        self.invalid_queue.put_msgs += 1
+        self.invalid_queue.put_bytes += size
+        self.invalid_queue.nack_msgs += 1
+
+    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        """A queue raised an unexpected exception."""
+        self.loop.contain.queue_failed(queue, doing, error, disable)
 
     def find_queue(self, session: Asker, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
         """The queue of an open; created at the first one."""
-        host = self._host
         try:
             proxy = self._proxy_for(uri.qualified_domain)
             if proxy is not None:
@@ -67,7 +66,7 @@ class QueueAccess:
         except Refused as refused:
             answer(refused)
             return
-        queue, cluster = domain.queues.get(uri.queue), host.clusters[domain.cluster]
+        queue, cluster = domain.queues.get(uri.queue), self._clusters[domain.cluster]
         if queue is not None and not cluster.changes.is_changing(queue):
             answer(queue)
             return
@@ -80,29 +79,29 @@ class QueueAccess:
                 cluster.relays.open(session, uri, request, answer)
             else:
                 answer(found)
-        cluster.changes.create_queue(domain, uri.canonical, host.now, host.wall(host.now), created)
+        cluster.changes.create_queue(domain, uri.canonical, self.loop.now, self.loop.wall(self.loop.now), created)
 
     def _check_authorized(self, session: Asker, domain: str, request: OpenRequest) -> None:
         """Refused if the open is not allowed. Another member has asked this of its own clients."""
-        principal, security = session.guard.principal, self._host.security
+        principal, security = session.guard.principal, self._security
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
             if request.flags & flag and not _is_of_member(session) and not security.allows(principal, action, domain):
                 raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
 
     def _proxy_for(self, name: str) -> ProxyCluster | None:
         """The cluster where the queues of a domain are, if this node is a proxy of it."""
-        host, proxy = self._host, self._proxied.get(name)
-        if proxy is None and name not in host.domains:
-            located = host.provider.resolve(name, host.now).cluster
-            if located not in host.clusters:
-                proxy = host.proxies.get(located) or host.add_proxy(host.provider.proxy_cluster(located))
+        proxy, provider = self._proxied.get(name), self._domains.provider
+        if proxy is None and name not in self._domains.by_name:
+            located = provider.resolve(name, self.loop.now).cluster
+            if located not in self._clusters:
+                proxy = self._proxies.get(located) or self._add_proxy(provider.proxy_cluster(located))
                 self._proxied[name] = proxy
-                host.report.info(f"Domain '{name}' located at {located}")
+                self.loop.report.info(f"Domain '{name}' located at {located}")
         return proxy
 
     def _openable(self, session: Asker, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
-        domain = self._host.domain(uri.qualified_domain)
+        domain = self._domains.domain(uri.qualified_domain)
         self._check_authorized(session, domain.name, request)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
@@ -111,8 +110,8 @@ class QueueAccess:
     def _relays(self, queue: RelayQueue) -> Relays:
         """Where a queue is open above."""
         name = queue.domain.cluster
-        relays = self._host.clusters[name].relays if name in self._host.clusters else None
-        return relays if relays is not None else self._host.proxies[name].relays
+        relays = self._clusters[name].relays if name in self._clusters else None
+        return relays if relays is not None else self._proxies[name].relays
 
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
@@ -144,21 +143,18 @@ class QueueAccess:
         if isinstance(queue, RelayQueue):
             self._relays(queue).unused(queue)
         elif not queue.handles:
-            queue.idle_since = self._host.now
+            queue.idle_since = self.loop.now
 
     def request_timeout(self, choice: str, domain: str) -> float:
         """Seconds for a request about a queue: as the cluster of its domain has it."""
-        known, proxy = self._host.domains.get(domain), self._proxied.get(domain)
+        known, proxy = self._domains.by_name.get(domain), self._proxied.get(domain)
         operations = QueueOperations()
         if proxy is not None:
             operations = proxy.definition.queue_operations
         elif known is not None:
-            operations = self._host.clusters[known.cluster].definition.queue_operations
-        if choice == "openQueue":
-            return operations.open_timeout_ms / 1000
-        if choice == "closeQueue":
-            return operations.close_timeout_ms / 1000
-        return operations.configure_timeout_ms / 1000
+            operations = self._clusters[known.cluster].definition.queue_operations
+        return {"openQueue": operations.open_timeout_ms, "closeQueue": operations.close_timeout_ms}.get(
+            choice, operations.configure_timeout_ms) / 1000
 
 
 def _is_of_member(session: Asker) -> bool:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
 
+from bmqtwist.broker.sessions import Sessions
 from bmqtwist.broker.stop_progress import ClusterProgress, MovedPartition, StopProgress, StopReport
-from bmqtwist.loop.error_isolation import Containment
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Loop
 from bmqtwist.machine import TransitionLog, check, table, to
 from bmqtwist.member.cluster import Cluster
-from bmqtwist.peers.downstreams import STOP_ANSWER_S, Downstreams
+from bmqtwist.peers.downstreams import STOP_ANSWER_S
 from bmqtwist.queue.queue import Queue
 from bmqtwist.relay.proxy import ProxyCluster
-from bmqtwist.report import Report
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 POLL_S = 1.0
@@ -43,49 +41,28 @@ class StopEvent(Enum):
     POLL = "it is looked at again"
 
 
-class StopHost(Protocol):
-    """The broker, as far as its stop needs it."""
-
-    report: Report
-    timers: Timers
-    contain: Containment
-
-    @property
-    def clusters(self) -> Mapping[str, Cluster]:
-        """Those that it is a member of."""
-
-    @property
-    def proxies(self) -> Mapping[str, ProxyCluster]:
-        """Those that it is a proxy of."""
-
-    @property
-    def downstreams(self) -> Mapping[str, Downstreams]:
-        """Its proxies, by cluster."""
-
-    def applications(self) -> int:
-        """How many applications are connected."""
-
-
 class Shutdown:
     """One stop in progress; `done` once sessions may be closed. `reason`, `by`: why, and who wants it."""
 
-    def __init__(self, host: StopHost, now: float, reason: str, by: str) -> None:
-        self._host, self._begun, self._reason, self._by = host, now, reason, by
+    def __init__(self, loop: Loop, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster], sessions: Sessions,
+                 now: float, reason: str, by: str) -> None:
+        self._loop, self._clusters, self._proxies, self._sessions = loop, clusters, proxies, sessions
+        self._begun, self._reason, self._by = now, reason, by
         self.report: StopReport | None = None  # once it is done
         self.story = TransitionLog()
-        self._all: tuple[Cluster | ProxyCluster, ...] = (*host.clusters.values(), *host.proxies.values())
-        self._several = [(cluster, cluster.members) for cluster in host.clusters.values() if cluster.members is not None]
-        self._led = {name: _led(cluster) for name, cluster in host.clusters.items()}
+        self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
+        self._several = [(cluster, cluster.members) for cluster in clusters.values() if cluster.members is not None]
+        self._led = {name: _led(cluster) for name, cluster in clusters.items()}
         who = f" by {by}" if by else ""
-        host.report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
+        loop.report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
                          partitions={name: list(led) for name, led in self._led.items()}, state="begun")
         self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
                            for cluster in self._all}
         for cluster in self._all:
             self._end_deliveries(cluster)
-        self._proxies_end = dict.fromkeys(host.downstreams, now + STOP_ANSWER_S)
+        self._proxies_end = dict.fromkeys(sessions.downstreams, now + STOP_ANSWER_S)
         for cluster in self._all:
-            if host.downstreams[cluster.name].drains:
+            if sessions.downstreams[cluster.name].drains:
                 patience = max(STOP_ANSWER_S, cluster.definition.queue_operations.stop_timeout_ms / 1000)
                 self._proxies_end[cluster.name] = now + patience
         self._stage = Stage.PROXIES if self._several else Stage.ANSWERS
@@ -103,7 +80,7 @@ class Shutdown:
                 for app in queue.apps.values():
                     app.reroute()
             except Exception as error:
-                self._host.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
+                self._loop.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
 
     @property
     def done(self) -> bool:
@@ -130,7 +107,7 @@ class Shutdown:
             TABLE[before][StopEvent.POLL].action(self, now)
             check(TABLE, before, StopEvent.POLL, self._stage)
         if not self.done:
-            self._host.timers.at(now + (POLL_S if self._stage is Stage.ANSWERS else STEP_S), self._poll)
+            self._loop.timers.at(now + (POLL_S if self._stage is Stage.ANSWERS else STEP_S), self._poll)
 
     def _enter(self, stage: Stage, now: float, seconds: float, cause: str) -> None:
         self.story.note(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
@@ -144,7 +121,7 @@ class Shutdown:
             return
         self._enter(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or had their time")
         for cluster, members in self._several:
-            self._host.report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
+            self._loop.report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
             members.statuses.ask_to_stop()
 
     def _await_members(self, now: float) -> None:
@@ -158,7 +135,7 @@ class Shutdown:
         if self._is_over(now, bool(left)):
             self._enter(Stage.ANSWERS, now, 0.0, "it is given up" if left else "other members lead all of it")
             for cluster, _ in self._several:
-                self._host.report.info(f"Cluster ({cluster.name}): " + (
+                self._loop.report.info(f"Cluster ({cluster.name}): " + (
                     "giving up on handing over" if cluster in left else "other members lead all of it"))
 
     def _await_answers(self, now: float) -> None:
@@ -167,9 +144,9 @@ class Shutdown:
             return
         self._tell_end(now)
         self._enter(Stage.DONE, now, 0.0, "all is confirmed and answered, or had its time")
-        for each in self._host.downstreams.values():
+        for each in self._sessions.downstreams.values():
             each.gone()
-        for cluster in self._host.clusters.values():
+        for cluster in self._clusters.values():
             if cluster.members is not None:
                 cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
             cluster.leadership.stop(now)
@@ -180,11 +157,11 @@ class Shutdown:
     # -- what is waited for -------------------------------------------------------------------------------------------
 
     def _waits_for_confirms(self, cluster: Cluster | ProxyCluster, now: float) -> bool:
-        report, title, late = self._host.report, f"Cluster ({cluster.name})", now >= self._deadlines[cluster.name]
+        report, title, late = self._loop.report, f"Cluster ({cluster.name})", now >= self._deadlines[cluster.name]
         try:
             left = _unconfirmed(cluster)
         except Exception as error:  # the stop must come to an end
-            self._host.contain.told(f"{title}: the count of unconfirmed messages", error)
+            self._loop.contain.told(f"{title}: the count of unconfirmed messages", error)
             left = 0
         if not left:
             report.info(f"{title}: no unconfirmed message")
@@ -199,31 +176,31 @@ class Shutdown:
 
     def _waits_for_proxies(self, now: float) -> bool:
         """Send StopRequest to the proxies; a proxy that supports version 1 only finishes its work before it answers."""
-        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._host.downstreams.items())
+        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._sessions.downstreams.items())
 
     def _waits_for_brokers(self, now: float) -> bool:
         """Other brokers are to know that this node goes, and upstream nodes to answer what they were sent."""
-        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._host.proxies.values())
+        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
         waiting = self._waits_for_proxies(now) or above
         for each in self._all:
             left = _unanswered(each)
             if left and now < self._deadlines[each.name]:
-                self._host.report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
+                self._loop.report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
                 waiting = True
         return waiting
 
     def _tell_end(self, now: float) -> None:
         try:
-            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._host.clusters[name], index))
+            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._clusters[name], index))
                           for name, led in self._led.items() for index in led)
             ended = self.report = StopReport(
                 now - self._begun, moved, sum(map(_unconfirmed, self._all)), sum(map(_unanswered, self._all)),
-                self._host.applications(), self._reason, self._by)
+                self._sessions.applications(), self._reason, self._by)
         except Exception as error:  # the stop must come to an end
-            self._host.contain.told("The report of the stop", error)
+            self._loop.contain.told("The report of the stop", error)
             return
-        self._host.report.info(f"Shutdown: {ended.text}")
-        self._host.report.note("stop", ended.text, state="done", report=ended.tree())
+        self._loop.report.info(f"Shutdown: {ended.text}")
+        self._loop.report.note("stop", ended.text, state="done", report=ended.tree())
 
 
 TABLE = table(Stage, StopEvent, {

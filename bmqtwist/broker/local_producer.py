@@ -58,7 +58,7 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
             done: Callable[[Published], None]) -> None:
     """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. LocalError: they make no
     sense, or the broker stops."""
-    if not broker.serving:
+    if not broker.sessions.serving:
         raise LocalError("This node stops: post at another one")
     try:
         canonical = parse_uri(uri)
@@ -72,9 +72,9 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
         raise LocalError(f"A payload of {len(payload)} bytes: it takes 1 to {PAYLOAD_BYTES_MAX}")
     data = (encode(properties, v2=True) if properties else b"") + payload
     producer = LocalProducer(broker, by, data, bool(properties), count, done)
-    broker.timers.at(broker.now, lambda now: broker.find_queue(producer, canonical, _REQUEST, producer.found))
-    broker.timers.at(broker.now + PATIENCE_S, producer.give_up)
-    broker.performer.turn_due()
+    broker.loop.later(0.0, lambda now: broker.queues.find_queue(producer, canonical, _REQUEST, producer.found))
+    broker.loop.later(PATIENCE_S, producer.give_up)
+    broker.loop.performer.turn_due()
 
 
 class LocalProducer:
@@ -101,7 +101,7 @@ class LocalProducer:
     @property
     def wall(self) -> int:
         """Of node.asker.Asker."""
-        return self._broker.wall(self._broker.now)
+        return self._broker.loop.wall(self._broker.loop.now)
 
     # -- the life of it ---------------------------------------------------------------------------------------------
 
@@ -111,24 +111,24 @@ class LocalProducer:
         if isinstance(found, Refused):
             self._end(found.message)
             return
-        if self.state is State.CLOSED or not broker.serving:
-            broker.unused(found)
+        if self.state is State.CLOSED or not broker.sessions.serving:
+            broker.queues.unused(found)
             self._end("The broker stops")
             return
         try:
             self._handle = open_queue(found, self, None, _REQUEST)
         except Refused as refused:
-            broker.unused(found)
+            broker.queues.unused(found)
             self._end(refused.message)
             return
         for _ in range(self._count):
-            self._post(self._handle, broker.now)
-        broker.performer.turn_due()
+            self._post(self._handle, broker.loop.now)
+        broker.loop.performer.turn_due()
         self._look()
 
     def _post(self, handle: Handle, now: float) -> None:
         broker = self._broker
-        guid = broker.make_guid()
+        guid = broker.queues.make_guid()
         message = Message(guid, self._data, b"", self._has_properties, 0, SCHEMA_ANONYMOUS if self._has_properties else 0,
                           crc32c(self._data), now, self.wall)
         self._posted[guid] = now
@@ -136,7 +136,7 @@ class LocalProducer:
             refused = handle.queue.post(Put(handle, message, 0, True), now, self.wall)
         except Exception as error:
             handle.queue.forget_post(guid)
-            broker.contain.told(f"{self.description}: a test message for '{handle.queue.uri}'", error)
+            broker.loop.contain.told(f"{self.description}: a test message for '{handle.queue.uri}'", error)
             refused = AckStatus.UNKNOWN
         if refused:
             self.ack(handle, guid, 0, refused)
@@ -157,17 +157,17 @@ class LocalProducer:
         if self.state is State.CLOSED:
             return
         self.state, self._published.error = State.CLOSED, error
-        self._broker.timers.at(self._broker.now, self._close)  # not in the midst of what a queue does
-        self._broker.performer.turn_due()
+        self._broker.loop.later(0.0, self._close)  # not in the midst of what a queue does
+        self._broker.loop.performer.turn_due()
 
     def _close(self, now: float) -> None:
         handle = self._handle
         if handle is not None:
-            self._broker.close_queue(self, handle, _REQUEST, True, partial(self._closed, handle))
+            self._broker.queues.close_queue(self, handle, _REQUEST, True, partial(self._closed, handle))
         self._done(self._published)
 
     def _closed(self, handle: Handle, gone: bool | Refused) -> None:
-        self._broker.unused(handle.queue)
+        self._broker.queues.unused(handle.queue)
 
     # -- queue.queue.Client ----------------------------------------------------------------------------------------
 
@@ -181,5 +181,5 @@ class LocalProducer:
             self._look()
 
     def _answered(self, guid: bytes, status: str) -> None:
-        seconds = max(0.0, self._broker.now - self._posted.pop(guid))
+        seconds = max(0.0, self._broker.loop.now - self._posted.pop(guid))
         self._published.results.append(PostResult(guid.hex().upper(), status, seconds))

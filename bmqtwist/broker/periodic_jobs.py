@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
+from bmqtwist.broker.sessions import Sessions
 from bmqtwist.broker.storage_turn import StorageTurn
-from bmqtwist.broker.turn import Turn
-from bmqtwist.config.broker import Configuration
 from bmqtwist.link.session import Session
-from bmqtwist.loop.error_isolation import Containment
-from bmqtwist.loop.scheduler import Priority, Scheduler
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.relay.proxy import ProxyCluster
@@ -25,72 +22,51 @@ SPACE_CHECK_PERIOD_S = 20.0
 SESSION_CHECK_PERIOD_S = 1.0
 
 
-class PeriodicHost(Protocol):
-    """The broker, as far as it is needed here."""
-
-    configuration: Configuration
-    contain: Containment
-    scheduler: Scheduler
-    timers: Timers
-    now: float
-    clusters: dict[str, Cluster]
-    proxies: dict[str, ProxyCluster]
-    sessions: dict[Session, None]
-
-    @property
-    def peers(self) -> Mapping[str, object]:
-        """The other nodes of a cluster, by its name."""
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
-
-
 class PeriodicJobs:
     """Those of one broker."""
 
-    def __init__(self, host: PeriodicHost, storage: StorageTurn, turn: Turn) -> None:
-        self._host, self._storage, self._turn = host, storage, turn
+    def __init__(self, loop: Loop, sessions: Sessions, storage: StorageTurn, clusters: dict[str, Cluster],
+                 proxies: dict[str, ProxyCluster]) -> None:
+        self._loop, self._sessions, self._storage = loop, sessions, storage
+        self._clusters, self._proxies = clusters, proxies
+        self._interfaces = sessions.configuration.app.network_interfaces
+        self._patience = sessions.configuration.extension.unauthenticated_seconds_max
         self._started = self._beating = False
 
     def start(self, now: float) -> None:
-        """Set the timers going."""
-        timers, host = self._host.timers, self._host
+        """Start the timers."""
+        timers = self._loop.timers
         timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
         timers.every(now, EXPIRY_PERIOD_S, self._expire)
         timers.every(now, SPACE_CHECK_PERIOD_S, self._storage.check_space)
         timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         self._started = True
-        limits = host.configuration.app.network_interfaces.heartbeats
-        if limits.client or host.peers or host.proxies or limits.downstream_broker:
+        limits = self._interfaces.heartbeats
+        if limits.client or self._sessions.peers or self._proxies or limits.downstream_broker:
             self.start_heartbeats(now)
 
     def start_heartbeats(self, now: float) -> None:
         """Send heartbeats from now on, if they are configured and the broker has started."""
-        interface = self._host.configuration.app.network_interfaces.tcp_interface
+        interface = self._interfaces.tcp_interface
         if self._started and not self._beating and interface is not None and interface.heartbeat_interval_ms:
             self._beating = True
-            self._host.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
+            self._loop.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
 
     def _sync_points(self, now: float) -> None:
         self._storage.write_sync_points(now)
-        for cluster in self._host.clusters.values():
+        for cluster in self._clusters.values():
             cluster.report_alarms()
 
     def _expire(self, now: float) -> None:
-        for proxy in list(self._host.proxies.values()):
-            try:
-                proxy.tick(now)
-            except Exception as error:
-                self._host.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
-        for cluster in self._host.clusters.values():
+        contain = self._loop.contain
+        for proxy in list(self._proxies.values()):
+            contain.run(f"ClusterProxy ({proxy.name}): what waited too long", partial(proxy.tick, now))
+        for cluster in self._clusters.values():
             if cluster.relays is not None:
-                try:
-                    cluster.relays.tick(now)
-                except Exception as error:
-                    self._host.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
-            if not self._host.scheduler.holds(Priority.EXPIRY, cluster):
-                self._host.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
-                    self._host.contain.told, f"Cluster ({cluster.name}): expiry"))
+                contain.run(f"Cluster ({cluster.name}): what waited too long", partial(cluster.relays.tick, now))
+            if not self._loop.scheduler.holds(Priority.EXPIRY, cluster):
+                self._loop.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
+                    contain.told, f"Cluster ({cluster.name}): expiry"))
 
     def _expiry(self, cluster: Cluster) -> Steps[None]:
         """Remove the messages of all queues that are too old."""
@@ -104,8 +80,8 @@ class PeriodicJobs:
 
     def _expire_some(self, queue: RootQueue) -> bool:
         """True: a queue has more messages that are too old."""
-        now = self._host.now
-        wall = self._host.wall(now)
+        now = self._loop.now
+        wall = self._loop.wall(now)
         try:
             more = bool(queue.messages) and queue.expire(wall)
             if queue.uncommitted.puts:
@@ -113,7 +89,7 @@ class PeriodicJobs:
             queue.history.expire(now)
             return more
         except Exception as error:
-            self._host.contain.queue_failed(queue, "expiry", error)
+            self._loop.contain.queue_failed(queue, "expiry", error)
             return False
 
     def _check_sessions(self, now: float) -> None:
@@ -123,28 +99,28 @@ class PeriodicJobs:
         self._each_session(self._heartbeat, now)
 
     def _each_session(self, action: Callable[[Session, float], None], now: float) -> None:
-        for session in list(self._host.sessions):
+        for session in list(self._sessions.open):
             try:
                 action(session, now)
             except Exception as error:
-                self._host.contain.session_failed(session, "a timer", error)
+                self._loop.contain.session_failed(session, "a timer", error)
 
     def _check_session(self, session: Session, now: float) -> None:
-        patience = self._host.configuration.extension.unauthenticated_seconds_max
-        session.tick(now, self._host.wall(now))
-        self._turn.check_unread(session, now)
+        patience = self._patience
+        session.tick(now, self._loop.wall(now))
+        self._sessions.output.check_unread(session, now)
         if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 
     def _heartbeat(self, session: Session, now: float) -> None:
-        interfaces = self._host.configuration.app.network_interfaces
+        interfaces = self._interfaces
         interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
         limit = session.kind.missed_heartbeats_max(interfaces.heartbeats)
         if not limit or now - session.last_received < interval:
             return
         if session.missed_heartbeats >= limit:
             name = interfaces.tcp_interface.name  # type: ignore[union-attr]
-            session.now, session.wall = now, self._host.wall(now)
+            session.now, session.wall = now, self._loop.wall(now)
             session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
                           f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
             return

@@ -97,7 +97,7 @@ class Collector:
         proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
             proxied.dial()  # the nodes say where their consoles are
-            node.broker.performer.turn_due()
+            node.broker.loop.performer.turn_due()
         self.consoles.urls()
         process = self._host.process()
         if self.sampler.wants(now):

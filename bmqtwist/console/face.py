@@ -59,7 +59,7 @@ class Face:
         broker = host.node.broker
         demonstration = Demonstration(
             host.reactor, listener_uri(broker), http.demo_domains,
-            lambda domain: broker.provider.load(domain, broker.now).config.app_ids, lambda: host.moment()[1],
+            lambda domain: broker.domains.provider.load(domain, broker.loop.now).config.app_ids, lambda: host.moment()[1],
             lambda: broker.shutdown is not None, host.report)
         restart = RollingRestart(host.reactor, self.collector,
                                  lambda node, reason, who: operations.stop_node(node, reason, who), host.report)

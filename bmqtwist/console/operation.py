@@ -139,7 +139,7 @@ class Operations:
     def in_steps(self, work: Steps[Any]) -> Deferred[Any]:
         """The result of work that pauses now and then."""
         done: Deferred[Any] = Deferred()
-        self.host.node.broker.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
+        self.host.node.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
     def operate(self, asked: Asked, run: Callable[..., Any], *arguments: object) -> Deferred[Any]:
@@ -151,8 +151,8 @@ class Operations:
             return (yield from result) if isinstance(result, Generator) else result
         words = shown(" ".join(map(str, (run.__name__, *arguments))))
         node.broker.report.info("Received command '%s' [source: %s]", words, source)
-        node.broker.carry_out(work(), done.callback, done.errback)
-        node.broker.performer.turn_due()
+        node.broker.commands.carry_out(work(), done.callback, done.errback)
+        node.broker.loop.performer.turn_due()
         return done
 
     def stop_node(self, node: str, reason: str, who: Who) -> Any:

@@ -38,7 +38,7 @@ def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
     totals = traffic.totals(broker)
     return Reading(now, (totals.put_msgs, totals.ack_msgs, totals.push_msgs, totals.confirm_msgs, totals.put_bytes,
                          totals.push_bytes),
-                   broker.ack_latency.counts(), process.cpu_user + process.cpu_system)
+                   broker.deliveries.ack_latency.counts(), process.cpu_user + process.cpu_system)
 
 
 class NodeSampler:

@@ -88,7 +88,7 @@ class Node:
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
         self.events, self.alarms = self.history.events, self.history.alarms
         broker.report.watch(self.history)
-        broker.begin_command = self._begin_command
+        broker.commands.begin = self._begin_command
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Node:
         if several:
             definition = self._alone_if_forced(definition, node_id, ledger_file)
         members = [node.id for node in definition.nodes] if several else [node_id]
-        cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
+        cluster = Cluster(definition, node_id, broker.loop, broker.deliveries, broker.domains, self.clock.timer_ns)
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
         if several:
@@ -139,7 +139,7 @@ class Node:
             return
         sets = self._open_file_sets(definition, wall)
         try:
-            cluster.start(Leadership(definition, node_id, metadata, broker), list(sets), configuration.extension.durability,
+            cluster.start(Leadership(definition, node_id, metadata, broker.loop), sets, configuration.extension.durability,
                           configuration.extension.payload_cache_bytes, self.clock.now(), wall)
         except (LocalError, OSError):
             _close_all(sets)
@@ -167,20 +167,20 @@ class Node:
         vote_file = VoteFile(self.disk, definition.partition_config.location)
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
         self._vote_files += [vote_file, promise_file]
-        links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
+        links = broker.sessions.peers[definition.name] = ClusterLinks(definition, node_id, broker.sessions)
         links.receipts = cluster.receipts
         statuses = NodeStatuses(definition, node_id, links, broker.report)
         rules = AppointmentRules(definition.master_assignment, definition.cluster_monitor_config.max_time_master,
                                  broker.configuration.extension.rebalance)
-        replication = Replication(definition, cluster, broker, links, promise_file, statuses, rules)
-        leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
+        replication = Replication(definition, cluster, broker.loop, links, promise_file, statuses, rules)
+        leadership = Leadership(definition, node_id, metadata, broker.loop, vote_file, links)
         extension = broker.configuration.extension
-        relays = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
-                              replication, links, statuses, broker)
-        proposals = Proposals(node_id, metadata, links, broker, leadership.whom_to_ask, self.clock.timer_ns,
+        relays = MemberRelays(cluster, lambda uri: metadata.state.queues.get(uri), replication, links, statuses,
+                              extension.relay_bytes_max)
+        proposals = Proposals(node_id, metadata, links, broker.loop, leadership.whom_to_ask, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
         cluster.join(leadership, replication, proposals, relays)
-        links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker)
+        links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker.loop)
         sets = self._open_file_sets(definition, wall)
         try:
             replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)
@@ -248,11 +248,11 @@ class Node:
     def _sample_regularly(self, statistics: Statistics) -> None:
         period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
         if statistics.enabled:
-            self.broker.timers.every(self.clock.now(), period, self._sample)
+            self.broker.loop.timers.every(self.clock.now(), period, self._sample)
 
     def _sample(self, now: float) -> None:
-        self.broker.scheduler.start(Priority.COMMAND, self, self.sampling(now),
-                                    partial(self.broker.contain.told, "Statistics"))
+        self.broker.loop.scheduler.start(Priority.COMMAND, self, self.sampling(now),
+                                    partial(self.broker.loop.contain.told, "Statistics"))
 
     def sampling(self, now: float) -> Steps[None]:
         """Take a sample of everything that is counted, in steps."""

@@ -28,8 +28,8 @@ class Watch:
 
     def start(self, now: float) -> None:
         """To be called once, when the broker starts."""
-        self._broker.timers.every(now, STUCK_POLL_S, self.check)
-        self._broker.timers.every(now, COLLECT_PERIOD_S, self.collect)
+        self._broker.loop.timers.every(now, STUCK_POLL_S, self.check)
+        self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.collect)
 
     def check(self, now: float) -> None:
         """Raise an alarm for queues that became stuck, and tell of those that are not any more."""
@@ -39,7 +39,7 @@ class Watch:
         overdue = self._monitor.next_overdue(now)
         if overdue is not None and self._between <= now:
             self._between = max(overdue, self._between + STUCK_GAP_S)
-            broker.timers.at(self._between, self.check)
+            broker.loop.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
         """Delete queues that are empty and have been open nowhere for long enough; see which alarms are over."""
@@ -48,12 +48,12 @@ class Watch:
             try:
                 self._alarms.settle(settled(broker, self._alarms.active, now + cluster_facts.wall_offset(broker)))
             except Exception as error:
-                broker.contain.told("A look at the alarms", error)
+                broker.loop.contain.told("A look at the alarms", error)
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):
                 try:
                     if queue.is_collectable(now, keepalive, broker.identity.started):
-                        cluster.changes.delete_queue(queue, broker.wall(now))
+                        cluster.changes.delete_queue(queue, broker.loop.wall(now))
                 except Exception as error:
-                    broker.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)
+                    broker.loop.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)

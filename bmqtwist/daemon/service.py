@@ -187,7 +187,7 @@ class BrokerService(Service):
         self.performer.admission.ports = [*self._ports, *self._sites_ports]
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
-        self.broker.run_command(command, source, done)
+        self.broker.commands.run(command, source, done)
         self.performer.turn_due()
 
     def reload(self) -> None:
@@ -209,14 +209,14 @@ class BrokerService(Service):
         printer = self.configuration.app.stats.printer
         if self.statistics.enabled and printer.print_interval:
             self._statistics_log = StatisticsLog(printer, time.time, self.report)
-            self.broker.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
+            self.broker.loop.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
 
     def _print_statistics(self, now: float) -> None:
         log = self._statistics_log
         if log is None or not (log.wants_json or log.wants_tables):
             return
-        self.broker.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
-            self.broker.contain.told, "The statistics log"), lambda texts: log.write(*texts))
+        self.broker.loop.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
+            self.broker.loop.contain.told, "The statistics log"), lambda texts: log.write(*texts))
 
     def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
         """Tables and JSON; what is not wanted is empty."""
@@ -257,7 +257,7 @@ class BrokerService(Service):
     def in_steps(self, work: Steps[str]) -> Deferred[str]:
         """What the work gives, which goes on in turns."""
         done: Deferred[str] = Deferred()
-        self.broker.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
+        self.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
     def unready(self) -> str:
@@ -303,9 +303,9 @@ class BrokerService(Service):
             yield self._pause(STOP_POLL_S)
         now = self.clock.now()
         self.broker.turn(now)
-        for session in list(self.broker.sessions):  # what they held stays stored, at no cost of an attempt
+        for session in list(self.broker.sessions.open):  # what they held stays stored, at no cost of an attempt
             self.performer.finish(session)
-        while self.broker.sessions and self.clock.now() - now < DRAIN_SECONDS_MAX:
+        while self.broker.sessions.open and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield self._pause(STOP_POLL_S)
         for companion in self.companions:
             yield companion.last_words().addErrback(self.log_failure)

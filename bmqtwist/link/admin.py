@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from bmqtwist.link.session import Session, SessionContext, SessionKind
+from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import IGNORED, Lifecycle, State, row
 from bmqtwist.machine import to
 from bmqtwist.wire.schema import AdminCommandResponse
@@ -17,7 +17,7 @@ class AdminAnswer(NamedTuple):
     failed: bool
 
 
-class CommandContext(SessionContext, Protocol):
+class CommandContext(Protocol):
     """What the session of an administrator asks of the broker."""
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
@@ -29,9 +29,9 @@ class AdminSession(SessionKind):
 
     __slots__ = ("_commands",)
 
-    def __init__(self, session: Session, context: CommandContext) -> None:
+    def __init__(self, session: Session, commands: CommandContext) -> None:
         super().__init__(session, LIFECYCLE, "#ADMCLIENT_UNEXPECTED_EVENT")
-        self._commands = context
+        self._commands = commands
 
     def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """A command."""

@@ -55,16 +55,16 @@ class ClientSession(SessionKind):
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
                  "_unacked", "_converting", "_converted", "_acks", "_confirms", "_busy")
 
-    def __init__(self, session: Session, context: QueueRequestsContext) -> None:
+    def __init__(self, session: Session, queues: QueueRequestsContext) -> None:
         super().__init__(session, LIFECYCLE, "#CLIENT_UNEXPECTED_EVENT")
         self.is_member = False
-        self.queues = context
+        self.queues = queues
         self.description, self.outbox, self.stats = session.description, session.outbox, session.stats
-        self.requests = QueueRequests(self, session, context, self.handles)
-        self.puts = PutReader(session, context, self.requests, self.handles)
+        self.requests = QueueRequests(self, session, queues, self.handles)
+        self.puts = PutReader(session, queues, self.requests, self.handles)
         self._unacked = self.puts.unacked
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
-        self.window = DeliveryWindow(context.output_bytes_max)
+        self.window = DeliveryWindow(session.context.output_bytes_max)
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
         self._acks, self._confirms = AckPace(), ConfirmPace()
@@ -239,7 +239,7 @@ class ClientSession(SessionKind):
         if self._busy and 0 < held < HELD_PUSHES_MAX and self.window.open and self._confirms.goes_on(self.context.now):
             session.share_a_turn()
         else:
-            self.context.flush_later(session)
+            self.context.output.flush_later(session)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:
@@ -262,7 +262,7 @@ class ClientSession(SessionKind):
         if session.holds_acks and not status and held < HELD_ACKS_MAX:
             session.share_a_turn()
         else:
-            self.context.flush_later(session)
+            self.context.output.flush_later(session)
 
     def acks_are_due(self, now: float, waited: bool) -> None:
         """Messages that had not been written are in this turn. `waited`: for as long as was meant."""

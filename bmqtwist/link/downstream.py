@@ -43,8 +43,8 @@ class DownstreamClient(ClientSession):
     is_broker = True
     __slots__ = ("receipts", "receipt_log", "_ahead", "_newest")
 
-    def __init__(self, session: Session, context: QueueRequestsContext, is_member: bool = False) -> None:
-        super().__init__(session, context)
+    def __init__(self, session: Session, queues: QueueRequestsContext, is_member: bool = False) -> None:
+        super().__init__(session, queues)
         self.is_member = self.puts.ignores_unknown = is_member  # one that does not know that we are primary no longer
         # keeps its PUTs
         self.outbox.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())

@@ -17,7 +17,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.peer import PeerContext, PeerSession
 from bmqtwist.link.requests import QueueRequestsContext
-from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.session import Session, SessionContext, SessionKind
 from bmqtwist.link.states import IGNORED, Lifecycle, State, row
 from bmqtwist.machine import to
 from bmqtwist.wire import control
@@ -28,8 +28,16 @@ _HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
 _RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction, with the answer to our credential before it
 
 
-class NegotiationContext(QueueRequestsContext, CommandContext, Protocol):
-    """What a negotiation asks of the broker, with all that the sessions ask that it leads to."""
+class NegotiationContext(SessionContext, Protocol):
+    """What a negotiation asks of the broker, with what the sessions ask that it leads to."""
+
+    @property
+    def queues(self) -> QueueRequestsContext:
+        """For sessions of clients."""
+
+    @property
+    def commands(self) -> CommandContext:
+        """For sessions of administrators."""
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation; None = close without a word (the reason is logged)."""
@@ -117,15 +125,15 @@ class Negotiation(Negotiating):
             return
         session.negotiated()
         if session.identity.client_type == ClientType.E_TCPADMIN:
-            session.become(AdminSession(session, self._broker), State.SERVING, "an administrator")
+            session.become(AdminSession(session, self._broker.commands), State.SERVING, "an administrator")
         elif session.identity.client_type == ClientType.E_TCPBROKER:
             peers = self._broker.peers_for(session.identity)
             if peers is not None:
-                peer = PeerSession(session, self._broker, peers, dialled=False)
+                peer = PeerSession(session, self._broker.queues, peers, dialled=False)
                 session.become(peer, State.SERVING, "a broker")
                 peer.start()
         else:
-            session.become(ClientSession(session, self._broker), State.SERVING, "a client")
+            session.become(ClientSession(session, self._broker.queues), State.SERVING, "a client")
 
 
 class Dialling(Negotiating):
@@ -133,10 +141,10 @@ class Dialling(Negotiating):
 
     __slots__ = ("_queues", "_peers", "_identity", "_presenter")
 
-    def __init__(self, session: Session, context: QueueRequestsContext, peers: PeerContext, identity: ClientIdentity,
+    def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, identity: ClientIdentity,
                  presenter: Presenter | None) -> None:
         super().__init__(session, DIALLED_LIFECYCLE)
-        self._queues = context
+        self._queues = queues
         self._peers, self._identity, self._presenter = peers, identity, presenter
 
     def introduce(self) -> None:
@@ -187,14 +195,14 @@ def accepted(context: NegotiationContext, peer: str, guard: Authentication, now:
     return session
 
 
-def dialled(context: QueueRequestsContext, peer: str, guard: Authentication, now: float, identity: ClientIdentity,
+def dialled(context: NegotiationContext, peer: str, guard: Authentication, now: float, identity: ClientIdentity,
             peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
     """The session of a connection that we have made to another broker: the first thing it sends is our identity, or our
     `credential`, if we have one."""
     session = Session(context, peer, guard, now)
     guard.closed()  # it is the other side that asks for credentials
     presenter = Presenter(credential) if credential is not None else None
-    kind = Dialling(session, context, peers, identity, presenter)
+    kind = Dialling(session, context.queues, peers, identity, presenter)
     if presenter is None:
         session.become(kind, State.DIALLING, "a connection is made")
         kind.introduce()

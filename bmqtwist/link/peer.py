@@ -68,10 +68,10 @@ class PeerSession(SessionKind):
     unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_queues", "_peers", "_presenter")
 
-    def __init__(self, session: Session, context: QueueRequestsContext, peers: PeerContext, dialled: bool,
+    def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  presenter: Presenter | None = None) -> None:
         super().__init__(session, LIFECYCLE, "#PEER_UNEXPECTED_EVENT")
-        self._queues, self.dialled, self._peers, self._presenter = context, dialled, peers, presenter
+        self._queues, self.dialled, self._peers, self._presenter = queues, dialled, peers, presenter
         self.role = PeerRole.MEMBER
         self.node_id = session.identity.cluster_node_id
         self.downstream: DownstreamClient | None = None

@@ -38,12 +38,13 @@ class PutReader:
     """Takes the PUT events of one client. `unacked`: GUIDs of PUTs that wait for their ACK, and the handle it is for;
     `ignores_unknown`: a PUT for a queue id that is not open is dropped without an answer."""
 
-    __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_context", "_requests", "_handles", "_late",
-                 "_inflating", "_reached")
+    __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_context", "_queues", "_requests", "_handles",
+                 "_late", "_inflating", "_reached")
 
-    def __init__(self, session: Session, context: QueueRequestsContext, requests: QueueRequests,
+    def __init__(self, session: Session, queues: QueueRequestsContext, requests: QueueRequests,
                  handles: dict[int, Handle]) -> None:
-        self._session, self._context, self._requests, self._handles = session, context, requests, handles
+        self._session, self._context, self._queues = session, session.context, queues
+        self._requests, self._handles = requests, handles
         self.makes_guids, self.ignores_unknown = session.makes_guids, False
         self.unacked: dict[bytes, Handle] = {}
         self._late = False  # PUTs whose queue was not open yet are taken now
@@ -99,7 +100,7 @@ class PutReader:
             else:
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
-                guid = self._context.make_guid()
+                guid = self._queues.make_guid()
             size = len(payload)
             computed: int = _crc32c(payload)
             if (size > APPLICATION_DATA_BYTES_MAX or computed != crc or options and (
@@ -197,7 +198,7 @@ class PutReader:
             return False
         if handle is None and self.ignores_unknown:
             return True
-        self._context.invalid_put(size)
+        self._queues.invalid_put(size)
         self._log_invalid("PUT message for queue with unknown Id" if handle is None else
                           "PUT message for queue not opened in WRITE mode by the client", q_id)
         session.stats.nack_msgs += 1

@@ -16,7 +16,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, QueueUri, parse_uri
 from bmqtwist.limits import CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
 from bmqtwist.link.pending import EARLY_PUT, Pending, Progress, Request
-from bmqtwist.link.session import Session, SessionContext
+from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.handles import OpenRequest, check_open, open_queue
@@ -39,14 +39,12 @@ from bmqtwist.wire.schema import (
 from bmqtwist.wire.text import bracketed
 
 
-class QueueRequestsContext(SessionContext, Protocol):
+class QueueRequestsContext(Protocol):
     """What a session of a client asks of the broker.
 
     A request about a queue is answered by a call of `answer`: once, at once or in a later turn before its end. Nothing here
     raises Refused. The session may be gone by then, or the request timed out: the answer is dropped then.
     """
-
-    output_bytes_max: int  # that may wait for a client; 0 = any number
 
     def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
@@ -96,9 +94,9 @@ class QueueRequests:
     """The requests of one client about queues. `handles`: its queues by queue id; `pending`: requests without an answer;
     `closed_ids`: queue ids given up on this connection, which no ACK may name any more."""
 
-    def __init__(self, client: Requester, session: Session, context: QueueRequestsContext,
+    def __init__(self, client: Requester, session: Session, queues: QueueRequestsContext,
                  handles: dict[int, Handle]) -> None:
-        self.handles, self._session, self._context = handles, session, context
+        self.handles, self._session, self._context, self._queues = handles, session, session.context, queues
         self._client = client
         self.pending = Pending(self._begin, self._timeout, self._expire)
         self.closed_ids: dict[int, None] = {}
@@ -184,7 +182,7 @@ class QueueRequests:
 
     def _timeout(self, request: Request) -> float:
         """How many seconds a request may take."""
-        return self._context.request_timeout(request.choice, request.domain)
+        return self._queues.request_timeout(request.choice, request.domain)
 
     def _expire(self, request: Request) -> None:
         """A request took too long."""
@@ -234,7 +232,7 @@ class QueueRequests:
         if known is not None and known.queue.uri != uri.canonical:
             raise Refused(Category.E_INVALID_ARGUMENT, "queueId is already in use for a different queue", -1)
         request.domain = uri.qualified_domain
-        context.find_queue(self._session, uri, parameters, partial(self._found, request, parameters))
+        self._queues.find_queue(self._session, uri, parameters, partial(self._found, request, parameters))
 
     def _found(self, request: Request, parameters: OpenRequest, found: Queue | Refused) -> None:
         context = self._context
@@ -243,7 +241,7 @@ class QueueRequests:
                 self._refuse(request, found)
             return
         if request.progress is Progress.OVER or not context.serving:
-            context.unused(found)
+            self._queues.unused(found)
             self.pending.over(request, context.now)
             return
         try:
@@ -288,7 +286,7 @@ class QueueRequests:
 
     def _configure(self, request: Request, app_id: str, consumers: list[ConsumerSpec]) -> None:
         opened = self._known(request, "Unexpected configureQueue request")
-        self._context.configure_queue(self._session, opened, app_id, consumers, partial(self._configured, request))
+        self._queues.configure_queue(self._session, opened, app_id, consumers, partial(self._configured, request))
 
     def _configured(self, request: Request, refused: Refused | None) -> None:
         if request.progress is Progress.OVER:
@@ -307,7 +305,7 @@ class QueueRequests:
         if parameters.read_count <= 0 and parameters.write_count <= 0 and parameters.admin_count <= 0:
             raise Refused(Category.E_INVALID_ARGUMENT, "At least one of [read|write|admin]Count must be > 0")
         opened = self._known(request, "Duplicate closeQueue request")
-        self._context.close_queue(self._session, opened, parameters, request.value.is_final,
+        self._queues.close_queue(self._session, opened, parameters, request.value.is_final,
                                   partial(self._closed, request, opened))
 
     def _closed(self, request: Request, handle: Handle, gone: bool | Refused) -> None:
@@ -317,7 +315,7 @@ class QueueRequests:
             self._closing_now.add(request.q_id)
             self.recent = True
             self._session.outbox.drop_acks(request.q_id)
-            self._context.unused(handle.queue)
+            self._queues.unused(handle.queue)
         if request.progress is Progress.OVER:
             return
         if isinstance(gone, Refused):

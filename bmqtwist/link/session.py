@@ -52,16 +52,40 @@ _EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
 _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 
 
+class OutputContext(Protocol):
+    """When output of a session is written."""
+
+    def flush_later(self, session: Session) -> None:
+        """The session has something to write at the end of the turn."""
+
+    def write_now(self) -> None:
+        """What is stored so far is written before the output of this turn."""
+
+    def flush_soon(self, session: Session) -> None:
+        """The session has something to write that may wait for a moment; `session.lingered` is called then."""
+
+    def share_a_turn(self, session: Session) -> None:
+        """The same, and it is called by the first turn after a shorter moment, if there is one."""
+
+
 class SessionContext(Protocol):
     """The broker as every session sees it."""
 
     report: Report
-    now: float  # of this turn, seconds, monotonic
     event_bytes_max: int  # of one event
+    output_bytes_max: int  # that may wait for a client; 0 = any number
     newcomers: Newcomers  # connections that are not negotiated
     held: Held  # incomplete events of all connections
     input_bytes_max: int  # of them
     serving: bool  # False: stopping, new opens are left for the broker that comes after
+
+    @property
+    def now(self) -> float:
+        """The moment of this turn, seconds, monotonic."""
+
+    @property
+    def output(self) -> OutputContext:
+        """Where its output is announced."""
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
@@ -75,18 +99,6 @@ class SessionContext(Protocol):
 
     def cancel_input(self, session: Session) -> None:
         """Drop the jobs of the session."""
-
-    def flush_later(self, session: Session) -> None:
-        """The session has something to write at the end of the turn."""
-
-    def write_now(self) -> None:
-        """What is stored so far is written before the output of this turn."""
-
-    def flush_soon(self, session: Session) -> None:
-        """The session has something to write that may wait for a moment; `session.lingered` is called then."""
-
-    def share_a_turn(self, session: Session) -> None:
-        """The same, and it is called by the first turn after a shorter moment, if there is one."""
 
     def too_much_held(self) -> None:
         """More than `input_bytes_max` is held of incomplete events: the connection with the most of it is closed."""
@@ -397,21 +409,21 @@ class Session:
     def flush(self) -> None:
         """Something is to be written at the end of the turn."""
         if not self.waiting:
-            self.context.flush_later(self)
+            self.context.output.flush_later(self)
 
     def flush_soon(self) -> None:
         """Something is to be written with whatever comes next, or in a moment."""
         self._unflushed = True
         if not self._lingers:
             self._lingers = True
-            self.context.flush_soon(self)
+            self.context.output.flush_soon(self)
 
     def share_a_turn(self) -> None:
         """Something is to be written with whatever comes next, or in one of the next turns."""
         self._unflushed = True
         if not self._lingers:
             self._lingers = True
-            self.context.share_a_turn(self)
+            self.context.output.share_a_turn(self)
 
     def lingered(self, now: float) -> None:
         """The moment is over, or the turn has come."""
@@ -427,7 +439,7 @@ class Session:
 
     def answer(self, r_id: int, choice: str, value: object) -> None:
         """Answer a request, once all that was stored before is written."""
-        self.context.write_now()
+        self.context.output.write_now()
         self.send(ControlMessage(r_id, choice, value))
 
     def send_event(self, event: bytes) -> None:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.loop.performer import Performer
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report, stack
 
 if TYPE_CHECKING:
-    from bmqtwist.queue.queue import Client, Queue
+    from bmqtwist.queue.queue import Queue
     from bmqtwist.storage.partition import Partition
 
 QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S: a queue that fails so often is disabled
@@ -33,7 +33,6 @@ class Containment:
     def __init__(self, report: Report, performer: Performer, clock: Callable[[], float]) -> None:
         self._report, self._performer, self._clock = report, performer, clock
         self._lines = LineLimiter()
-        self.failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
     def told(self, what: str, error: Exception) -> None:
@@ -41,33 +40,27 @@ class Containment:
         if self._lines.admits(self._clock()):
             self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
 
+    def run(self, what: str, action: Callable[[], object]) -> None:
+        """Do something that costs nothing but itself if it raises."""
+        try:
+            action()
+        except Exception as error:
+            self.told(what, error)
+
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def session_failed(self, session: Session, doing: str, error: Exception) -> None:
         """The session raised: close it."""
         self.told(f"{session.description}: {doing}", error)
-        self._close(session)
+        self.close(session)
 
     def output_failed(self, session: Session, error: Exception) -> None:
         """Its output cannot be had or written: close it without waiting for that."""
         self.session_failed(session, "output", error)
         self._finish(session)
 
-    def client_failed(self, client: Client, error: Exception) -> None:
-        """It raised while a queue spoke to it: nothing more is delivered to it, and it is closed after the delivery."""
-        self.told(f"{client.description}: delivery", error)
-        if isinstance(client, ClientSession):
-            self.failed[client.session] = None
-            client.window.close()
-            self._performer.turn_due()
-
-    def close_failed(self) -> None:
-        """Close the sessions that failed while queues spoke to them."""
-        failed, self.failed = self.failed, {}
-        for session in failed:
-            self._close(session)
-
-    def _close(self, session: Session) -> None:
+    def close(self, session: Session) -> None:
+        """Close a session that raised, whatever that raises."""
         try:
             session.close("#INTERNAL_ERROR %s: closing", session.description)
         except Exception as error:
@@ -76,10 +69,7 @@ class Containment:
         self._performer.turn_due()
 
     def _finish(self, session: Session) -> None:
-        try:
-            self._performer.finish(session)
-        except Exception as error:
-            self.told(f"{session.description}: end of the connection", error)
+        self.run(f"{session.description}: end of the connection", partial(self._performer.finish, session))
 
     # -- queues and partitions --------------------------------------------------------------------------------------
 

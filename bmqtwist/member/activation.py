@@ -12,8 +12,8 @@ from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
-from bmqtwist.loop.error_isolation import Containment
-from bmqtwist.loop.scheduler import Priority, Scheduler
+from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.queue.root import Domain
 from bmqtwist.steps import Steps
@@ -33,17 +33,6 @@ class WakingUser(Protocol):
         """It cannot, or we have made a mistake."""
 
 
-class WakingHost(Protocol):
-    """The broker, as far as it is needed here."""
-
-    now: float
-    contain: Containment
-    scheduler: Scheduler
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
-
-
 @dataclass(slots=True)
 class _Sleeper:
     record: QueueRecord
@@ -55,7 +44,7 @@ class _Sleeper:
 class Waking:
     """Of one cluster at one node."""
 
-    def __init__(self, user: WakingUser, host: WakingHost) -> None:
+    def __init__(self, user: WakingUser, host: Loop) -> None:
         self._user, self._host = user, host
         self._sleepers: dict[str, _Sleeper] = {}
 

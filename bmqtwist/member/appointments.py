@@ -18,7 +18,7 @@ from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
 from bmqtwist.cluster.partition_events import Decline, Yield
 from bmqtwist.cluster.state import Primary
-from bmqtwist.member.host import NodeHost
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.storage.psn import Psn
@@ -42,7 +42,7 @@ class Appointments:
     """See above. `is_active(partition, primary)`: whether a primary has said that it is; `ask(node, partition, wanted)`: a
     primary is to give its partition away."""
 
-    def __init__(self, statuses: NodeStatuses, host: NodeHost, rules: AppointmentRules,
+    def __init__(self, statuses: NodeStatuses, host: Loop, rules: AppointmentRules,
                  is_active: Callable[[int, Primary], bool], ask: Callable[[int, int, Yield], None]) -> None:
         self.name, self.node_id = statuses.name, statuses.node_id
         self._statuses, self._host, self._rules = statuses, host, rules

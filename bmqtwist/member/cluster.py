@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bmqtwist.cluster.changes import AdoptQueue
 from bmqtwist.cluster.election_events import ElectionMode
@@ -22,7 +22,9 @@ from bmqtwist.errors import AckStatus, Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.receipts import ConfirmReceipts
-from bmqtwist.member.activation import Waking, WakingHost
+from bmqtwist.loop.loop import Loop
+from bmqtwist.member.activation import Waking
+from bmqtwist.member.host import DomainSource
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.member.proposals import Proposals
@@ -46,32 +48,18 @@ from bmqtwist.wire.cluster_schema import NodeStatus
 if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
     from bmqtwist.member.leadership import Leadership
-    from bmqtwist.report import Report
 
 _NO_PARTITION = -202
-
-
-class ClusterContext(RootContext, WakingHost, Protocol):
-    """What a cluster asks of the broker, for itself and for its queues."""
-
-    def later(self, seconds: float, action: Callable[[float], None]) -> None:
-        """Call `action(now)` after a while."""
-
-    def wake_queues(self, cluster: Cluster) -> None:
-        """Load the domains of dormant queues."""
-
-    def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
 
 
 class Cluster:
     """One cluster; `start` if this node is its only member, else `join`."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, context: ClusterContext, report: Report,
-                 timer_ns: Callable[[], int]) -> None:
-        self.definition, self.node_id, self.report = definition, node_id, report
+    def __init__(self, definition: ClusterDefinition, node_id: int, loop: Loop, context: RootContext,
+                 domains: DomainSource, timer_ns: Callable[[], int]) -> None:
+        self.definition, self.node_id, self.loop, self.report = definition, node_id, loop, loop.report
         self.name = definition.name
-        self.context = context
+        self.context, self.domains = context, domains
         self.timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
@@ -79,10 +67,10 @@ class Cluster:
         self.proposals: Proposals | None = None  # of the same
         self.members: MemberRelays | None = None  # of the same
         self.partitions: list[Partition] = []
-        self.receipts = ConfirmReceipts(context.later, self.partitions)  # for brokers behind this one
+        self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
-        self.waking = Waking(self, context)
+        self.waking = Waking(self, loop)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
 
@@ -208,14 +196,14 @@ class Cluster:
         partition = self.partitions[record.partition_id]
         store = partition.state.queues.get(record.key)
         if store is None:
-            wall = self.context.wall(self.context.now)
+            wall = self.loop.wall(self.loop.now)
             store = partition.queues.create(record.key, record.uri, list(record.apps.items()), wall)
         return store
 
     def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
         """A queue that was dormant lives."""
-        now = self.context.now
-        wall = self.context.wall(now)
+        now = self.loop.now
+        wall = self.loop.wall(now)
         queue = self.make_queue(domain, record.uri, store, self.partitions[record.partition_id], now)
         queue.register_apps(first_order=0)
         queue.restore(found, wall)
@@ -233,7 +221,7 @@ class Cluster:
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
         else:
-            self.context.contain.told(f"Queue '{record.uri}': coming to life", error)
+            self.loop.contain.told(f"Queue '{record.uri}': coming to life", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
         if opened and record.uri in self.changes.creating:
@@ -253,17 +241,19 @@ class Cluster:
         """Whether this node alone is as many as the replication factor asks for."""
         return self.replication_factor <= 1
 
-    def set_replication_factor(self, factor: int, now: float) -> None:
+    def set_replication_factor(self, factor: int) -> None:
         """How many nodes must have a record before it counts as committed; without a quorum nothing more is."""
         had_quorum, self.replication_factor = self.has_quorum, factor
         if self.replication is not None:
-            self.replication.set_factor(factor, now)
-            return
-        for partition in self.partitions:
-            if self.has_quorum:
-                partition.copies.committed = COMMITTED_ALL
-            elif had_quorum:
-                partition.copies.committed = partition.position
+            self.replication.set_factor(factor, self.loop.now)
+        else:
+            for partition in self.partitions:
+                if self.has_quorum:
+                    partition.copies.committed = COMMITTED_ALL
+                elif had_quorum:
+                    partition.copies.committed = partition.position
+        for queue in self.queues.values():
+            queue.uncommitted.committed(self.loop.now)
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +286,7 @@ class Cluster:
                                              f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
                 self.record(partition.queues.delete, key, wall)
-        self.context.wake_queues(self)
+        self.domains.activate(self)
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """It is no longer: its queues go away, and whoever has them open has to connect again."""
@@ -351,7 +341,7 @@ class Cluster:
         """Another member is different now, or this one: whoever goes leads no partition any more."""
         if self.members is not None and self.replication is not None:
             self.members.statuses_changed()
-            self.replication.appointments.check(self.context.now)
+            self.replication.appointments.check(self.loop.now)
 
     def hand_over(self) -> None:
         """This node goes: others are to lead its partitions, and the cluster."""
@@ -369,7 +359,7 @@ class Cluster:
             return False
         self.leadership.set_mode(ElectionMode.LEAVING)
         if self.leadership.standing.leader is not None:
-            self.replication.hand_over(self.context.now)
+            self.replication.hand_over(self.loop.now)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:
@@ -390,10 +380,10 @@ class Cluster:
 
     def _state_changed(self, changes: Changes) -> None:
         """The metadata of several nodes say something else now: what is led here follows."""
-        replication, context = self.replication, self.context
+        replication = self.replication
         if replication is None:
             return
-        now, wall = context.now, context.wall(context.now)
+        now, wall = self.loop.now, self.loop.wall(self.loop.now)
         replication.assigned(changes.partitions, now)
         if self.members is not None:
             for record in (*changes.removed, *changes.assigned):
@@ -417,7 +407,7 @@ class Cluster:
             self.dormant[record.uri] = record
             self.changes.note_created(record)
         if woken:
-            context.wake_queues(self)
+            self.domains.activate(self)
         if self.proposals is not None:
             self.proposals.state_changed(wall)
 

@@ -15,7 +15,7 @@ from bmqtwist.cluster.log_wire import log_message_of
 from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.member.host import NodeHost
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata
@@ -33,7 +33,7 @@ class MemberDispatch:
     """`peers.links.LinkUser` of one cluster."""
 
     def __init__(self, leadership: Leadership, replication: Replication, proposals: Proposals, relays: MemberRelays,
-                 links: ClusterLinks, host: NodeHost) -> None:
+                 links: ClusterLinks, host: Loop) -> None:
         self.leadership, self.replication, self.proposals, self.relays = leadership, replication, proposals, relays
         self.metadata: ClusterMetadata = leadership.metadata
         self.statuses: NodeStatuses = relays.statuses

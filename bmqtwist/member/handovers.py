@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from bmqtwist.cluster.partition_events import Decline, Serve, Yield
 from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cell import Cell
-from bmqtwist.member.host import NodeHost
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
 TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
@@ -38,7 +38,7 @@ class Handovers:
     activated, or go away; `end_lease(partition, now)`: a sync point ends it; `decline(partition, output, now)`: the leader
     is told that this node is not to be primary."""
 
-    def __init__(self, cells: list[Cell], host: NodeHost, patience: float, serve: Callable[[int, Serve, float], None],
+    def __init__(self, cells: list[Cell], host: Loop, patience: float, serve: Callable[[int, Serve, float], None],
                  end_lease: Callable[[int, float], None], decline: Callable[[int, Decline, float], None]) -> None:
         self._cells, self._host, self._patience = cells, host, patience
         self._serve, self._end_lease, self._decline = serve, end_lease, decline

@@ -1,44 +1,39 @@
-"""What the parts of a cluster's member need of the broker, and replication of its cluster."""
+"""What the parts of a cluster's member need of the cluster, and of the broker's domains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
-from bmqtwist.report import Report
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.loop.loop import Loop
+from bmqtwist.queue.root import Domain, RootContext
 from bmqtwist.storage.partition import Partition
 
 
-class NodeHost(Protocol):
-    """The broker."""
+class DomainSource(Protocol):
+    """`broker.domains.Domains`."""
 
-    report: Report
-    performer: Performer
-    timers: Timers
-    now: float
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
 
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
-
-    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
-                  failed: Callable[[OSError, float], None]) -> None:
-        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`, and a turn."""
-
-
-class ReplicationHost(NodeHost, Protocol):
-    """The broker, as a member that replicates partitions needs it."""
-
-    def replace_partition(self, old: Partition, new: Partition) -> None:
-        """Another object stands for a partition now."""
+    def activate(self, cluster: ReplicatedCluster) -> None:
+        """Activate the dormant queues of a cluster whose domains can be loaded."""
 
 
 class ReplicatedCluster(Protocol):
     """`member.cluster.Cluster`."""
 
+    definition: ClusterDefinition
+    loop: Loop
+    context: RootContext
+    domains: DomainSource
     partitions: list[Partition]
+    dormant: dict[str, QueueRecord]
+
+    def adopt_domain(self, domain: Domain) -> None:
+        """A domain was loaded: its dormant queues are activated."""
 
     def queue_records(self, partition_id: int) -> Mapping[bytes, QueueRecord]:
         """The queues that the metadata have in a partition, by key."""

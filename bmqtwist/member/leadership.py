@@ -58,8 +58,8 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.election_report import report_active, report_change
-from bmqtwist.member.host import NodeHost
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.storage.vote_file import VoteFile
@@ -86,7 +86,7 @@ class LeaderUser(Protocol):
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: NodeHost,
+    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: Loop,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
         self.definition, self.metadata, self._host = definition, metadata, host
         self.title = f"Cluster ({definition.name})"

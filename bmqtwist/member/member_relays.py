@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from bmqtwist.cluster.gates import CLOSED
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import HELD_ACK_EVENTS_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.requests import is_of_a_client
+from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.replication import Replication
@@ -28,7 +27,6 @@ from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
-from bmqtwist.relay.user import RelayHost
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.psn import Psn
@@ -41,30 +39,24 @@ from bmqtwist.wire.schema import OpenQueueResponse
 CHECK_PERIOD_S = 0.2
 
 
-class MemberHost(RelayHost, Protocol):
-    """The broker, as far as relays of a member need it."""
-
-    def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
-
-
 class MemberRelays:
-    """`relay.relays.RelayUser` of one cluster. `record_of`: what the metadata have of a queue."""
+    """`relay.relays.RelayUser` of one cluster. `record_of`: what the metadata have of a queue; `bytes_max`: as of
+    `relay.relays.Relays`."""
 
-    def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
-                 record_of: Callable[[str], QueueRecord | None], replication: Replication, links: ClusterLinks,
-                 statuses: NodeStatuses, host: MemberHost) -> None:
+    def __init__(self, cluster: ReplicatedCluster, record_of: Callable[[str], QueueRecord | None], replication: Replication,
+                 links: ClusterLinks, statuses: NodeStatuses, bytes_max: int) -> None:
+        definition, self._host = cluster.definition, cluster.loop
         self.name, self.title = definition.name, f"Cluster ({definition.name})"
         self.operations = definition.queue_operations
-        self._partitions, self._record_of, self._replication = partitions, record_of, replication
-        self._links, self._host, self.statuses = links, host, statuses
+        self._cluster, self._record_of, self._replication = cluster, record_of, replication
+        self._links, self.statuses = links, statuses
         self._upstreams: dict[int, Upstream] = {}  # by partition
         self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
-        self.relays = Relays(self, host)
+        self.relays = Relays(self, cluster.loop, cluster.context, bytes_max)
         self.leadership: Leadership
         self._without_since: float | None = None  # a leader, and the primary of some partition
         self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
-        host.timers.every(host.now, CHECK_PERIOD_S, self._check_use)
+        self._host.timers.every(self._host.now, CHECK_PERIOD_S, self._check_use)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +85,7 @@ class MemberRelays:
 
     def statuses_changed(self) -> None:
         """A node is different now."""
-        for index in range(len(self._partitions)):
+        for index in range(len(self._cluster.partitions)):
             self.primary_changed(index)
 
     def queue_moved(self, uri: str) -> None:
@@ -147,7 +139,7 @@ class MemberRelays:
         for index in list(self._held_acks):
             self._release_acks(index, now)
         missing = any(index not in self._upstreams and not self._replication.serves(index)
-                      for index in range(len(self._partitions)))
+                      for index in range(len(self._cluster.partitions)))
         if not missing or self.leadership.knows_leader:
             self._without_since = None
         elif self._without_since is None:
@@ -164,7 +156,7 @@ class MemberRelays:
 
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
         """As it is here: this node may become primary."""
-        return self._host.domain(uri.qualified_domain)
+        return self._cluster.domains.domain(uri.qualified_domain)
 
     def stored(self, uri: str, guid: bytes) -> Message | None:
         """From our own files, once the record is safe in them: the primary may speak of what it alone has safe beside us."""
@@ -198,7 +190,7 @@ class MemberRelays:
         record = self._record_of(uri)
         if record is None:
             return None
-        partition = self._partitions[record.partition_id]
+        partition = self._cluster.partitions[record.partition_id]
         queue = partition.state.queues.get(record.key)
         message = queue.messages.get(guid) if queue is not None else None
         return None if message is None else (partition, message)

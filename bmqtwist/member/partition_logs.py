@@ -11,8 +11,9 @@ from functools import partial
 from bmqtwist.cluster.partition_events import Append, LogFailed, LogMoved, LogReady, PartitionInput, TakeImage
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.errors import PeerError
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cell import Cell
-from bmqtwist.member.host import ReplicatedCluster, ReplicationHost
+from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.promises import Promises
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
@@ -26,7 +27,7 @@ from bmqtwist.storage.replica import ReplicatedPartition
 class PartitionLogs:
     """`step(cell, now, input)`: an input for the machine of a partition; `replaced(cell)`: it has another log object."""
 
-    def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, host: ReplicationHost,
+    def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, host: Loop,
                  step: Callable[[Cell, float, PartitionInput], None], replaced: Callable[[Cell], None]) -> None:
         self._name, self._node_id, self._cluster, self._host = name, node_id, cluster, host
         self._step, self._replaced = step, replaced
@@ -118,13 +119,12 @@ class PartitionLogs:
             if install is not None:
                 install()
             made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._host.in_thread(work, partial(self._on_read, cell, old, made), partial(self._on_failed, cell))
+        self._host.in_thread(work, partial(self._on_read, cell, made), partial(self._on_failed, cell))
 
-    def _on_read(self, cell: Cell, old: ReplicatedPartition, made: list[ReplicatedPartition], now: float) -> None:
+    def _on_read(self, cell: Cell, made: list[ReplicatedPartition], now: float) -> None:
         cell.partition, cell.busy = made[0], False
         self._cluster.partitions[cell.index] = made[0]
         self._replaced(cell)
-        self._host.replace_partition(old, made[0])
         self._step(cell, now, LogReady())
 
     def _on_failed(self, cell: Cell, error: OSError, now: float) -> None:

@@ -41,11 +41,12 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary
+from bmqtwist.loop.loop import Loop
 from bmqtwist.machine import SHOWN_MAX
 from bmqtwist.member.cell import Cell
 from bmqtwist.member.feeding import Feeding
 from bmqtwist.member.handovers import Handovers
-from bmqtwist.member.host import ReplicatedCluster, ReplicationHost
+from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.known_primaries import KnownPrimaries
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.partition_logs import PartitionLogs
@@ -66,7 +67,7 @@ LINGER_S = 0.005  # that records nobody waits for may wait for those of a messag
 class PartitionRunner:
     """`decline(partition, output, now)`: tell the leader that this node cannot be primary, or is not to be."""
 
-    def __init__(self, name: str, cluster: ReplicatedCluster, host: ReplicationHost, links: ClusterLinks,
+    def __init__(self, name: str, cluster: ReplicatedCluster, host: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
         self._name, self._cluster, self._host, self._links, self._statuses = name, cluster, host, links, statuses
         self._decline = decline

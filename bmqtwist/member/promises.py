@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bmqtwist.member.host import NodeHost
+from bmqtwist.loop.loop import Loop
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
@@ -15,7 +15,7 @@ class Promises:
     """`on_saved(partition, lease, now)`: the promise of a newer lease is durable.
     `lost`: it is not known what was promised."""
 
-    def __init__(self, title: str, file: PromiseFile, host: NodeHost,
+    def __init__(self, title: str, file: PromiseFile, host: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:
         self._title, self._file, self._host, self._on_saved = title, file, host, on_saved
         self.wanted: list[StoredPromise] = []

@@ -15,7 +15,7 @@ from functools import partial
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NOT_LEADER, Done, Lsn, NotDone, Outcome
 from bmqtwist.cluster.state import app_infos
-from bmqtwist.member.host import NodeHost
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.metadata import ClusterMetadata, Told
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataAnswer, MetadataLogMessage, MetadataRequest
@@ -38,7 +38,7 @@ class Proposals:
     """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody; `retry`: seconds until one that
     does not answer is asked again."""
 
-    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: NodeHost,
+    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: Loop,
                  leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
         self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
         self._leader, self._timer_ns, self._retry = leader, timer_ns, retry

@@ -11,7 +11,9 @@ from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, 
 from bmqtwist.cluster.state import ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.activation import Waking
+from bmqtwist.member.host import DomainSource
 from bmqtwist.member.metadata import ClusterMetadata, Told
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.queue.lifecycle import QueueChange
@@ -29,15 +31,6 @@ if TYPE_CHECKING:
 _NO_PARTITION = -202
 
 
-class DomainSource(Protocol):
-    """The broker, as far as changes of queues need it."""
-
-    now: float
-
-    def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
-
-
 class QueueOwner(Protocol):
     """The cluster whose queues they are (`member.cluster.Cluster`)."""
 
@@ -48,6 +41,8 @@ class QueueOwner(Protocol):
     leadership: Leadership
     proposals: Proposals | None
     waking: Waking
+    loop: Loop
+    domains: DomainSource
 
     @property
     def partitions(self) -> list[Partition]:
@@ -56,10 +51,6 @@ class QueueOwner(Protocol):
     @property
     def queues(self) -> dict[str, RootQueue]:
         """Those that are led here, by URI."""
-
-    @property
-    def context(self) -> DomainSource:
-        """The broker."""
 
     @property
     def is_alone(self) -> bool:
@@ -140,7 +131,7 @@ class QueueChanges:
         if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
             return None
         try:
-            self._check_queue_limit(self._cluster.context.domain(parse_uri(change.uri).qualified_domain))
+            self._check_queue_limit(self._cluster.domains.domain(parse_uri(change.uri).qualified_domain))
         except Refused as refused:
             return NotDone(refused.message, False, refused.code)
         return None
@@ -214,14 +205,14 @@ class QueueChanges:
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
         if not queue.lifecycle.is_deleting:
-            queue.feed(QueueChange.DELETE, self._cluster.context.now, "it is empty and unused")
+            queue.feed(QueueChange.DELETE, self._cluster.loop.now, "it is empty and unused")
             self.propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
         self.note(outcome, wall)
         if isinstance(outcome, NotDone):
-            queue.feed(QueueChange.KEEP, self._cluster.context.now, outcome.reason)
+            queue.feed(QueueChange.KEEP, self._cluster.loop.now, outcome.reason)
         else:
             self.forget(queue, wall)
 
@@ -231,7 +222,7 @@ class QueueChanges:
             return
         self._cluster.record(queue.partition.queues.delete, queue.key, wall)
         del self._cluster.queues[queue.uri]
-        queue.feed(QueueChange.UNASSIGNED, self._cluster.context.now, "unassigned")
+        queue.feed(QueueChange.UNASSIGNED, self._cluster.loop.now, "unassigned")
         self._report.info(f"{self._title}: Unassigned queue: [ uri = {queue.uri} queueKey = "
                           f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
         self._report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")

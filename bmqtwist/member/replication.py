@@ -26,8 +26,9 @@ from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.errors import PeerError
+from bmqtwist.loop.loop import Loop
 from bmqtwist.member.appointments import AppointmentRules, Appointments
-from bmqtwist.member.host import ReplicatedCluster, ReplicationHost
+from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.leadership import Leadership, timing
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.partition_runner import PartitionRunner
@@ -48,7 +49,7 @@ class Replication:
 
     leadership: Leadership
 
-    def __init__(self, definition: ClusterDefinition, cluster: ReplicatedCluster, host: ReplicationHost, links: ClusterLinks,
+    def __init__(self, definition: ClusterDefinition, cluster: ReplicatedCluster, host: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, rules: AppointmentRules) -> None:
         self.name, self.node_id, self._elector = definition.name, links.node_id, definition.elector
         self._members = [node.id for node in definition.nodes]

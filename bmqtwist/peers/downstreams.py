@@ -7,17 +7,13 @@ we are, if it listens to that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from bmqtwist.cluster.membership import PROXY
-from bmqtwist.config.broker import Configuration
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
 from bmqtwist.peers import welcome
-from bmqtwist.peers.identity import Identity
-from bmqtwist.report import Report, shown
-from bmqtwist.security.authenticators import Security
+from bmqtwist.report import shown
 from bmqtwist.security.authorization import Action
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
@@ -66,38 +62,23 @@ def is_stop_response(specific: int, body: bytes) -> bool:
     return message.choice == "clusterMessage" and message.value.choice == "stopResponse"
 
 
-class DownstreamHost(Protocol):
-    """The broker, as far as brokers behind it need it."""
-
-    configuration: Configuration
-    identity: Identity
-    report: Report
-    security: Security
-    negotiations: int
-
-    def later(self, seconds: float, action: Callable[[float], None]) -> None:
-        """Call `action(now)` after a while."""
-
-
 class Downstreams:
     """`link.peer.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
 
     def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
-                 host: DownstreamHost) -> None:
+                 host: welcome.LinkHost) -> None:
         self.name, self.status = name, status
         self._introduce, self._host = introduce, host
         self.peers: dict[PeerSession, None] = {}
         self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
         self.drains = False  # some of them finish their work here first: they know version 1 alone
         self._stopped = False
-        self.receipts = ConfirmReceipts(host.later)  # nothing is stored here, unless somebody says otherwise
+        self.receipts = ConfirmReceipts(host.loop.later)  # nothing is stored here, unless somebody says otherwise
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Everybody is welcome who does not say to be a node of the cluster."""
         host = self._host
-        host.negotiations += 1
-        session.session_number = host.negotiations
-        response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
+        response = host.answer(session, identity)
         response.broker_identity = self._introduce(session.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
         refusal = host.security.broker_refusal(session.guard.principal, Action.CONNECT_PROXY)

@@ -14,38 +14,17 @@ from typing import Protocol, assert_never
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
 from bmqtwist.cluster.membership import PROXY, Dial, LinkEvent, Membership
-from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
 from bmqtwist.link.upbound import Upbound
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
 from bmqtwist.peers import welcome
-from bmqtwist.peers.identity import Identity
-from bmqtwist.report import Report
-from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 AWAITED_S = 6.0  # after the start: two attempts of the nodes that dial this one
-
-
-class LinkHost(Protocol):
-    """The broker, as far as connections with other nodes need it."""
-
-    configuration: Configuration
-    identity: Identity
-    report: Report
-    security: Security
-    performer: Performer
-    timers: Timers
-    negotiations: int
-
-    def dialled(self, peer: str, identity: ClientIdentity, peers: ClusterLinks, now: float) -> Session:
-        """A connection to another broker was made; `identity` introduces us."""
 
 
 class LinkUser(Protocol):
@@ -68,10 +47,10 @@ class ClusterLinks:
     receipts: ConfirmReceipts | None = None  # that the others are told of CONFIRMs
     role = PeerRole.MEMBER  # of the other side
 
-    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: LinkHost) -> None:
+    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: welcome.LinkHost) -> None:
         self.definition, self.node_id, self._host = definition, node_id, host
         self._nodes = {node.id: node for node in definition.nodes}
-        self.membership = Membership(node_id, self._nodes, host.performer.chance)
+        self.membership = Membership(node_id, self._nodes, host.loop.performer.chance)
         self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
         self._dialled: dict[Session, int] = {}  # on their way to the node with that id
         self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
@@ -123,9 +102,7 @@ class ClusterLinks:
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a broker that introduces itself."""
         host = self._host
-        host.negotiations += 1
-        session.session_number = host.negotiations
-        response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
+        response = host.answer(session, identity)
         response.broker_identity = self._introduction(session.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
         reason = ("it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
@@ -227,7 +204,7 @@ class ClusterLinks:
                     self._dial(output.node_id)
                 case WakeAt():
                     if output.moment is not None:
-                        self._host.timers.at(output.moment, self._tick)
+                        self._host.loop.timers.at(output.moment, self._tick)
                 case PeerUp():
                     self._awaited.discard(output.node_id)
                     report.info(f"{title}: node {self.name(output.node_id)} is connected")
@@ -246,7 +223,7 @@ class ClusterLinks:
         node = self._nodes[node_id]
         host, port = node.host_and_port or ("", 0)
         failed: Callable[[str, float], None] = partial(self._unreachable, node_id)
-        self._host.performer.dial(host, port, node.tls, partial(self._reached, node_id), failed)
+        self._host.loop.performer.dial(host, port, node.tls, partial(self._reached, node_id), failed)
 
     def _reached(self, node_id: int, peer: str, now: float) -> Session:
         session = self._host.dialled(peer, self._introduction(1), self, now)
@@ -264,7 +241,7 @@ class ProxyLinks(ClusterLinks):
 
     role = PeerRole.UPSTREAM
 
-    def __init__(self, definition: ClusterProxyDefinition, host: LinkHost) -> None:
+    def __init__(self, definition: ClusterProxyDefinition, host: welcome.LinkHost) -> None:
         super().__init__(definition, PROXY, host)
 
     def _wrong(self, wanted: int, peer: PeerSession) -> str:

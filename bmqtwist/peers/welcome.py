@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from bmqtwist.config.broker import AppConfig, Http
+from bmqtwist.config.broker import AppConfig, Configuration, Http
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import Category
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION, RELAY_FEATURES
+from bmqtwist.link.peer import PeerContext
+from bmqtwist.link.session import Session
+from bmqtwist.loop.loop import Loop
 from bmqtwist.peers.identity import Identity
+from bmqtwist.report import Report
+from bmqtwist.security.authenticators import Security
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
     BrokerResponse,
@@ -75,6 +81,22 @@ def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str
     own = next((node for node in definition.nodes if node.id == node_id), None)
     url = console_url(app.bmqtwist.http, (own.host_and_port or ("", 0))[0] if own is not None else "")
     return f";{CONSOLE_EXTENSION}:{url.encode().hex()}" if url else ""
+
+
+class LinkHost(Protocol):
+    """`broker.sessions.Sessions`, as connections with other brokers need them."""
+
+    configuration: Configuration
+    identity: Identity
+    report: Report
+    security: Security
+    loop: Loop
+
+    def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
+        """The response to a negotiation, and the number of its session."""
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
 
 
 def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:

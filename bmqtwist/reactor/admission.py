@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.report import Report
 
 if TYPE_CHECKING:
-    from bmqtwist.broker.broker import Broker
+    from bmqtwist.broker.sessions import Sessions
 
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
@@ -25,14 +25,14 @@ class Admission:
         self._refused_at = float("-inf")
         self._accepting = True
 
-    def admits(self, broker: Broker, peer: str, descriptor: int, now: float) -> bool:
+    def admits(self, sessions: Sessions, peer: str, descriptor: int, now: float) -> bool:
         """Whether a connection is taken; `descriptor`: the number of its socket, the lowest that was free."""
         for listening in self.ports:
             listening.numberAccepts = ACCEPTS_AT_ONCE
-        if not broker.serving or self.connections_max and len(broker.sessions) >= self.connections_max:
-            why = f"connections: {len(broker.sessions)}, maxConnections: {self.connections_max}, serving: {broker.serving}"
+        if not sessions.serving or self.connections_max and len(sessions.open) >= self.connections_max:
+            why = f"connections: {len(sessions.open)}, maxConnections: {self.connections_max}, serving: {sessions.serving}"
         else:
-            why = broker.newcomers.refusal(peer, now)
+            why = sessions.newcomers.refusal(peer, now)
         if self.files_max and descriptor >= self.files_max - FILES_LEFT_MIN:
             why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
             self._pause()

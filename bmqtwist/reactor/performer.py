@@ -210,9 +210,9 @@ class ReactorPerformer:
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
         now = self._clock()
-        if not self.admission.admits(self.broker, peer, connection.descriptor, now):
+        if not self.admission.admits(self.broker.sessions, peer, connection.descriptor, now):
             return None
-        session = self.broker.connect(peer, now)
+        session = self.broker.sessions.connect(peer, now)
         session.transport, session.outgoing = connection, connection.outgoing
         return session
 
@@ -224,10 +224,10 @@ class ReactorPerformer:
             watchdog.began = now
         took = now - watchdog.began
         if session.negotiated_at is None or took > TURN_INPUT_S and (len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
-            self.broker.received(session, data, now, True)
+            self.broker.sessions.received(session, data, now, True)
             return
         session.heard_in = watchdog.began
-        self.broker.received(session, data, now)
+        self.broker.sessions.received(session, data, now)
         if session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX and not session.has_jobs:
             self._let_rest(session, now)
 
@@ -244,12 +244,12 @@ class ReactorPerformer:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
         if why and session.negotiated_at is None and self._lines.admits(self._clock()):
             self.report.warn("#TLS '%s': %s", session.peer, why)
-        self.broker.lost(session, self._clock())
+        self.broker.sessions.lost(session, self._clock())
         self.turn_due()
 
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
-        self.broker.drained(session)
+        self.broker.sessions.drained(session)
         self.turn_due()
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object:
@@ -285,7 +285,7 @@ class ReactorPerformer:
         waiting.addErrback(self._slipped, "after an authentication")
 
     def _judged(self, outcome: Outcome, session: Session, token: int) -> None:
-        self.broker.judged(session, token, outcome, self._clock())
+        self.broker.sessions.judged(session, token, outcome, self._clock())
         self.turn_due()
 
     def write(self, session: Session, parts: list[bytes]) -> int:

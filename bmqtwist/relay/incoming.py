@@ -10,9 +10,10 @@ from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
 from bmqtwist.link.peer import PeerSession
+from bmqtwist.loop.loop import Loop
 from bmqtwist.relay.uplink import RelayUplink
 from bmqtwist.relay.upstream_queue import UpstreamQueue, WaitingPush
-from bmqtwist.relay.user import RelayHost, RelayUser
+from bmqtwist.relay.user import RelayUser
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import options
 from bmqtwist.wire.events import AckMessage, decode_ack
@@ -25,7 +26,7 @@ RECORD_WAIT_S = 10.0  # that a PUSH may come before the record it speaks of; the
 class RelayIncoming:
     """Of one cluster. `by_id`: the queues open at upstream nodes, by their id there."""
 
-    def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, host: RelayHost) -> None:
+    def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, host: Loop) -> None:
         self._by_id, self._uplink, self._user, self._host = by_id, uplink, user, host
         self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
 

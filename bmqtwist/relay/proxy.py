@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from bmqtwist.cluster.election_events import Tick, WakeAt
 from bmqtwist.cluster.upstream import (
@@ -25,16 +25,16 @@ from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.peers.downstreams import ANNOUNCES, answer_stop, ask_to_stop
-from bmqtwist.peers.links import LinkHost, ProxyLinks
+from bmqtwist.peers.links import ProxyLinks
+from bmqtwist.peers.welcome import LinkHost
 from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.upstream_queue import Upstream
-from bmqtwist.relay.user import RelayHost
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire.control import ControlMessage, decode_control, encoding_of
@@ -45,21 +45,17 @@ if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterProxyDefinition
 
 
-class ProxyHost(LinkHost, RelayHost, Protocol):
-    """The broker, as far as a proxied cluster needs it."""
-
-
 class ProxyCluster:
     """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster."""
 
-    def __init__(self, definition: ClusterProxyDefinition, host: ProxyHost, started: float) -> None:
-        self.definition, self.name, self._host = definition, definition.name, host
+    def __init__(self, definition: ClusterProxyDefinition, host: LinkHost, context: QueueContext) -> None:
+        self.definition, self.name, self._host = definition, definition.name, host.loop
         self.title, self.operations = f"ClusterProxy ({self.name})", definition.queue_operations
         self.links = ProxyLinks(definition, host)
         self.links.user = self
         self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
-                                         host.configuration.app.host_data_center, host.performer.chance, started)
-        self.relays = Relays(self, host)
+                                         host.configuration.app.host_data_center, host.loop.performer.chance, host.loop.now)
+        self.relays = Relays(self, host.loop, context, host.configuration.extension.relay_bytes_max)
         self.domains: dict[str, DomainRules] = {}  # by the name clients use; known once a queue of it was opened
         self._throttle = throttle(definition.message_throttle_config)
         self._upstream: Upstream | None = None

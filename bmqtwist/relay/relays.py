@@ -44,15 +44,16 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.states import State
+from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
-from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, Substream
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.incoming import RelayIncoming
 from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.uplink import RelayUplink
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
 from bmqtwist.relay.upstream_requests import UpstreamRequests
-from bmqtwist.relay.user import RelayHost, RelayUser
+from bmqtwist.relay.user import RelayUser
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
@@ -61,17 +62,18 @@ LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and sa
 
 
 class Relays:
-    """Of one cluster. `uplink`: what goes to upstream nodes; `incoming`: the messages that come from them."""
+    """Of one cluster. `uplink`: what goes to upstream nodes; `incoming`: the messages that come from them. `bytes_max`:
+    of PUTs that wait for an answer."""
 
-    def __init__(self, user: RelayUser, host: RelayHost) -> None:
-        self._user, self._host = user, host
+    def __init__(self, user: RelayUser, host: Loop, context: QueueContext, bytes_max: int) -> None:
+        self._user, self._host, self._context = user, host, context
         self.opened: dict[str, UpstreamQueue] = {}  # by URI
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
         self._requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
-        self.uplink = RelayUplink(self.opened, user, host)
+        self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
 
     # -- what clients ask for -------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Relays:
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
         """The upstream has said what kind of queue it is."""
         domain = self._user.domain_of(opened.uri, response)
-        queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._host, self.uplink)
+        queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._context, self.uplink)
         self._stream(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:

@@ -13,10 +13,11 @@ from bmqtwist.link.extensions import RELAY_EXTENSION, RETURNED_MESSAGES
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
+from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
-from bmqtwist.relay.user import RelayHost, RelayUser
+from bmqtwist.relay.user import RelayUser
 from bmqtwist.storage.message import Message
 
 LINGERING_MAX = 32  # CONFIRMs that wait for something else that goes up; who may hold not many more waits for each of them
@@ -24,11 +25,12 @@ _WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
 
 
 class RelayUplink:
-    """`queue.relay.Uplink` of one cluster. `opened`: the queues open at upstream nodes, by URI."""
+    """`queue.relay.Uplink` of one cluster. `opened`: the queues open at upstream nodes, by URI; `bytes_max`: of PUTs that
+    wait for an answer."""
 
-    def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, host: RelayHost) -> None:
+    def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, host: Loop, bytes_max: int) -> None:
         self._opened, self._user, self._host = opened, user, host
-        self._bytes_max = host.configuration.extension.relay_bytes_max  # of PUTs that wait for an answer
+        self._bytes_max = bytes_max
         self._bytes = 0
         self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
         self._resuming = False  # they are about to be

@@ -1,31 +1,15 @@
-"""Interfaces of relayed queues: what they need of the broker, and of the cluster whose queues they are."""
+"""Interface of relayed queues: what they need of the cluster whose queues they are."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.ids import QueueUri
-from bmqtwist.loop.performer import Performer
-from bmqtwist.loop.timers import Timers
 from bmqtwist.queue.domain import DomainRules
-from bmqtwist.queue.queue import QueueContext
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.schema import OpenQueueResponse
-
-
-class RelayHost(QueueContext, Protocol):
-    """The broker, as far as relayed queues need it."""
-
-    configuration: Configuration
-    performer: Performer
-    timers: Timers
-    now: float
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
 
 class RelayUser(Protocol):

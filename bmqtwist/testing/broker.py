@@ -83,9 +83,9 @@ class Broker:
             if self.up:
                 runner.touch()
                 try:
-                    runner.node.broker.reconfigure(name)
+                    runner.node.broker.domains.reconfigure(name)
                 except BaseException:
-                    runner.node.broker.provider.forget(name)
+                    runner.node.broker.domains.provider.forget(name)
                     runner.table.texts.pop(name)
                     if before is not None:
                         runner.table.texts[name] = before
@@ -226,7 +226,7 @@ class Broker:
         runner = self._runner
         with runner.lock:
             runner.touch()
-            answer = runner.node.broker.admin(command, "test").text
+            answer = runner.node.broker.commands.run_at_once(command, "test").text
             runner.node.due = True
             runner.run()
             return answer

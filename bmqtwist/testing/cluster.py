@@ -88,7 +88,7 @@ class Cluster:
         self._domains.texts[name] = plain_domain(name, mode, **options)
         for node in self._nodes.values():
             if node.up:
-                node.act(partial(node.broker.reconfigure, name))
+                node.act(partial(node.broker.domains.reconfigure, name))
                 node.turn_due()
         return name
 
@@ -214,7 +214,7 @@ class Cluster:
 
     def admin(self, name: str, command: str) -> str:
         """Run an admin command at a node; the answer's text."""
-        return self._brokers[name].broker.admin(command, "test").text
+        return self._brokers[name].broker.commands.run_at_once(command, "test").text
 
     def log(self, name: str) -> list[str]:
         """What a node has logged, in all its lives."""

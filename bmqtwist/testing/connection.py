@@ -1,6 +1,6 @@
 """One connection to an in-process broker: bytes both ways, with a wiretap, faults and a recorder in between.
 
-    client's transport -- send, close -->  TappedConnection  -- broker.received, lost ------------------->  broker
+    client's transport -- send, close -->  TappedConnection  -- sessions.received, lost ----------------->  broker
     client's transport <-- ClientEnd ----  TappedConnection  <-- SessionTransport (arrive, end, read) ---  broker
 
 All methods are called with the runner's lock held; a ClientEnd only takes note and lets its own loop or thread act.
@@ -94,7 +94,7 @@ class TappedConnection:
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)
         self.to_broker, self.to_client = Lane(), Lane()
         self.closed = False
-        self.session = surroundings.node.broker.connect(f"127.0.0.1:{port}", surroundings.node.now)
+        self.session = surroundings.node.broker.sessions.connect(f"127.0.0.1:{port}", surroundings.node.now)
         self.session.transport = self
 
     # -- from the client --------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class TappedConnection:
         """Let go of what need not be held any more."""
         now = self._around.node.now
         if self.to_client.release(now) and not self.to_client.held_bytes and not self.closed:
-            self._around.node.broker.drained(self.session)
+            self._around.node.broker.sessions.drained(self.session)
             self._around.node.due = True
             self.read(True)
         if self.to_broker.release(now):
@@ -236,7 +236,7 @@ class TappedConnection:
 
     def _receive(self, data: bytes) -> None:
         node = self._around.node
-        node.broker.received(self.session, data, node.now)
+        node.broker.sessions.received(self.session, data, node.now)
         node.due = True
 
     # -- refusals ---------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class TappedConnection:
 
     def _end_of_session(self) -> None:
         node = self._around.node
-        node.broker.lost(self.session, node.now)
+        node.broker.sessions.lost(self.session, node.now)
         node.due = True
 
     def _gone(self, reason: str) -> None:

@@ -67,7 +67,7 @@ class ImmediatePerformer:
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            self._node.broker.judged(session, effect.token, outcome, self._node.now)
+            self._node.broker.sessions.judged(session, effect.token, outcome, self._node.now)
         self._node.later.append(judged)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
@@ -174,8 +174,8 @@ class ImmediateNode(MemoryNode):
             if self.now >= end:
                 raise AssertionError("the graceful stop does not end")
             self.advance(0.5)
-        for session in list(self.broker.sessions):
-            session.now, session.wall = self.now, self.broker.wall(self.now)
+        for session in list(self.broker.sessions.open):
+            session.now, session.wall = self.now, self.broker.loop.wall(self.now)
             session.leave()
         self.run()
         self.assembled.close()

@@ -189,7 +189,7 @@ class BrokerRunner:
         down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
         their first negotiation."""
         with self.lock:
-            if not self.up or not self.node.broker.serving:
+            if not self.up or not self.node.broker.sessions.serving:
                 raise ConnectionRefusedError("the broker is down")
             if self.faults.for_connection(name):
                 self.note("connection refused by the test", name)

@@ -37,16 +37,16 @@ class SessionReceiver(Receiver):
 
     def take(self, data: bytes) -> None:
         node = self._node
-        node.act(lambda: node.broker.received(self._session, data, node.local_now))
+        node.act(lambda: node.broker.sessions.received(self._session, data, node.local_now))
         node.turn_due()
 
     def cut(self) -> None:
         node = self._node
-        node.act(lambda: node.broker.lost(self._session, node.local_now))
+        node.act(lambda: node.broker.sessions.lost(self._session, node.local_now))
         node.turn_due()
 
     def drained(self) -> None:
-        self._node.broker.drained(self._session)
+        self._node.broker.sessions.drained(self._session)
         self._node.turn_due()
 
 
@@ -82,7 +82,7 @@ class SimulatedPerformer:
 
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            node.broker.judged(session, effect.token, outcome, node.local_now)
+            node.broker.sessions.judged(session, effect.token, outcome, node.local_now)
             node.turn_due()
         node.at(self._simulation.now + self._simulation.delay(), judged)
 
@@ -178,7 +178,7 @@ class SimulatedNode(MemoryNode):
     def next_deadline(self) -> float | None:
         if not self.up or self.paused:
             return None
-        moment = self.broker.timers.next_at
+        moment = self.broker.loop.timers.next_at
         return None if moment is None else moment - self._ahead
 
     def tick(self) -> None:
@@ -239,13 +239,13 @@ class SimulatedNode(MemoryNode):
 
     @property
     def listening(self) -> bool:
-        return self.up and self.broker.serving
+        return self.up and self.broker.sessions.serving
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:
         """From the network: somebody connects."""
         def serve() -> None:
             if end.open:
-                self.attach(end, self.broker.connect(peer, self.local_now))
+                self.attach(end, self.broker.sessions.connect(peer, self.local_now))
         self._hold(end)
         self._when_awake(serve)
 
@@ -321,10 +321,10 @@ class SimulatedNode(MemoryNode):
         if drain_until is None:
             if broker.shutdown is not None and broker.shutdown.done:
                 broker.turn(self.local_now)
-                for session in list(broker.sessions):
-                    broker.performer.finish(session)
+                for session in list(broker.sessions.open):
+                    broker.loop.performer.finish(session)
                 drain_until = now + DRAIN_SECONDS_MAX
-        elif not broker.sessions or now > drain_until:
+        elif not broker.sessions.open or now > drain_until:
             self.assembled.close()
             self._end_life()
             self._down(False, down)

@@ -40,9 +40,9 @@ class Stored(Content):
 def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
     """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
     parsed, broker = parse_uri(uri), node.broker
-    broker.now = node.now
+    broker.loop.now = node.now
     try:
-        domain = broker.domain(parsed.qualified_domain)
+        domain = broker.domains.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
             queue = _created(node, domain, parsed)
@@ -53,8 +53,8 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, R
 
 def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
     answers: list[RootQueue | Refused] = []
-    node.broker.clusters[domain.cluster].changes.create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
-                                                      answers.append)
+    wall = node.broker.loop.wall(node.now)
+    node.broker.clusters[domain.cluster].changes.create_queue(domain, uri.canonical, node.now, wall, answers.append)
     node.due = True
     node.run()
     if not answers:
@@ -76,7 +76,7 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
     data, compression = close_data(area, payload, True, compress)
     schema_id = SCHEMA_ANONYMOUS if area else 0
     now = node.now
-    wall = node.broker.wall(now)
+    wall = node.broker.loop.wall(now)
     message = Message(guid, data, b"", bool(area), compression, schema_id, crc32c(data), now, wall)
     refused = queue.post(Put(None, message, 0, False), now, wall)
     if refused:
@@ -110,7 +110,7 @@ def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
     if queue is not None and found:
-        at_once(queue.purge(_app(queue, parsed), node.broker.wall(node.now)))
+        at_once(queue.purge(_app(queue, parsed), node.broker.loop.wall(node.now)))
         node.due = True
     return found
 

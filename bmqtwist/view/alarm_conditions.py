@@ -49,7 +49,7 @@ def _meter(broker: Broker, uri: str) -> Meter | None:
     queue = _queue(broker, uri)
     if queue is not None:
         return queue.meter
-    domain = broker.domains.get(uri.removeprefix("bmq://"))
+    domain = broker.domains.by_name.get(uri.removeprefix("bmq://"))
     return domain.meter if domain is not None else None
 
 
@@ -67,7 +67,7 @@ def _is_not_stuck(broker: Broker, alarm: AlarmState, wall: float) -> bool:
         return True
     apps = [app for app in queue.active if named is None or app.app_id == named[1]]
     waiting = [messages[0] for messages in (app.undelivered() for app in apps) if messages]
-    return all(broker.now - message.arrived < queue.domain.max_idle_s for message in waiting)
+    return all(broker.loop.now - message.arrived < queue.domain.max_idle_s for message in waiting)
 
 
 def _is_registered(broker: Broker, alarm: AlarmState, wall: float) -> bool:
@@ -81,7 +81,7 @@ def _fewer_queues(percent: int) -> Callable[[Broker, AlarmState, float], bool]:
             name = parse_uri(f"{alarm.subject}/q").qualified_domain
         except InvalidUri:
             return False
-        domain = broker.domains.get(name)
+        domain = broker.domains.by_name.get(name)
         if domain is None or not domain.max_queues:
             return True
         return broker.clusters[domain.cluster].changes.queue_count(name) * 100 < domain.max_queues * percent

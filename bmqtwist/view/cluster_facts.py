@@ -79,7 +79,8 @@ def node_names(broker: Broker) -> list[str]:
 def peer_urls(broker: Broker) -> dict[str, str]:
     """Where the consoles of the nodes of the cluster are, by name, as those say that are connected."""
     cluster, proxied = cluster_of(broker), proxied_of(broker)
-    links = broker.peers.get(cluster.name) if cluster is not None else proxied.links if proxied is not None else None
+    links = (broker.sessions.peers.get(cluster.name) if cluster is not None
+             else proxied.links if proxied is not None else None)
     if not isinstance(links, ClusterLinks):
         return {}
     found = {}

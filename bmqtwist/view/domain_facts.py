@@ -21,8 +21,8 @@ _UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "m
 
 def domain_rows(broker: Broker) -> list[Document]:
     """A row for each domain that is in use here, or has a file."""
-    rows = {name: _row(domain) for name, domain in broker.domains.items()}
-    for name in broker.provider.names():
+    rows = {name: _row(domain) for name, domain in broker.domains.by_name.items()}
+    for name in broker.domains.provider.names():
         rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(SUMS, 0)})
     return [rows[name] for name in sorted(rows)]
 
@@ -38,15 +38,16 @@ def _row(domain: Domain) -> Document:
 def domain_document(broker: Broker, node: str, name: str) -> Document | None:
     """`config`: what is in force here, None = the domain is not in use; `file`: what a reconfigure would put into force,
     None = `problem` says why it would not. None: there is no such domain."""
-    domain = broker.domains.get(name)
-    loaded = broker.loaded.get(domain.source if domain is not None else name)
+    domain = broker.domains.by_name.get(name)
+    loaded = broker.domains.loaded.get(domain.source if domain is not None else name)
     file: Any = None
     problem = ""
     try:
-        file = plain(broker.provider.of_file(loaded.name if loaded is not None else name, broker.loaded, broker.now))
+        file = plain(broker.domains.provider.of_file(loaded.name if loaded is not None else name, broker.domains.loaded,
+                                                    broker.loop.now))
     except (LocalError, Refused) as error:
         problem = error.message if isinstance(error, Refused) else str(error)
-    if loaded is None and file is None and name not in broker.provider.names():
+    if loaded is None and file is None and name not in broker.domains.provider.names():
         return None
     return {"name": name, "node": node, "config": plain(loaded.config) if loaded is not None else None, "file": file,
             "problem": problem[:2000]}

@@ -38,7 +38,7 @@ def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Tree:
             if event.detail.get("cluster", cluster.name) == cluster.name]
     elector, offset = cluster.leadership.elector, wall_offset(broker)
     names = {node.id: node.name for node in cluster.definition.nodes}
-    silence = elector.silence(broker.now)
+    silence = elector.silence(broker.loop.now)
     return {
         "cluster": cluster.name, "terms": terms(seen), "events": [event.tree() for event in seen],
         "story": [{"at": each.at + offset, "before": each.before, "state": each.after, "cause": each.cause}

@@ -1,6 +1,6 @@
 """A look at the stored messages of a queue, at its primary or at a replica: lists, and one message whole, as JSON.
 
-Nothing is consumed, and no attempt is counted. Answers are bounded, and made in steps: see `broker.broker.Broker.in_steps`.
+Nothing is consumed, and no attempt is counted. Answers are bounded, and made in steps: see `loop/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _delivery(broker: Broker, app: App, message: Message) -> Tree:
         entry = substream.unconfirmed.get(guid)
         if entry is not None:
             return {"state": "delivered", "to": [plain_text(substream.handle.client.description)],
-                    "sinceSeconds": max(0.0, broker.now - entry[2])}
+                    "sinceSeconds": max(0.0, broker.loop.now - entry[2])}
     if guid in app.redelivery:
         return {"why": "came back from a lost consumer"}
     if guid in app.aside:

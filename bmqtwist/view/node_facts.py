@@ -41,7 +41,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "at": round(now + wall_offset(broker), 3), "version": __version__,
         "startedAt": round(broker.identity.started_wall, 3), "url": own_url(broker), "state": own_state(broker, cluster),
         "stop": stopping.progress(broker), "unsafe": cluster is not None and cluster.metadata.state.unsafe is not None,
-        "sessions": broker.applications(), "memoryBytes": process.memory_resident,
+        "sessions": broker.sessions.applications(), "memoryBytes": process.memory_resident,
         "loopLagMs": round(process.loop_lag * 1000, 2),
         "alarms": [{**alarm.tree(), "id": f"{name}:{alarm.number}", "node": name}
                    for alarm in history.alarms.alarms()[:ALARMS_SHOWN]],
@@ -53,7 +53,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
 
 def stored_here(broker: Broker) -> tuple[int, int]:
     """Messages and bytes of the queues that this node leads."""
-    meters = [domain.meter for domain in broker.domains.values()]
+    meters = [domain.meter for domain in broker.domains.by_name.values()]
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
 
 
@@ -61,7 +61,7 @@ def clients(broker: Broker) -> list[Document]:
     """Applications and administrators that are connected here."""
     name, offset, proxied = name_of(broker), wall_offset(broker), proxied_of(broker) is not None
     found: list[Document] = []
-    for number, session in enumerate(broker.sessions):
+    for number, session in enumerate(broker.sessions.open):
         if len(found) == SESSIONS_MAX:
             break
         identity = session.identity

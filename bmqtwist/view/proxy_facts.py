@@ -33,7 +33,8 @@ def proxy_of(session: Session) -> Document:
 
 def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
     """The proxies of the cluster that is shown; of a broker that is a member of none, those behind it."""
-    found = [each for each in [broker.downstreams.get(cluster.name)] if each] if cluster else broker.downstreams.values()
+    downstreams = broker.sessions.downstreams
+    found = [each for each in [downstreams.get(cluster.name)] if each] if cluster else downstreams.values()
     return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
 
 
@@ -52,7 +53,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, 
         rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
                       "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
                       "unacked": client.unacked if client is not None else 0,
-                      "unread": broker.performer.unread(peer.session)[0], "state": _state(peer.session, client)},
+                      "unread": broker.loop.performer.unread(peer.session)[0], "state": _state(peer.session, client)},
                      (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
     return rows
 

@@ -49,7 +49,7 @@ def partition_files(partition: Partition) -> tuple[FileState, FileState, FileSta
 
 def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
     """Every partition of a cluster, at a moment (None: of the last turn); LocalError."""
-    cluster, moment = cluster_named(broker, cluster_name), broker.now if now is None else now
+    cluster, moment = cluster_named(broker, cluster_name), broker.loop.now if now is None else now
     return [_partition(cluster, partition, moment) for partition in cluster.partitions]
 
 

@@ -48,16 +48,16 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
                     ) -> Steps[state.BrokerState]:
     """Everything, in steps: each queue and session as it is when it is inspected. `now`: of the monotonic clock."""
     identity, domains = broker.identity, list[state.DomainState]()
-    for domain in list(broker.domains.values()):
+    for domain in list(broker.domains.by_name.values()):
         domains.append((yield from domain_in_steps(broker, domain)))
-    sessions = yield from in_steps(list(broker.sessions), lambda session: session_state(session, wall_offset(broker)))
+    sessions = yield from in_steps(list(broker.sessions.open), lambda session: session_state(session, wall_offset(broker)))
     clusters = []
     for cluster in list(broker.clusters.values()):
         clusters.append((yield from cluster_in_steps(cluster)))
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
         now + wall_offset(broker), identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
-        tuple(clusters), process or state.ProcessState(), broker.invalid_queue.totals())
+        tuple(clusters), process or state.ProcessState(), broker.queues.invalid_queue.totals())
 
 
 def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
@@ -79,7 +79,7 @@ def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
 
 def domain_in_steps(broker: Broker, domain: Domain) -> Steps[state.DomainState]:
     """A loaded domain, its open queues, and all its stored ones."""
-    cluster, config = broker.clusters[domain.cluster], broker.loaded[domain.source].config
+    cluster, config = broker.clusters[domain.cluster], broker.domains.loaded[domain.source].config
     queues = yield from in_steps([queue for queue in domain.queues.values() if is_active(queue)], queue_state)
     stored = yield from storages_in_steps(cluster, domain.name)
     return state.DomainState(
@@ -176,7 +176,7 @@ def _proxied_domains(broker: Broker) -> Iterable[state.DomainState]:
 def sources(broker: Broker) -> Iterable[Source]:
     """All counters that statistics look at, with what is stored when it is its turn. Apps count under (queue, app id), and
     only where they have counters and metrics of their own."""
-    for domain in list(broker.domains.values()):
+    for domain in list(broker.domains.by_name.values()):
         by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
         for queue in list(domain.queues.values()):
             if not is_active(queue):

@@ -57,7 +57,7 @@ def preflight(broker: Broker) -> Tree:
     """What would happen if this node stopped now."""
     clusters = [stop_preflight(view_of(cluster)) for cluster in broker.clusters.values()]
     warnings = [text for each in clusters for text in each.warnings]
-    proxies = sum(len(each.peers) for each in broker.downstreams.values())
+    proxies = sum(len(each.peers) for each in broker.sessions.downstreams.values())
     if proxies:
         warnings.append(f"{proxies} proxies are connected here, and go to other nodes")
     if broker.shutdown is not None:
@@ -65,7 +65,7 @@ def preflight(broker: Broker) -> Tree:
     names = {node.id: node.name for cluster in broker.clusters.values() for node in cluster.definition.nodes}
     return {
         "node": next((cluster.node_name for cluster in broker.clusters.values()), broker.identity.host_name),
-        "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.applications(),
+        "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.sessions.applications(),
         "proxies": proxies, "unconfirmed": sum(_held(_queues(cluster)) for cluster in broker.clusters.values()),
         "moves": [{"cluster": each.cluster, "partition": move.partition_id, "to": names.get(move.to) if move.to else None,
                    "quorumSurvives": move.quorum_survives} for each in clusters for move in each.moves],
@@ -82,7 +82,7 @@ def progress(broker: Broker) -> Tree | None:
     """How far the stop of this node is; None: it does not stop."""
     if broker.shutdown is None:
         return None
-    now: StopProgress = broker.shutdown.progress(broker.now, broker.applications())
+    now: StopProgress = broker.shutdown.progress(broker.loop.now, broker.sessions.applications())
     return {
         "stage": now.stage, "seconds": now.seconds, "clients": now.clients, "reason": now.reason, "by": now.by,
         "partitions": [number for each in now.clusters for number in each.partitions],
@@ -96,7 +96,7 @@ def progress(broker: Broker) -> Tree | None:
 def _peers(broker: Broker) -> list[Tree]:
     """Other brokers: what they hold of ours without having confirmed it, and the PUTs that they have not answered."""
     held: dict[str, list[int]] = {}
-    for session in broker.sessions:
+    for session in broker.sessions.open:
         if session.identity.client_type == ClientType.E_TCPBROKER and session.negotiated_at is not None:
             held.setdefault(plain_text(session.description), [0, 0])
     for cluster in broker.clusters.values():

@@ -19,8 +19,8 @@ _MS = 1000.0
 def totals(broker: Broker) -> ClientStats:
     """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
     sums = ClientStats()
-    sums.add(broker.past_traffic)
-    for session in broker.sessions:
+    sums.add(broker.sessions.past_traffic)
+    for session in broker.sessions.open:
         if session.kind.is_from_outside:
             sums.add(session.stats)
     return sums

@@ -58,7 +58,7 @@ class Target:
     def _administered(self) -> bool:
         """Whether an earlier input became an administrator and took something away: a refusal is right then."""
         broker = self._world.broker
-        return (any(domain.removing for domain in broker.domains.values())
+        return (any(domain.removing for domain in broker.domains.by_name.values())
                 or not all(partition.available for cluster in broker.clusters.values() for partition in cluster.partitions))
 
     def _session(self, data: bytes, role: int) -> None:
@@ -83,7 +83,7 @@ class Target:
             return
         except Exception as error:
             raise Finding(f"{type(error).__name__}: {error}", f"session {role}", data) from error
-        if world.broker.sessions:
+        if world.broker.sessions.open:
             raise Finding("a leaked session", f"session {role}", data)
         world.report.lines.clear()
 

@@ -77,7 +77,7 @@ class Sessions:
         world.start()
         self._producer: Queue = world.producer("bmq://decent/q")
         self._consumer: Queue = world.consumer("bmq://decent/q")
-        self._own: set[Session] = set(world.broker.sessions)
+        self._own: set[Session] = set(world.broker.sessions.open)
         self._until = self.counts["frames"] + WORLD_FRAMES
 
     def run(self, frames: int) -> dict[str, int]:
@@ -184,7 +184,7 @@ class Sessions:
         """Drop the connection; nothing of it may be left."""
         world = self.world
         link.drop()
-        left = set(world.broker.sessions) - self._own
+        left = set(world.broker.sessions.open) - self._own
         if left:
             raise AssertionError(f"{len(left)} leaked session(s)")
         for cluster in world.broker.clusters.values():

@@ -42,7 +42,7 @@ SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstream
 def fanadd(world: MemoryWorld, *apps: str) -> None:
     """Give the domain of app_added_live other apps."""
     world.domain("t.fanadd", "fanout", apps=apps)
-    assert world.broker.admin("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
+    assert world.broker.commands.run_at_once("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
 
 
 def post_unseen(world: MemoryWorld) -> None:
@@ -71,7 +71,7 @@ def end_stop(world: MemoryWorld) -> None:
     """The last step of the graceful stop."""
     assert world.broker.shutdown is not None
     assert world.broker.shutdown.done
-    for session in list(world.broker.sessions):
+    for session in list(world.broker.sessions.open):
         session.leave()
     world.due = True
     world.run()

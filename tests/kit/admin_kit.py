@@ -65,14 +65,14 @@ class Shell:
     def turn_due(self) -> None: ...
 
     def clock(self) -> float:
-        return self.broker.now
+        return self.broker.loop.now
 
     def chance(self) -> float:
         return 0.5
 
     def in_thread(self, work: Any, done: Any, failed: Any) -> None:
         work()
-        done(self.broker.now)
+        done(self.broker.loop.now)
 
     def authenticate(self, session: Any, effect: Any) -> None: ...
 
@@ -123,9 +123,10 @@ class Bench:
             each.open(int(STARTED_WALL))
         ledger = LedgerFile(disk, "/l")
         ledger.open()
-        self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
+        self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker.loop, self.broker.deliveries, self.broker.domains,
+                               self._timer)
         metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), ledger, self.report)
-        leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker)
+        leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker.loop)
         self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)
@@ -139,7 +140,7 @@ class Bench:
     @property
     def now(self) -> float:
         """The clock."""
-        return self.broker.now
+        return self.broker.loop.now
 
     def advance(self, seconds: float) -> None:
         """Let time pass, timer by timer."""
@@ -159,12 +160,12 @@ class Bench:
     def queue(self, uri: str = "bmq://d/q") -> RootQueue:
         """A queue, created if need be."""
         parsed = parse_uri(uri)
-        domain = self.broker.domain(parsed.domain)
+        domain = self.broker.domains.domain(parsed.domain)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         found: list[RootQueue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []
         if not found:
-            self.cluster.changes.create_queue(domain, uri, self.now, self.broker.wall(self.now), found.append)
+            self.cluster.changes.create_queue(domain, uri, self.now, self.broker.loop.wall(self.now), found.append)
             self.turn()
         if isinstance(found[0], Refused):
             raise found[0]
@@ -184,7 +185,7 @@ class Bench:
 
     def close(self, handle: Handle, crashed: bool = False) -> None:
         """The client of a handle is gone."""
-        drop_handle(handle, crashed, self.broker.wall(self.now))
+        drop_handle(handle, crashed, self.broker.loop.wall(self.now))
         if not handle.queue.handles:
             handle.queue.idle_since = self.now
         self.turn()
@@ -195,7 +196,7 @@ class Bench:
         for payload in payloads:
             self._guid += 1
             guids.append(self._guid.to_bytes(16, "big"))
-            wall = self.broker.wall(self.now)
+            wall = self.broker.loop.wall(self.now)
             message = Message(guids[-1], payload, has_properties=properties, arrived=self.now, wall=wall)
             assert handle.queue.post(Put(handle, message, 0, True), self.now, wall) == 0
         self.turn()
@@ -205,7 +206,7 @@ class Bench:
         """Confirm the oldest messages of a reader."""
         for substream in handle.substreams.values():
             for guid in list(substream.unconfirmed)[:count]:
-                handle.queue.confirm(substream, guid, self.now, self.broker.wall(self.now))
+                handle.queue.confirm(substream, guid, self.now, self.broker.loop.wall(self.now))
         self.turn()
 
     def turn(self) -> None:

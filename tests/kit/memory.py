@@ -27,13 +27,13 @@ class MemoryLink:
         self._world, self.closed = world, False
         self._arrived: deque[bytes] = deque()
         self._ended = False  # the broker closed it; what arrived before can still be read
-        self.session: Session | None = world.broker.connect(peer, world.now)
+        self.session: Session | None = world.broker.sessions.connect(peer, world.now)
         self.session.transport = self
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the session; nothing is processed further before somebody receives."""
         if self.session is not None:
-            self._world.broker.received(self.session, data, self._world.now)
+            self._world.broker.sessions.received(self.session, data, self._world.now)
             self._world.due = True
 
     def receive(self, deadline: float) -> bytes:
@@ -70,7 +70,7 @@ class MemoryLink:
         """Tell the session that its channel is gone."""
         session, self.session = self.session, None
         if session is not None:
-            self._world.broker.lost(session, self._world.now)
+            self._world.broker.sessions.lost(session, self._world.now)
             self._world.due = True
 
 

@@ -28,7 +28,7 @@ WAY: list[tuple[str, list[Step]]] = [
     ("A chunk of bytes comes from the producer", [
         Step("reactor.incoming", "Incoming.doRead", "reads the socket", sockets=True),
         Step("reactor.performer", "ReactorPerformer.received", "notes that a turn is due", sockets=True),
-        Step("broker.broker", "Broker.received", "is the wall around the session"),
+        Step("broker.sessions", "Sessions.received", "isolates the errors of the session"),
         Step("link.session", "Session.receive", "finds the frames, looks each up in the table of its kind"),
         Step("wire.frames", "FrameBuffer.receive", "cuts chunks into whole events"),
         Step("link.puts", "PutReader.take", "walks the PUTs, finds the handle by queue id"),
@@ -40,7 +40,7 @@ WAY: list[tuple[str, list[Step]]] = [
     ("The turn: what was collected is written", [
         Step("reactor.performer", "ReactorPerformer._iterate", "runs the turn after this reactor round", sockets=True),
         Step("broker.broker", "Broker.turn", "lets the metadata be written, if they changed"),
-        Step("broker.turn", "Turn.run", "goes over partitions, queues, sessions"),
+        Step("broker.storage_turn", "StorageTurn.run", "goes over the partitions"),
         Step("storage.partition", "Partition.flush", "writes the batch: DATA, QLIST, then JOURNAL"),
         Step("storage.fileset", "FileSets.append", "makes one write per file"),
         Step("storage.gate", "Gate.begin_sync", "says whether a sync is to begin (durability `group`)"),
@@ -57,7 +57,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("queue.delivery", "deliver", "goes over the apps: redelivery, put aside, new"),
         Step("link.client", "ClientSession.push", "turns the message into what this client understands"),
         Step("link.outbox", "Outbox.push", "adds it to the PUSH event of this turn"),
-        Step("broker.turn", "Turn.write", "goes over the sessions that have output"),
+        Step("broker.output", "Output.write", "goes over the sessions that have output"),
         Step("link.session", "Session.take", "hands out PUSH, then ACK, before each control answer"),
         Step("reactor.performer", "ReactorPerformer.write", "makes one write for the whole turn", sockets=True),
     ]),

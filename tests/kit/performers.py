@@ -60,7 +60,7 @@ class Broker:
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.scheduler = Scheduler(clock, lambda: self.turn_due())
         self.turn_due: Callable[[], None] = lambda: None
-        self.sessions: dict[Any, None] = {}
+        self.sessions, self.open = self, dict[Any, None]()
         self.newcomers = Newcomers(0, 0)
         self.turns, self.ticks = 0, 0
         self.broken = False
@@ -111,6 +111,6 @@ class Broker:
 
     def connect(self, peer: str, now: float) -> Any:
         session = Session()
-        self.sessions[session] = None
+        self.open[session] = None
         return session
 

@@ -131,7 +131,7 @@ class ChainScenario:
 
     def _reset(self) -> None:
         node = self._node("reset")
-        for session in list(node.broker.sessions) if node.up else ():
+        for session in list(node.broker.sessions.open) if node.up else ():
             if isinstance(session.transport, ConnectionEnd) and session.identity.cluster_name:
                 session.transport.reset()
 

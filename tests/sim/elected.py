@@ -81,7 +81,7 @@ class ElectedCluster(SimulatedCluster):
                 assert self.assigned.setdefault(uri, outcome.value.key) == outcome.value.key
         metadata = node.broker.clusters[CLUSTER].metadata
         metadata.propose(AssignQueue(uri, ("__default",), int(self.now * 1e9) + self._asked), told,
-                         node.broker.wall(node.local_now))
+                         node.broker.loop.wall(node.local_now))
         node.turn_due()
         return uri
 

@@ -132,7 +132,7 @@ class FaultWorld(CampaignWorld):
 
     def timers(self, node: SimulatedNode) -> int:
         """How many a node has waiting."""
-        return len(node.broker.timers._heap)
+        return len(node.broker.loop.timers._heap)
 
     def terms(self) -> set[int]:
         """Of all nodes that are up."""

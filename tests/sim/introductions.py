@@ -16,7 +16,7 @@ FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
 
 
 def links(node: SimulatedNode) -> ClusterLinks:
-    found = node.broker.peers[CLUSTER]
+    found = node.broker.sessions.peers[CLUSTER]
     assert isinstance(found, ClusterLinks)
     return found
 

@@ -98,7 +98,7 @@ def reconfigure(*apps: str, **parameters: int) -> Callable[[Life], None]:
     """Another list of apps, or other settings, for all queues of the domain at once."""
     def begin(life: Life) -> None:
         life.world.domain("f", "fanout", apps=apps, **parameters)
-        life.world.broker.admin("DOMAINS RECONFIGURE f", "test")
+        life.world.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")
         life.world.due = True
     return begin
 
@@ -107,7 +107,7 @@ def delete(life: Life) -> None:
     """Queues that are empty and unused, of which there is one."""
     queue = next(opened[0] for opened in life.producer.queues.values() if opened[0].uri == EMPTY)
     queue.close_only()
-    life.world.broker.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
+    life.world.broker.commands.run_at_once("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
     life.world.due = True
 
 

@@ -35,7 +35,7 @@ class PeerDouble:
 
     def _begin(self) -> None:
         self.peers = []
-        self.node.broker.peers[CLUSTER] = self
+        self.node.broker.sessions.peers[CLUSTER] = self
         if self._dials:
             self._dial()
 
@@ -47,7 +47,7 @@ class PeerDouble:
             self._try_again()
             return
         self.end, node = end, self.node
-        node.attach(end, node.broker.dialled(self._dials, self._identity, self, node.local_now))
+        node.attach(end, node.broker.sessions.dialled(self._dials, self._identity, self, node.local_now))
         node.turn_due()
 
     def _try_again(self) -> None:

@@ -106,7 +106,7 @@ class ReplicatingCluster(ElectedCluster):
 
     def admin(self, node: SimulatedNode, command: str) -> str:
         """What a node answers to a command."""
-        return node.broker.admin(command, "test").text
+        return node.broker.commands.run_at_once(command, "test").text
 
     def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
         """A client at the primary of the queue that has it open; any node assigns one that is not yet."""

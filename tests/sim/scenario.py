@@ -198,7 +198,7 @@ class Scenario:
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
             command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"
-            answer = json.loads(self.world.node.broker.admin(command, "judge").text)
+            answer = json.loads(self.world.node.broker.commands.run_at_once(command, "judge").text)
             for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
                 found[storage["queueUri"]] = storage["numMessages"]
         return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from kit import codec
 
-from bmqtwist.broker.broker import LINGER_S
+from bmqtwist.broker.output import LINGER_S
 from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.member import dispatch

@@ -279,7 +279,7 @@ def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -
     known = nodes.primaries()[0]
     leadership = nodes.cluster(nodes.leader.name).leadership
     leadership.metadata.propose(AssignPartitions([number(primary)], [number(primary)], {0: known.lease}),
-                                lambda outcome, wall: None, nodes.leader.broker.wall(nodes.leader.local_now))
+                                lambda outcome, wall: None, nodes.leader.broker.loop.wall(nodes.leader.local_now))
     nodes.leader.turn_due()
     nodes.until(lambda: nodes.primaries()[0] == Primary(number(primary), known.lease + 1), 5.0)
     nodes.until(lambda: nodes.replication(primary).serves(0), 5.0)
@@ -301,7 +301,7 @@ def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the
     nodes.network.slow(leader.name, listener.name, 1.0)
     leadership = nodes.cluster(leader.name).leadership
     leadership.metadata.propose(AssignPartitions([number(next_one)], [number(leader), number(next_one)], {0: known.lease}),
-                                lambda outcome, wall: None, leader.broker.wall(leader.local_now))
+                                lambda outcome, wall: None, leader.broker.loop.wall(leader.local_now))
     leader.turn_due()
     expected = Primary(number(next_one), known.lease + 1)
     nodes.until(lambda: nodes.replication(next_one).serves(0), 5.0)

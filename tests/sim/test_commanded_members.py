@@ -20,7 +20,7 @@ FEW = "bmq://few/q%d"
 
 def command(node: SimulatedNode, text: str) -> str:
     """An admin command."""
-    return node.broker.admin(text, "test").text
+    return node.broker.commands.run_at_once(text, "test").text
 
 
 def told(node: SimulatedNode, *words: str) -> list[str]:

@@ -37,7 +37,7 @@ class ShortMemory(ReplicatingCluster):
         """While all run."""
         self.write(strong)
         for node in self.machines:
-            node.broker.admin(f"DOMAINS RECONFIGURE {DOMAIN}", "test")
+            node.broker.commands.run_at_once(f"DOMAINS RECONFIGURE {DOMAIN}", "test")
             node.turn_due()
         self.run(0.5)
 
@@ -186,7 +186,7 @@ def test_another_number_of_copies_counts_for_what_is_posted_later() -> None:
     def ask_for(number: int) -> None:
         for node in nodes.machines:
             if node.up:
-                node.broker.set_replication_factor(node.broker.clusters["c3"], number)
+                node.broker.clusters["c3"].set_replication_factor(number)
                 node.turn_due()
         nodes.run(0.1)
     queue.acks()
@@ -225,7 +225,7 @@ def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_pur
     nodes.run(2.0)
     assert any(line.startswith("PANIC [PARTITION_READONLY]") for line in primary.log())
     assert nodes.primary(index) is primary, "another node could not do better"
-    primary.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test")
+    primary.broker.commands.run_at_once(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test")
     primary.turn_due()
     nodes.run(2.0)
     for number in range(5):

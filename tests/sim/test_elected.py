@@ -268,7 +268,7 @@ def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
 
 def elector(nodes: ElectedCluster, name: str, command: str, encoding: str = "") -> str:
     """An admin command about the elector of a node."""
-    return nodes.node(name).broker.admin(f"{encoding}CLUSTERS CLUSTER c3 {command}", "test").text
+    return nodes.node(name).broker.commands.run_at_once(f"{encoding}CLUSTERS CLUSTER c3 {command}", "test").text
 
 
 def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:

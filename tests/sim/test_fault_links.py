@@ -99,13 +99,13 @@ def test_row_11_a_leader_and_one_node_do_not_reach_each_other_and_both_reach_all
     world.network.cut(leader.name, alone.name)
     world.live(30.0)
     assert world.leader_of(world.others(alone)) is leader and world.terms() == term
-    assert alone.broker.downstreams[CLUSTER].status is not NodeStatus.E_AVAILABLE, "so proxies leave it"
+    assert alone.broker.sessions.downstreams[CLUSTER].status is not NodeStatus.E_AVAILABLE, "so proxies leave it"
     assert proxy.selector.active != int(alone.name[1:])
     heal(world)
     world.live(15.0)
     world.finish()  # nothing is left with the node that the proxy has gone from
     assert not world.refusals() and world.terms() == term
-    world.until(lambda: alone.broker.downstreams[CLUSTER].status is NodeStatus.E_AVAILABLE)
+    world.until(lambda: alone.broker.sessions.downstreams[CLUSTER].status is NodeStatus.E_AVAILABLE)
 
 
 @pytest.mark.parametrize("to_leader", [True, False])
@@ -145,7 +145,7 @@ def test_row_28_links_between_nodes_break_in_the_middle_of_what_they_carry() -> 
         for producer in world.producers:
             producer.post(5)
         world.run(world.random.random() * 0.3)
-        ends = [session.transport for node in world.machines for session in node.broker.sessions
+        ends = [session.transport for node in world.machines for session in node.broker.sessions.open
                 if isinstance(session.transport, ConnectionEnd) and session.transport.other.place in world.names]
         if ends:
             world.random.choice(ends).reset()
@@ -163,7 +163,7 @@ class Echoes:
     def __init__(self, world: FaultWorld, node: SimulatedNode) -> None:
         self._world, self._node = world, node
         self.count = 0
-        peers = node.broker.peers[CLUSTER]
+        peers = node.broker.sessions.peers[CLUSTER]
         self._received = peers.received
         peers.received = self._hear  # type: ignore[method-assign]
 
@@ -175,7 +175,7 @@ class Echoes:
             self._node.at(self._world.now + self._world.random.random(), lambda: self._again(peer, kind, *what))
 
     def _again(self, peer: PeerSession, kind: EventType, *what: Any) -> None:
-        if peer.session in self._node.broker.sessions:
+        if peer.session in self._node.broker.sessions.open:
             self._received(peer, kind, *what)
             self._node.turn_due()
 

@@ -19,7 +19,7 @@ PATIENT = {"heartbeats": {"clusterPeer": 4}, "tcp": {"heartbeatIntervalMs": 3000
 
 def peers(node: SimulatedNode) -> dict[int, bool]:
     """Id of every node that it is connected with -> whether it has dialled it."""
-    sessions = [each.kind for each in node.broker.sessions if isinstance(each.kind, PeerSession)]
+    sessions = [each.kind for each in node.broker.sessions.open if isinstance(each.kind, PeerSession)]
     found = {each.session.identity.cluster_node_id: each.dialled for each in sessions}
     assert len(found) == len(sessions), "two connections with one node"
     assert {number for number in found if links(node).is_up(number)} == set(found)
@@ -57,7 +57,7 @@ def test_what_is_lost_is_connected_again(how: str, name: str) -> None:
     if how == "stop":
         node.stop(down=1.0)
     elif how == "reset":
-        for session in list(node.broker.sessions):
+        for session in list(node.broker.sessions.open):
             assert isinstance(session.transport, ConnectionEnd)
             session.transport.reset()
     else:
@@ -107,11 +107,11 @@ def test_a_broker_of_an_unknown_cluster_is_refused() -> None:
 def test_a_second_connection_of_a_node_is_refused_and_the_first_one_stays() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.run(2.0)
-    before = set(nodes.node("n2").broker.sessions)
+    before = set(nodes.node("n2").broker.sessions.open)
     answer, client = introduce(nodes, "n2")
     assert answer is not None and "node 1 is connected already" in answer.result.message
     nodes.run(1.0)
-    assert client.link.closed and set(nodes.node("n2").broker.sessions) == before
+    assert client.link.closed and set(nodes.node("n2").broker.sessions.open) == before
 
 
 def test_a_node_that_is_accepted_hears_who_the_other_one_is() -> None:

@@ -341,9 +341,9 @@ def disturb(nodes: Members, load: Load, random: Random) -> None:
     elif kind == "roll" and node.up and not node.paused:
         for cell in nodes.replication(node).cells:
             if not cell.busy:
-                cell.partition.roll.finish(node.broker.wall(node.local_now))
-    elif kind == "reset" and node.up and node.broker.sessions:
-        random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+                cell.partition.roll.finish(node.broker.loop.wall(node.local_now))
+    elif kind == "reset" and node.up and node.broker.sessions.open:
+        random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "clients" and load.queues:

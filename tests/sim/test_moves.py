@@ -293,7 +293,7 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
     nodes.run(5.0)
     more = [b"more %d" % each for each in range(40)]
     queue.post_all(*more)
-    nodes.partition(former, index).rollover(former.broker.wall(former.local_now))
+    nodes.partition(former, index).rollover(former.broker.loop.wall(former.local_now))
     nodes.acknowledged[STRONG] += more
     nodes.network.slow(former.name, behind.name, 2.0)
     heal(nodes)

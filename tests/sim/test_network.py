@@ -42,7 +42,7 @@ def received(nodes: SimulatedCluster, name: str) -> list[bytes]:
 
 def stored(nodes: SimulatedCluster, name: str) -> list[Message]:
     """What the queue of a node holds."""
-    return list(nodes.node(name).broker.domains["bmq.test.persistent.priority"].queues["q"].messages.values())
+    return list(nodes.node(name).broker.domains.by_name["bmq.test.persistent.priority"].queues["q"].messages.values())
 
 
 def test_every_node_has_a_disk_and_a_life_of_its_own(nodes: SimulatedCluster) -> None:
@@ -109,7 +109,7 @@ def test_after_a_reset_both_ends_know_and_nothing_arrives_any_more(nodes: Simula
     assert isinstance(queue.client.link, SimulatedLink)
     queue.client.link.end.reset()
     nodes.run(1.0)
-    assert queue.client.link.closed and not nodes.node("n1").broker.sessions
+    assert queue.client.link.closed and not nodes.node("n1").broker.sessions.open
     posting(nodes, "n1").post(b"after")
     assert received(nodes, "n1") == [b"before", b"after"]
 
@@ -131,7 +131,7 @@ def test_a_paused_node_says_nothing_and_then_goes_on(nodes: SimulatedCluster) ->
     node = nodes.node("n1")
     node.turn_due()
     node.pause()
-    stood = node.broker.now
+    stood = node.broker.loop.now
     guid = queue.put(b"x")
     late = nodes.network.connect(node.address, OFFICE)
     assert late is not None, "its kernel still takes connections"
@@ -141,7 +141,7 @@ def test_a_paused_node_says_nothing_and_then_goes_on(nodes: SimulatedCluster) ->
     with pytest.raises(Expired):
         queue.next_ack(deadline=30.0)
     posting(nodes, "n2").post(b"not paused")
-    assert node.broker.now == stood, "no turn, no timer"
+    assert node.broker.loop.now == stood, "no turn, no timer"
     node.resume()
     assert queue.next_ack().guid == guid
     client.wait(lambda event: "brokerResponse" in event.control, "the answer to what it said meanwhile")
@@ -187,10 +187,10 @@ def test_nodes_dial_each_other_and_learn_when_nobody_answers(nodes: SimulatedClu
     nodes.network.heal("n1", "n2")
     nodes.run(CONNECT_SECONDS_MAX)
     end = found["n2"]
-    assert end is not None and nodes.now > begun + CONNECT_SECONDS_MAX and nodes.node("n2").broker.sessions
+    assert end is not None and nodes.now > begun + CONNECT_SECONDS_MAX and nodes.node("n2").broker.sessions.open
     node.crash(power=False)
     nodes.run(1.0)
-    assert not end.open and not nodes.node("n2").broker.sessions, "its kernel closed it"
+    assert not end.open and not nodes.node("n2").broker.sessions.open, "its kernel closed it"
 
 
 def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes: SimulatedCluster) -> None:
@@ -199,7 +199,7 @@ def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes:
     node.crash(power=False, down=0.0)
     nodes.run(1.0)
     assert node.up and node.life == 3 and not found
-    assert not nodes.node("n2").broker.sessions, "its kernel closed the connection"
+    assert not nodes.node("n2").broker.sessions.open, "its kernel closed the connection"
 
 
 def story(seed: int) -> str:

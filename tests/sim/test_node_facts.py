@@ -91,7 +91,7 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     reader = nodes.client("n2").consume(STRONG)
     client = nodes.client("n1")
     queue = client.open(STRONG, write=1)
-    before = nodes.node("n1").broker.ack_latency.counts()
+    before = nodes.node("n1").broker.deliveries.ack_latency.counts()
     for _ in range(5):
         queue.put(b"x")
     for _ in range(5):
@@ -104,7 +104,7 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     here, there = traffic.totals(nodes.node("n1").broker), traffic.totals(nodes.node("n2").broker)
     assert (here.put_msgs, here.ack_msgs, here.put_bytes, here.push_msgs) == (5, 5, 5, 0)
     assert (there.put_msgs, there.push_msgs, there.push_bytes, there.confirm_msgs) == (0, 5, 5, 5)
-    counts = nodes.node("n1").broker.ack_latency.counts()
+    counts = nodes.node("n1").broker.deliveries.ack_latency.counts()
     assert sum(counts) - sum(before) == 5
     found = traffic.percentiles(before, counts)
     assert found["p50"] is not None and 0 < found["p50"] <= found["p99"] < 1000  # type: ignore[operator]
@@ -122,7 +122,7 @@ def test_what_the_preflight_foretells_is_what_the_report_says(assignment: str) -
     nodes.client(node.name)
     foretold = stopping.preflight(node.broker)
     assert foretold["quorumSurvives"] and foretold["node"] == node.name and foretold["warnings"] == []
-    assert foretold["sessions"] == node.broker.applications() >= 1
+    assert foretold["sessions"] == node.broker.sessions.applications() >= 1
     assert stopping.progress(node.broker) is None
     begun, wall = nodes.now, node.clock.wall_offset
     node.act(lambda: node.broker.stop(node.local_now, "new kernel", "anna"))

@@ -17,12 +17,12 @@ DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"
 
 def ask(node: SimulatedNode, command: str) -> Any:
     """The answer to an admin command, as JSON."""
-    (answer,) = json.loads(node.broker.admin(f"ENCODING JSON_COMPACT {command}", "test").text).values()
+    (answer,) = json.loads(node.broker.commands.run_at_once(f"ENCODING JSON_COMPACT {command}", "test").text).values()
     return answer
 
 
 def told(node: SimulatedNode, command: str) -> str:
-    return node.broker.admin(command, "test").text
+    return node.broker.commands.run_at_once(command, "test").text
 
 
 def statuses(node: SimulatedNode) -> dict[str, str]:

@@ -67,9 +67,9 @@ def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int
 def test_a_proxy_dials_at_the_first_open_and_says_that_it_is_no_node() -> None:
     world = chain()
     world.run(5.0)
-    assert not world.node("n1").broker.sessions
+    assert not world.node("n1").broker.sessions.open
     world.client("p1").open(PRIORITY, write=1)
-    [session] = world.node("n1").broker.sessions
+    [session] = world.node("n1").broker.sessions.open
     assert session.identity.cluster_node_id == -1 and session.identity.cluster_name == "c3"
 
 

@@ -278,7 +278,7 @@ def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
     nodes = ready(9)
     nodes.post(2)
     record, replica = nodes.record(STRONG), nodes.replicas()[0]
-    partition, wall = nodes.partition(replica, record.partition_id), replica.broker.wall(replica.local_now)
+    partition, wall = nodes.partition(replica, record.partition_id), replica.broker.loop.wall(replica.local_now)
     before = partition.summary.last
     for write in (lambda: partition.queues.create(b"other", "bmq://other/q", [], wall),
                   lambda: partition.queues.add_apps(record.key, STRONG, [("more", b"aaaaa")], wall),

@@ -178,7 +178,7 @@ def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[Simula
     away, primary = nodes.replicas()[0], nodes.primary()
     away.crash(power=False, down=None)
     nodes.post(count)
-    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    nodes.partition(primary).rollover(primary.broker.loop.wall(primary.local_now))
     return away, primary
 
 
@@ -192,7 +192,7 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypat
     for _ in range(8):
         nodes.post(20)
     primary = nodes.primary()
-    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    nodes.partition(primary).rollover(primary.broker.loop.wall(primary.local_now))
     nodes.post(3)
     assert nodes.partition(primary).summary.base > (0, 0)
     away.boot()
@@ -277,7 +277,7 @@ def test_only_what_was_written_is_offered() -> None:
     primary = nodes.primary()
     partition = nodes.partition(primary)
     lease, sequence = partition.summary.last
-    partition.log.append_sync_point(SyncPoint.REGULAR, primary.broker.wall(primary.local_now))
+    partition.log.append_sync_point(SyncPoint.REGULAR, primary.broker.loop.wall(primary.local_now))
     assert partition.log.write()
     assert partition.offers((lease, sequence)) and not partition.offers((lease, sequence + 100))
     assert not partition.offers((lease - 1, sequence)) and not partition.offers((lease + 1, 1))
@@ -442,7 +442,7 @@ def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled
     if rolled:
         nodes.post(5)
         first = nodes.primary()
-        nodes.partition(first).rollover(first.broker.wall(first.local_now))
+        nodes.partition(first).rollover(first.broker.loop.wall(first.local_now))
         nodes.run(1.0)
     away, primary = deleted_and_rotten(nodes)
     before = images(nodes, away)
@@ -593,12 +593,12 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
         for each in nodes.machines:
             if each.up:
                 each.crash(power=True, down=random.random())
-    elif kind == "reset" and node.up and node.broker.sessions:
-        random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+    elif kind == "reset" and node.up and node.broker.sessions.open:
+        random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
     elif kind == "roll" and node.up and not node.paused:
         for cell in nodes.replication(node).cells:
             if not cell.busy:
-                cell.partition.roll.finish(node.broker.wall(node.local_now))
+                cell.partition.roll.finish(node.broker.loop.wall(node.local_now))
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "syncs":

@@ -25,7 +25,7 @@ def test_heartbeats_are_answered_while_a_node_heals() -> None:
     for _ in range(8):
         nodes.post(20)
     primary = nodes.primary(nodes.record(STRONG).partition_id)
-    nodes.partition(primary, nodes.record(STRONG).partition_id).rollover(primary.broker.wall(primary.local_now))
+    nodes.partition(primary, nodes.record(STRONG).partition_id).rollover(primary.broker.loop.wall(primary.local_now))
     nodes.run(1.0)
     for node in nodes.machines:
         if node is not away:
@@ -85,7 +85,7 @@ def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_ar
             nodes.run(0.01)
         assert nodes.now - begun < 3.1
         for name in ("n1", "n2"):
-            assert nodes.node(name).broker.peers["c3"].is_up(3)
+            assert nodes.node(name).broker.sessions.peers["c3"].is_up(3)
     assert seen & {f"c3 (not connected with [{name}, {name[1:]}] yet)" for name in ("n1", "n2")}, seen
 
 
@@ -110,7 +110,7 @@ def test_a_node_that_goes_while_another_has_just_started_is_not_waited_for() -> 
         nodes.run(0.01)
     gone.crash(power=False, down=None)
     nodes.run(0.1)
-    assert not away.broker.peers["c3"].is_up(1) and "not connected" not in nodes.cluster("n3").unready
+    assert not away.broker.sessions.peers["c3"].is_up(1) and "not connected" not in nodes.cluster("n3").unready
 
 
 def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class SecureCluster(SimulatedCluster):
 
 def peers(node: SimulatedNode) -> dict[int, PeerSession]:
     """The nodes that it can speak with."""
-    links = node.broker.peers[CLUSTER]
+    links = node.broker.sessions.peers[CLUSTER]
     assert isinstance(links, ClusterLinks)
     found = {number: links.session(number) for number in range(1, 4)}
     return {number: session for number, session in found.items() if session is not None}

@@ -22,7 +22,7 @@ def rewrite(node: SimulatedNode, unsafe: bool, node_id: int | None = None) -> No
     file.open()
     info = UnsafeInfo(node_id or number, WALL) if unsafe else None
     data = rewritten(file.read_all(), number, node.name, b"ABCD" + bytes([1 + unsafe]), info, WALL)
-    file.replace(b"ABCD" + bytes([1 + unsafe]), data, node.broker.wall(node.local_now))
+    file.replace(b"ABCD" + bytes([1 + unsafe]), data, node.broker.loop.wall(node.local_now))
     assert (unsafe_of(file.read_all()) is not None) is unsafe
     file.close()
 
@@ -57,7 +57,7 @@ def test_the_one_that_is_left_goes_on_alone_until_it_is_one_of_several_again(sur
         left.boot()
         nodes.run(8.0)
         assert nodes.replication(left).serves(0) and len(alarms(left)) == 1
-        status = left.broker.admin(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
+        status = left.broker.commands.run_at_once(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
         assert "UNSAFE        : goes on alone since" in status and "Cluster size  : 1 node(s)" in status
         nodes.post(2)
         left.crash(power=True, down=None)

@@ -29,14 +29,14 @@ NO = Refused(Category.E_REFUSED, "not now", -11)
 
 
 class Later:
-    """A session's context whose answers about queues wait."""
+    """Queues of a session whose answers wait."""
 
     def __init__(self, world: MemoryWorld) -> None:
-        self.world, self.broker = world, world.broker
+        self.world, self.queues = world, world.broker.queues
         self.held: list[Callable[[Refused | None], None]] = []  # called with None: what the broker says
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+        return getattr(self.queues, name)
 
     def _hold(self, method: Callable[..., None], arguments: tuple[Any, ...], answer: Callable[[Any], None]) -> None:
         def now(instead: Refused | None) -> None:
@@ -48,13 +48,13 @@ class Later:
         self.held.append(now)
 
     def find_queue(self, *arguments: Any) -> None:
-        self._hold(self.broker.find_queue, arguments[:-1], arguments[-1])
+        self._hold(self.queues.find_queue, arguments[:-1], arguments[-1])
 
     def configure_queue(self, *arguments: Any) -> None:
-        self._hold(self.broker.configure_queue, arguments[:-1], arguments[-1])
+        self._hold(self.queues.configure_queue, arguments[:-1], arguments[-1])
 
     def close_queue(self, *arguments: Any) -> None:
-        self._hold(self.broker.close_queue, arguments[:-1], arguments[-1])
+        self._hold(self.queues.close_queue, arguments[:-1], arguments[-1])
 
     def answer(self, instead: Refused | None = None) -> None:
         """The oldest answer that is held comes."""
@@ -96,12 +96,12 @@ class Bench:
         assert isinstance(self.session.kind, ClientSession)
         self.requests = self.session.kind.requests
         self.later = Later(self.world)
-        self.queue = self.world.broker.domains["d"].queues["q"]
+        self.queue = self.world.broker.domains.by_name["d"].queues["q"]
         if kind != "openQueue":
             ask(self.client, "openQueue")
             self.answers()
         self.client.heard.clear()
-        self.requests._context = self.later
+        self.requests._queues = self.later
 
     def answers(self) -> list[tuple[int, str]]:
         return answers(self.world, self.client)
@@ -298,13 +298,13 @@ def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path
     bench.world.advance(5.0)
     bench.later.answer()
     bench.world.run()
-    assert bench.world.broker.domains["d"].queues["new"].idle_since == bench.world.broker.now
+    assert bench.world.broker.domains.by_name["d"].queues["new"].idle_since == bench.world.broker.loop.now
 
 
 def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
     """A cluster that takes its time to make a queue: the domain cannot be removed meanwhile."""
     bench = Bench(tmp_path)
-    bench.requests._context = bench.world.broker
+    bench.requests._queues = bench.world.broker.queues
     seen: list[str] = []
     cluster = bench.world.broker.clusters[bench.queue.domain.cluster]
     original = cluster.changes.create_queue
@@ -321,7 +321,7 @@ def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
 
 def test_an_open_that_is_refused_is_not_on_its_way_any_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.requests._context = bench.world.broker
+    bench.requests._queues = bench.world.broker.queues
     bench.queue.domain.max_queues = 1
     r_id = ask(bench.client, "openQueue", uri="bmq://d/new")
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.queue.domain.opening == 0

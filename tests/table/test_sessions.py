@@ -77,7 +77,8 @@ class SessionContext:
         self.gone_sessions: list[Session] = []
         self.unfinished: list[Session] = []
         self.judged: list[Authenticate] = []
-        self.commands: list[str] = []
+        self.run: list[str] = []
+        self.output = self.queues = self.commands = self
         self.others = Others()
 
     def peers_for(self, identity: ClientIdentity) -> Others:
@@ -106,7 +107,7 @@ class SessionContext:
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 1, False, identity)
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
-        self.commands.append(command)
+        self.run.append(command)
 
     def gone(self, session: Session) -> None:
         self.gone_sessions.append(session)

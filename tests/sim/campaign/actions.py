@@ -136,7 +136,7 @@ def heal(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
 
 def reset(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """One of its connections breaks, with what is under way."""
-    ends = [session.transport for session in node.broker.sessions if isinstance(session.transport, ConnectionEnd)]
+    ends = [session.transport for session in node.broker.sessions.open if isinstance(session.transport, ConnectionEnd)]
     if node.up and ends:
         ends[int(step.dice * len(ends))].reset()
 
@@ -360,13 +360,13 @@ def factor(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step
 
 def _set_factor(node: SimulatedNode, number: int) -> None:
     if node.up and not node.paused:
-        node.act(lambda: node.broker.set_replication_factor(node.broker.clusters[CLUSTER], number))
+        node.act(lambda: node.broker.clusters[CLUSTER].set_replication_factor(number))
         node.turn_due()
 
 
 def _command(node: SimulatedNode, text: str) -> None:
     if node.up and not node.paused:
-        node.act(lambda: node.broker.admin(text, "campaign") and None)
+        node.act(lambda: node.broker.commands.run_at_once(text, "campaign") and None)
         node.turn_due()
 
 

@@ -90,7 +90,7 @@ class Endurance:
         found = Counter[str]()
         for node in (*self.world.machines, *self.world.proxies):
             broker = node.broker
-            found["sessions"] += len(broker.sessions)
+            found["sessions"] += len(broker.sessions.open)
             found["timers"] += self.world.timers(node)
             found["PUTs that wait"] += sum(relays.unanswered for relays in self.world.relays(node))
             found["requests that wait"] += sum(len(relays._requests._asked) for relays in self.world.relays(node))

@@ -228,5 +228,5 @@ class CampaignWorld(ElectedCluster):
                 self.counts["changes not known" if outcome.unknown else "changes refused"] += 1
         self.proposals += 1
         self.unsettled[uri] += 1
-        node.broker.clusters[CLUSTER].metadata.propose(change, decided, node.broker.wall(node.local_now))
+        node.broker.clusters[CLUSTER].metadata.propose(change, decided, node.broker.loop.wall(node.local_now))
         node.turn_due()

@@ -186,7 +186,7 @@ def test_a_domain_is_removed_in_two_steps(bench: Bench) -> None:
 
 
 def test_a_domain_with_an_open_in_flight_is_not_removed(bench: Bench) -> None:
-    bench.broker.domain("d").opening += 1
+    bench.broker.domains.domain("d").opening += 1
     assert "open queue requests on the fly" in bench.run("DOMAINS REMOVE d")
 
 

@@ -45,8 +45,8 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
     area = encode(from_tree(properties), v2) if properties else b""
     data = area + (zlib.compress(payload) if compress else payload)
     message = Message(guid, data, b"", bool(area), int(compress), int(v2 and bool(area)), crc32c(data), bench.now,
-                      bench.broker.wall(bench.now))
-    assert handle.queue.post(Put(handle, message, 0, True), bench.now, bench.broker.wall(bench.now)) == 0
+                      bench.broker.loop.wall(bench.now))
+    assert handle.queue.post(Put(handle, message, 0, True), bench.now, bench.broker.loop.wall(bench.now)) == 0
     bench.turn()
     return guid.hex().upper()
 
@@ -93,7 +93,7 @@ def test_messages_are_found_by_guid_and_by_time(bench: Bench) -> None:
     guids, walls = [], []
     for _ in range(5):
         guids.append(post(bench, writer))
-        walls.append(bench.broker.wall(bench.now))
+        walls.append(bench.broker.loop.wall(bench.now))
         bench.advance(10.0)
     assert listing(bench, guid=guids[3].lower()) == [guids[3]]
     assert listing(bench, since=walls[2]) == guids[2:] and listing(bench, until=walls[2]) == guids[:2]
@@ -186,7 +186,7 @@ def test_a_bomb_is_inflated_no_further_than_it_is_shown(bench: Bench) -> None:
 def test_what_makes_no_sense_is_told_and_nothing_more(bench: Bench, data: bytes, schema: int, compression: int) -> None:
     writer = bench.open()
     message = Message(b"g" * 16, data, b"", True, compression, schema, crc32c(data), bench.now, 0)
-    writer.queue.post(Put(writer, message, 0, True), bench.now, bench.broker.wall(bench.now))
+    writer.queue.post(Put(writer, message, 0, True), bench.now, bench.broker.loop.wall(bench.now))
     bench.turn()
     guid = (b"g" * 16).hex()
     assert "problem" in at_once(messages.listing(bench.broker, Q))["messages"][0]
@@ -220,7 +220,7 @@ def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> N
     assert [app.get("why") for app in row["apps"]] == [None, "matches no subscription", "no consumer"]
     bench.confirm(first)
     assert apps(bench, guid)["foo"] == ("confirmed", [])
-    assert at_once(messages.listing(bench.broker, F))["messages"][0]["apps"][0]["at"] == bench.broker.wall(bench.now)
+    assert at_once(messages.listing(bench.broker, F))["messages"][0]["apps"][0]["at"] == bench.broker.loop.wall(bench.now)
     assert len(bench.queue(F).messages) == 1
 
 

@@ -71,7 +71,7 @@ def test_a_consumer_that_does_not_read_is_disconnected_at_the_cap_and_loses_noth
     world.advance(3.0)
     lazy.client.wait_closed()
     assert "does not read: " in world.expect_log("#CLIENT_SEND_FAILURE", "lazy:4242")
-    assert len(world.broker.sessions) == 1
+    assert len(world.broker.sessions.open) == 1
     other = world.consumer(name="other")
     world.advance(1.0)
     assert len(world.got(other)) == sent, "not its mistake: it costs no delivery attempt"
@@ -90,7 +90,7 @@ def test_a_consumer_that_reads_slowly_is_given_the_rest_as_it_reads_and_stays(tm
         shell.piles[session] -= taken
         shell.read_bytes += taken
         if not shell.piles[session]:
-            world.broker.drained(session)
+            world.broker.sessions.drained(session)
         world.advance(1.0)
         assert shell.piles[session] < CAP
     assert shell.read_bytes > 5 * CAP and "lazy" not in shell.finished
@@ -243,7 +243,7 @@ def test_a_session_that_is_lost_twice_is_gone_once(tmp_path: Path) -> None:
     session = link.session
     session.lost(world.now, 0)
     session.lost(world.now, 0)
-    assert session.state is State.CLOSED and session not in world.broker.sessions
+    assert session.state is State.CLOSED and session not in world.broker.sessions.open
 
 
 def test_while_stopping_opens_are_left_for_the_next_broker(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_while_stopping_opens_are_left_for_the_next_broker(tmp_path: Path) -> No
     assert world.broker.shutdown is not None and not world.broker.shutdown.done
     producer.post(b"y")
     assert world.got(consumer) == [], "no new deliveries"
-    consumer.confirm(*[m.guid for m in world.broker.domains["d"].queues["q"].messages.values()])
+    consumer.confirm(*[m.guid for m in world.broker.domains.by_name["d"].queues["q"].messages.values()])
     world.advance(2.0)
     assert world.broker.shutdown.done
 
@@ -267,5 +267,5 @@ def test_while_stopping_opens_are_left_for_the_next_broker(tmp_path: Path) -> No
 def test_delivery_to_a_queue_nobody_reads_does_nothing(tmp_path: Path) -> None:
     world, _ = make(tmp_path)
     world.producer().post(b"x")
-    deliver(world.broker.domains["d"].queues["q"], world.now)
+    deliver(world.broker.domains.by_name["d"].queues["q"], world.now)
     assert world.stored() == 1

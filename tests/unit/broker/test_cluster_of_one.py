@@ -258,7 +258,7 @@ def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memo
     memory.producer("bmq://f/q").post(b"1")
     memory.settle()
     memory.domain("f", "fanout", apps=("bar", "new"))
-    if not dies(memory, operations, lambda: memory.broker.admin("DOMAINS RECONFIGURE f", "test")):
+    if not dies(memory, operations, lambda: memory.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")):
         assert operations > 3
     for _ in range(3):
         before = len(said(memory))
@@ -279,7 +279,7 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
     memory.settle()
 
     def create() -> None:
-        domain = memory.broker.domain("d")
+        domain = memory.broker.domains.domain("d")
         memory.broker.clusters["c3"].changes.create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
         memory.due = True
 
@@ -320,7 +320,7 @@ def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
 
 def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_makes_one(memory: MemoryWorld) -> None:
     """Nobody is told of a queue that a loss of power could take back."""
-    cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     found: list[object] = []
     with memory.storage_stalled():
         for _ in range(2):
@@ -334,7 +334,7 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
 
 def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
     """Group commit: what comes while a write is under way goes into the next one."""
-    cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     before = len(memory.disk.log)
     for number in range(50):
         cluster.changes.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
@@ -353,7 +353,7 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
         cluster.changes.delete_queue(old, 1)
         cluster.changes.delete_queue(old, 1)
         assert cluster.changes.is_changing(old)
-        cluster.changes.create_queue(memory.broker.domain("d"), old.uri, memory.now, 1, found.append)
+        cluster.changes.create_queue(memory.broker.domains.domain("d"), old.uri, memory.now, 1, found.append)
         memory.due = True
     new = cluster.queues["bmq://d/q"]
     assert found == [new] and new is not old and new.key != old.key
@@ -368,10 +368,10 @@ def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memo
     memory.client()
     cluster, found = memory.broker.clusters["c3"], list[object]()
     old = cluster.queues["bmq://d/q"]
-    (session,) = memory.broker.sessions
+    (session,) = memory.broker.sessions.open
     with memory.storage_stalled():
         cluster.changes.delete_queue(old, 1)
-        memory.broker.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
+        memory.broker.queues.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
         memory.due = True
         memory.run()
         assert not found and old.domain.opening == 1
@@ -385,12 +385,12 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
     memory.producer("bmq://f/q")
     memory.client("admin")
     memory.domain("f", "fanout", apps=("foo", "new"))
-    (session,) = [each for each in memory.broker.sessions if not each.handles]
+    (session,) = [each for each in memory.broker.sessions.open if not each.handles]
     answers: list[int] = []
     monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
     with memory.storage_stalled():
-        memory.broker.run_admin(AdminSession(session, memory.broker), 1, "DOMAINS RECONFIGURE f")
-        memory.broker.run_admin(AdminSession(session, memory.broker), 2, "DOMAINS RECONFIGURE f")
+        memory.broker.commands.run_admin(AdminSession(session, memory.broker.commands), 1, "DOMAINS RECONFIGURE f")
+        memory.broker.commands.run_admin(AdminSession(session, memory.broker.commands), 2, "DOMAINS RECONFIGURE f")
         memory.run()
         assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
     assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])

@@ -68,7 +68,7 @@ def pair(world: MemoryWorld) -> tuple[Queue, Queue, Queue, Queue]:
     """Producers and consumers of both queues: (to a, from a, to b, from b)."""
     producers = [world.producer(uri, f"to{uri[-1]}") for uri in (A, B)]
     consumers = [world.consumer(uri, name=f"from{uri[-1]}") for uri in (A, B)]
-    assert [world.broker.domains["d"].queues[name].partition_id for name in "ab"] == [0, 1]
+    assert [world.broker.domains.by_name["d"].queues[name].partition_id for name in "ab"] == [0, 1]
     return producers[0], consumers[0], producers[1], consumers[1]
 
 
@@ -219,7 +219,7 @@ def test_a_post_that_raised_is_no_duplicate_when_it_comes_again(world: MemoryWor
     assert is_closed(clumsy.client)
     producer = world.producer(A, "again")
     producer.put(b"x", guid=guid)
-    assert producer.next_ack(guid).status == 0 and world.broker.domains["d"].queues["a"].messages
+    assert producer.next_ack(guid).status == 0 and world.broker.domains.by_name["d"].queues["a"].messages
 
 
 def test_a_duplicate_whose_post_raised_stays_one(world: MemoryWorld, monkeypatch: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_duplicate_whose_post_raised_stays_one(world: MemoryWorld, monkeypatch
     assert is_closed(clumsy.client)
     world.producer(A, "again").put(b"x", guid=guid)
     world.settle()
-    assert not world.broker.domains["d"].queues["a"].messages
+    assert not world.broker.domains.by_name["d"].queues["a"].messages
 
 
 def test_a_reader_of_a_broadcast_that_raises_costs_neither_producer_nor_readers(world: MemoryWorld,
@@ -255,7 +255,7 @@ def test_output_that_cannot_be_had_or_written_ends_its_connection_alone(world: M
     if stage == "take":
         Plant(monkeypatch, Session, "take", named("clumsy"))
     else:
-        Plant(monkeypatch, world.broker.performer, stage, named("clumsy"), times=2 if stage == "finish" else 1)
+        Plant(monkeypatch, world.broker.loop.performer, stage, named("clumsy"), times=2 if stage == "finish" else 1)
     if stage == "finish":
         clumsy.client.send(b"\0\0\0\x04nonsense")
     clumsy.put(b"x")
@@ -288,7 +288,8 @@ def test_a_session_that_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypa
 
 def test_a_sync_that_cannot_be_started_closes_its_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
-    Plant(monkeypatch, world.broker, "in_thread", lambda work, *rest: work == world.broker.clusters["c3"].partitions[0].sync)
+    sync = world.broker.clusters["c3"].partitions[0].sync
+    Plant(monkeypatch, world.broker.loop, "in_thread", lambda work, *rest: work == sync)
     to_a.put(b"x")
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     told(world, "Partition [0]: asking for a sync")
@@ -309,7 +310,7 @@ def test_a_partition_that_fails_outside_of_the_turn_is_closed_alone(world: Memor
 def test_a_failed_sync_that_fails_to_be_noted_closes_the_partition(world: MemoryWorld, monkeypatch: Any) -> None:
     to_a, _, to_b, _ = pair(world)
     Plant(monkeypatch, Partition, "sync_failed", first_partition)
-    world.broker._storage.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
+    world.broker.storage.sync_failed(world.broker.clusters["c3"].partitions[0], 1, OSError(5, "EIO"), world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"x") == 6
 
 
@@ -354,10 +355,10 @@ def test_a_nack_for_want_of_receipts_that_raises_leaves_out_nobody(world: Memory
 def test_a_timer_that_fails_for_one_session_closes_it_alone(world: MemoryWorld, monkeypatch: Any, name: str) -> None:
     clumsy, fine = world.client("clumsy"), world.client("fine")
     asked: list[str] = []
-    original = getattr(world.broker._periodic, name)
-    monkeypatch.setattr(world.broker._periodic, name, lambda session, now: (
+    original = getattr(world.broker.periodic, name)
+    monkeypatch.setattr(world.broker.periodic, name, lambda session, now: (
         asked.append(session.identity.process_name), original(session, now)))
-    Plant(monkeypatch, world.broker._periodic, name, named("clumsy"))
+    Plant(monkeypatch, world.broker.periodic, name, named("clumsy"))
     world.advance(30.0)
     assert is_closed(clumsy) and "fine" in asked and not is_closed(fine)
 
@@ -386,8 +387,8 @@ def test_a_timer_that_raises_is_told_and_the_broker_goes_on(world: MemoryWorld) 
     def clumsy(now: float) -> None:
         raise ZeroDivisionError("planted")
 
-    world.broker.timers.every(world.now, 1.0, clumsy)
-    world.broker.timers.every(world.now, 1.0, ran.append)
+    world.broker.loop.timers.every(world.now, 1.0, clumsy)
+    world.broker.loop.timers.every(world.now, 1.0, ran.append)
     world.advance(3.5)
     assert len(ran) == 3
     told(world, "A timer")
@@ -427,14 +428,14 @@ def test_a_loss_of_a_connection_that_raises_is_told_and_the_session_forgotten(wo
     client = world.client("clumsy")
     Plant(monkeypatch, Session, "lost", named("clumsy"))
     client.kill()
-    assert not world.broker.sessions
+    assert not world.broker.sessions.open
     told(world, "clumsy:4242: the loss of its connection")
 
 
 def test_a_judgement_that_raises_closes_its_session(world: MemoryWorld, monkeypatch: Any) -> None:
     Plant(monkeypatch, Session, "authenticated", lambda *arguments: True)
     client = world.connect("clumsy")
-    world.broker.judged(client.link.session, 1, Denied("no", -1), world.now)  # type: ignore[attr-defined]
+    world.broker.sessions.judged(client.link.session, 1, Denied("no", -1), world.now)  # type: ignore[attr-defined]
     assert is_closed(client)
     world.client("fine")
 
@@ -443,7 +444,7 @@ def test_a_peer_that_caught_up_and_cannot_be_resumed_is_closed(world: MemoryWorl
     client, fine = world.client("clumsy"), world.client("fine")
     Plant(monkeypatch, Session, "drained", named("clumsy"))
     for each in (client, fine):
-        world.broker.drained(each.link.session)  # type: ignore[attr-defined]
+        world.broker.sessions.drained(each.link.session)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)
 
 
@@ -625,7 +626,7 @@ def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: Memo
     to_a, _, to_b, _ = pair(world)
     Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._files))
     outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
-    getattr(world.broker._storage, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
+    getattr(world.broker.storage, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
     assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
     told(world, "Partition [0]")
 
@@ -634,7 +635,7 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
     """The clock of the performer bounds the slices of a turn, and a number of them where that stands still."""
     pair(world)
     clock, pace, steps, due = [0.0], [0.0], [0], [0]
-    performer = world.broker.performer
+    performer = world.broker.loop.performer
     monkeypatch.setattr(performer, "clock", lambda: clock[0])
     monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
 

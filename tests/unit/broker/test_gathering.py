@@ -35,9 +35,9 @@ def going(tmp_path: Path) -> Going:
     world.domain("d")
     producer, consumer = world.producer(), world.consumer()
     post_often(world, producer, ALL)
-    partition = world.broker.domains["d"].queues["q"].partition
+    partition = world.broker.domains.by_name["d"].queues["q"].partition
     assert session_of(producer).holds_acks and acked(producer) == pushed(consumer) == ALL
-    assert not partition.tail.unwritten_bytes and world.broker._storage.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and world.broker.storage.write_by == 0.0
     return world, producer, consumer, partition
 
 
@@ -104,7 +104,7 @@ def test_nobody_is_judged_by_what_others_gather(going: Going, monkeypatch: pytes
     told: list[AckPace] = []
     for queue in (producer, world.producer()):
         post_often(world, queue, RUN + 1)
-        world.broker.write_now()
+        world.broker.output.write_now()
         world.broker.turn(world.now)
         monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(pace))
         queue.put()
@@ -182,7 +182,7 @@ def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
     producer.client.drop()
     world.run()
     world.advance(WAIT_S)
-    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker._storage.write_by == 0.0
+    assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker.storage.write_by == 0.0
 
 
 def test_a_command_is_answered_when_what_it_changed_is_stored(going: Going) -> None:
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     monkeypatch.setattr(partition.files, "append", full)
     world.advance(WAIT_S)
     world.broker.turn(world.now)
-    assert world.broker._storage.write_by == 0.0, "there is nothing to wait for"
+    assert world.broker.storage.write_by == 0.0, "there is nothing to wait for"
     producer.put()
     world.run()
     assert not partition.available and pushed(consumer) == ALL + 1 == acked(producer)
@@ -224,10 +224,10 @@ def test_what_is_handed_on_again_is_delivered_once(going: Going, monkeypatch: py
     world.run()
     with monkeypatch.context() as disk:
         disk.setattr(partition.files, "append", full)
-        world.broker.write_now()
+        world.broker.output.write_now()
         world.broker.turn(world.now)
     assert not partition.available
-    partition.sync_point(world.broker.wall(world.now))
+    partition.sync_point(world.broker.loop.wall(world.now))
     assert partition.available and session_of(producer).holds_acks
     world.broker.turn(world.now)
     assert acked(producer) == ALL and pushed(consumer) == ALL + 1

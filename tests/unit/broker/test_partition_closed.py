@@ -59,13 +59,13 @@ def test_a_reconfigure_that_is_refused_changes_nothing_at_all(memory: MemoryWorl
     """Some of what it would change is allowed, and comes before what is not."""
     producer = memory.producer(FANOUT)
     consumers = {app: memory.consumer(FANOUT, app) for app in ("foo", "bar")}
-    before = memory.broker.domains["f"].settings
+    before = memory.broker.domains.by_name["f"].settings
     for refused in ({"mode": "priority"}, {"mode": "fanout", "in_memory": True}):
         mode = str(refused.pop("mode"))
         answer = memory.reconfigure("f", mode, apps=("foo", "new"), queue_messages=1, maxDeliveryAttempts=7, messageTtl=1,
                                     **refused)  # type: ignore[arg-type]
         assert "SUCCESS" not in answer
-        assert memory.broker.domains["f"].settings == before
+        assert memory.broker.domains.by_name["f"].settings == before
         producer.post_all(b"1", b"2")
         for consumer in consumers.values():
             pushed = memory.pushes(consumer)

@@ -77,7 +77,7 @@ def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(me
     """Refused, not understood, and done."""
     report, reader = ListReport(), SimpleNamespace(addReader=lambda pipe: None, removeReader=lambda pipe: None)
     memory.admin("CLUSTERS LIST")
-    pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.run_command, report)
+    pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.commands.run, report)
     pipe.open()
     writer = os.open(tmp_path / "ctl", os.O_WRONLY | os.O_NONBLOCK)
     for command in ("CLUSTERS CLUSTER c3 STORAGE PARTITION -2 ROLLOVER", "CLUSTERS CLUSTER c3 STORAGE PARTITION -1 SUMMARY",
@@ -100,7 +100,7 @@ def test_a_command_of_the_control_pipe_is_done_when_what_it_changed_is_committed
     memory.producer().client.disconnect()
     memory.admin("CLUSTERS LIST")
     answers: list[AdminAnswer] = []
-    memory.broker.run_command("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test", answers.append)
+    memory.broker.commands.run("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test", answers.append)
     assert not answers and memory.broker.clusters["c3"].queues
     memory.advance(0.01)
     assert answers == [AdminAnswer("SUCCESS", failed=False)] and not memory.broker.clusters["c3"].queues

@@ -77,8 +77,9 @@ def test_sessions_that_are_left_are_written_in_the_next_turn(memory: MemoryWorld
 
 def test_one_queue_and_one_session_have_every_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     consumers = with_messages(memory)
-    turn = memory.broker._turn.run
-    monkeypatch.setattr(memory.broker._turn, "run", lambda now: turn(now - 1.0))
+    deliver, write = memory.broker.deliveries.run, memory.broker.output.write
+    monkeypatch.setattr(memory.broker.deliveries, "run", lambda now: deliver(now - 1.0))
+    monkeypatch.setattr(memory.broker.output, "write", lambda until: write(until - 1.0))
     assert turns(memory, consumers) == list(range(1, QUEUES + 1))
 
 

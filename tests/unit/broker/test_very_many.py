@@ -97,7 +97,7 @@ def test_the_purge_of_a_queue_lets_go_of_some_messages_in_each_turn(memory: Memo
     """A million of them took 0.9 s in one turn. The queue is empty at once, and the answer comes at the end."""
     memory.domain("d", in_memory=in_memory)
     post_many(memory.producer())
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     memory.admin("CLUSTERS LIST")
     steps = Steps(memory, monkeypatch, state.StoredQueue if in_memory else state.PartitionState,
                   "drop" if in_memory else "deletion", lambda: (len(queue.messages), queue.meter.messages))
@@ -116,7 +116,7 @@ def test_a_queue_is_used_while_it_is_purged(memory: MemoryWorld) -> None:
     assert len(memory.pushes(consumer)) == MANY
     admin = memory.client("admin", client_type="E_TCPADMIN")
     r_id = admin.send_request({"adminCommand": {"command": "DOMAINS DOMAIN d QUEUE q PURGE *"}})
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     assert queue.purges and not queue.messages
     consumer.client.send(codec.confirm_frame([(consumer.q_id, guid, consumer.sub_id) for guid in guids[:7]]))
     kept = producer.client.new_guid()
@@ -139,7 +139,7 @@ def test_the_purge_of_an_app_takes_some_messages_in_each_turn(memory: MemoryWorl
     memory.domain("d", "fanout", apps=("foo", "bar"), in_memory=in_memory)
     producer = memory.producer()
     post_many(producer)
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE bar")
     steps = Steps(memory, monkeypatch, RootQueue, "remove", lambda: len(queue.messages))
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE foo")
@@ -156,7 +156,7 @@ def test_an_app_is_given_nothing_of_what_is_purged(memory: MemoryWorld) -> None:
     bar.confirm(*guids[::2])
     admin = memory.client("admin", client_type="E_TCPADMIN")
     r_id = admin.send_request({"adminCommand": {"command": "DOMAINS DOMAIN d QUEUE q PURGE foo"}})
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     assert queue.purges
     late = memory.consumer(app="foo", m=1 << 20)
     foo.client.link.drop()
@@ -180,7 +180,7 @@ def test_a_crash_in_the_midst_of_a_purge_is_completed_by_the_next_start(memory: 
         memory.domain("d", "fanout", apps=("bar",))
     whole = "DOMAINS RECONFIGURE d" if command == "RECONFIGURE" else f"DOMAINS DOMAIN d QUEUE q {command}"
     admin.send_request({"adminCommand": {"command": whole}})
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     for _ in range(100):
         memory.broker.turn(memory.now)
         syncs, memory.syncs = memory.syncs, []
@@ -212,13 +212,14 @@ def test_a_domain_is_removed_when_its_queues_are_purged(memory: MemoryWorld, mon
     memory.domain("d")
     producer = memory.producer()
     post_many(producer)
-    partition = memory.broker.domains["d"].queues["q"].partition
+    partition = memory.broker.domains.by_name["d"].queues["q"].partition
     producer.client.disconnect()
-    steps = Steps(memory, monkeypatch, state.PartitionState, "deletion", lambda: "q" in memory.broker.domains["d"].queues)
+    queues = memory.broker.domains.by_name["d"].queues
+    steps = Steps(memory, monkeypatch, state.PartitionState, "deletion", lambda: "q" in queues)
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS REMOVE d")
     assert max(steps.counts) <= 2 * STEP and steps.seen[:10] == [True] * 10
     memory.run()
-    assert not partition.live and not memory.broker.domains["d"].queues
+    assert not partition.live and not memory.broker.domains.by_name["d"].queues
 
 
 def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) -> None:
@@ -228,14 +229,14 @@ def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) ->
     producer.client.disconnect()
     admin = memory.client("admin", client_type="E_TCPADMIN")
     admin.send_request({"adminCommand": {"command": "DOMAINS DOMAIN d QUEUE q PURGE *"}})
-    queue = memory.broker.domains["d"].queues["q"]
+    queue = memory.broker.domains.by_name["d"].queues["q"]
     assert queue.purges
     admin.send_request({"adminCommand": {"command": "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES"}})
     memory.run()
-    assert "q" in memory.broker.domains["d"].queues and not queue.purges
+    assert "q" in memory.broker.domains.by_name["d"].queues and not queue.purges
     memory.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
     memory.run()
-    assert "q" not in memory.broker.domains["d"].queues
+    assert "q" not in memory.broker.domains.by_name["d"].queues
 
 
 def test_what_was_not_safe_yet_is_purged_too() -> None:

@@ -305,7 +305,7 @@ def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
         for _ in range(2):
             producer.put()
             world.run()
-    partition = world.broker.domains["d"].queues["q"].partition
+    partition = world.broker.domains.by_name["d"].queues["q"].partition
     return world, partition
 
 
@@ -356,7 +356,7 @@ def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
     other = world.producer()
     other.put()
     world.run()
-    partition.sync_point(world.broker.wall(world.now))
+    partition.sync_point(world.broker.loop.wall(world.now))
     assert not partition.tail.unwritten_bytes
 
 
@@ -496,7 +496,7 @@ class Broker:
     serving = True
 
     def __init__(self) -> None:
-        self.turns, self.ticks, self.deadline = 0, list[float](), None
+        self.sessions, self.turns, self.ticks, self.deadline = self, 0, list[float](), None
 
     def turn(self, now: float) -> None:
         self.turns += 1

@@ -148,7 +148,7 @@ def test_a_connection_that_breaks_in_the_midst_has_what_it_brought_dealt_with(me
     producer.client.send(puts_of(producer, MANY))
     producer.client.link.drop()
     memory.run()
-    assert memory.stored() == MANY and session not in memory.broker.sessions
+    assert memory.stored() == MANY and session not in memory.broker.sessions.open
 
 
 def test_a_session_that_is_closed_in_the_midst_has_the_rest_dropped(memory: MemoryWorld) -> None:
@@ -158,8 +158,8 @@ def test_a_session_that_is_closed_in_the_midst_has_the_rest_dropped(memory: Memo
     producer.client.send(puts_of(producer, MANY))
     session.close("enough")
     memory.run()
-    assert 0 < len(memory.broker.domains["d"].queues["q"].messages) < MANY
-    assert not session.has_jobs and session not in memory.broker.sessions
+    assert 0 < len(memory.broker.domains.by_name["d"].queues["q"].messages) < MANY
+    assert not session.has_jobs and session not in memory.broker.sessions.open
 
 
 def test_nothing_is_read_from_a_session_that_is_under_way_and_again_afterwards(memory: MemoryWorld,
@@ -200,7 +200,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
     assert turns.most <= STEPS_MAX + 1
     inflated = "v2" in shape
     assert (sum(turns.counts) >= 20) == inflated
-    stored = list(memory.broker.domains["d"].queues["q"].messages.values())
+    stored = list(memory.broker.domains.by_name["d"].queues["q"].messages.values())
     assert len(stored) == 3 and (stored[1].size > size) == inflated
 
 
@@ -210,7 +210,7 @@ def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWor
     for module in (puts, compression):
         monkeypatch.setattr(module, "crc32c", lambda data, crc=0: (sizes.append(len(data)), crc32c(data, crc))[1])
     producer.post(b"y" * (3 * INFLATE_STEP_BYTES + 7), compress=True, properties={"a": 1}, v2=False)
-    stored, = memory.broker.domains["d"].queues["q"].messages.values()
+    stored, = memory.broker.domains.by_name["d"].queues["q"].messages.values()
     assert stored.payload is not None and crc32c(stored.payload) == stored.crc
     assert max(sizes) <= INFLATE_STEP_BYTES and sum(sizes) > 3 * INFLATE_STEP_BYTES
 
@@ -245,7 +245,7 @@ def test_many_small_bombs_in_one_event_share_a_step(memory: MemoryWorld, monkeyp
     producer.client.send(codec.put_frame(messages))
     producer.client.barrier()
     assert turns.most <= 4 and sum(turns.counts) == 9
-    assert len(memory.broker.domains["d"].queues["q"].messages) == 9
+    assert len(memory.broker.domains.by_name["d"].queues["q"].messages) == 9
 
 
 def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: MemoryWorld) -> None:
@@ -255,7 +255,7 @@ def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: 
     good = codec.put_message(producer.q_id, guid, broken)
     producer.client.send(codec.put_frame([good[:7] + bytes([good[7] | 1 << 5]) + good[8:]]))
     assert producer.next_ack(guid).status == 0
-    stored, = memory.broker.domains["d"].queues["q"].messages.values()
+    stored, = memory.broker.domains.by_name["d"].queues["q"].messages.values()
     assert stored.size == len(broken) and stored.compression == 1
 
 
@@ -363,7 +363,7 @@ def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monk
     assert first.control["rId"] == 50 and "configureStreamResponse" in first.control
     assert second.control["rId"] == 51 and "status" in second.control
     assert turns > 20
-    handle, = (each for each in memory.broker.domains["d"].queues["q"].handles if each.read_count)
+    handle, = (each for each in memory.broker.domains.by_name["d"].queues["q"].handles if each.read_count)
     substream, = handle.substreams.values()
     assert len(substream.subscriptions) == SUBSCRIPTIONS_MAX
     assert substream.subscriptions[7].matcher is not None and substream.subscriptions[7].matcher.matches({"x": 7, "y": 4})

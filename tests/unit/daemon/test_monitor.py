@@ -191,7 +191,7 @@ def test_an_empty_queue_without_handles_is_deleted_after_the_keepalive_and_can_b
     lab.advance(9.0)
     assert URI in lab.cluster.queues
     lab.advance(2.5)
-    assert URI not in lab.cluster.queues and "q" not in lab.broker.domains["d"].queues
+    assert URI not in lab.cluster.queues and "q" not in lab.broker.domains.by_name["d"].queues
     assert lab.post(lab.open(), b"again")
 
 

@@ -52,7 +52,7 @@ def sources() -> dict[str, str]:
 
 
 def test_the_files_that_the_page_names_are_there_with_what_it_says_is_in_them() -> None:
-    """`queue/root.py`, `frames.py`, `broker/turn.py: Turn`."""
+    """`queue/root.py`, `frames.py`, `broker/output.py: Output`."""
     there = sources()
     wrong = []
     for text in quoted():

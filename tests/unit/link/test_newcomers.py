@@ -54,17 +54,17 @@ def test_an_event_that_is_too_long_before_the_negotiation_closes_the_connection_
     world = make(tmp_path)
     client = world.connect("eager")
     send(client, beginning(8, announced))
-    assert is_closed(client) and world.broker.held.bytes == 0
+    assert is_closed(client) and world.broker.sessions.held.bytes == 0
 
 
 def test_everything_before_the_negotiation_counts_not_only_one_event(tmp_path: Path) -> None:
     world = make(tmp_path)
     client = world.connect("eager")
     send(client, beginning(LIMIT // 2, LIMIT))
-    assert not is_closed(client) and world.broker.held.bytes == LIMIT // 2 == world.broker.newcomers.bytes
+    assert not is_closed(client) and world.broker.sessions.held.bytes == LIMIT // 2 == world.broker.sessions.newcomers.bytes
     send(client, bytes(LIMIT // 2 + 1))
     assert is_closed(client)
-    assert (world.broker.held.bytes, world.broker.newcomers.bytes) == (0, 0)
+    assert (world.broker.sessions.held.bytes, world.broker.sessions.newcomers.bytes) == (0, 0)
     assert world.logged("#SESSION_NEGOTIATION", f"limit: {LIMIT}")
 
 
@@ -81,7 +81,7 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
     assert producer.status_of(b"x" * (2 * LIMIT)) == 0
     send(producer.client, empty_fields(CONTROL_BYTES_MAX + 100))
     assert world.logged("#CORRUPTED_EVENT", f"limit: {CONTROL_BYTES_MAX}") and not is_closed(producer.client)
-    assert producer.status_of(b"y") == 0 and world.broker.newcomers.bytes == 0
+    assert producer.status_of(b"y") == 0 and world.broker.sessions.newcomers.bytes == 0
 
 
 def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(t
     clients = [world.client(f"c{n}") for n in range(3)]
     for client, size in zip(clients, (300_000, 450_000, 200_000), strict=True):
         send(client, beginning(size, 50 << 20))
-    assert world.broker.held.bytes == 950_000 and not any(map(is_closed, clients))
+    assert world.broker.sessions.held.bytes == 950_000 and not any(map(is_closed, clients))
     send(clients[2], bytes(60_000))
     assert [is_closed(client) for client in clients] == [False, True, False]
-    assert world.broker.held.bytes == 560_000 and world.logged("#TCP_READ_ERROR c1:4242", "450000 of 1010000 bytes")
+    assert world.broker.sessions.held.bytes == 560_000 and world.logged("#TCP_READ_ERROR c1:4242", "450000 of 1010000 bytes")
 
 
 @pytest.mark.parametrize("by", ["us", "them"])
@@ -157,7 +157,7 @@ def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collecto
         tracemalloc.stop()
         gc.enable()
     print(f"left of 50 MiB: {left / 2**20:.1f} MiB")
-    assert left < 2 << 20 and world.broker.held.bytes == 0
+    assert left < 2 << 20 and world.broker.sessions.held.bytes == 0
 
 
 def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) -> None:

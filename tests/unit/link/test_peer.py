@@ -74,7 +74,7 @@ class Wire:
         for each in (self, self.other):
             session, each.session = each.session, None
             if session is not None:
-                session.lost(each.world.now, each.world.broker.wall(each.world.now))
+                session.lost(each.world.now, each.world.broker.loop.wall(each.world.now))
                 each.world.due = True
 
     def read(self, wanted: bool) -> None:
@@ -88,7 +88,7 @@ class Pair:
         self.worlds = [MemoryWorld(root / "1"), MemoryWorld(root / "2")]
         self.others = [Others(1), Others(2)]
         if known:
-            self.worlds[1].broker.peers[NAME] = self.others[1]
+            self.worlds[1].broker.sessions.peers[NAME] = self.others[1]
         self.wires = [Wire(world) for world in self.worlds]
         self.wires[0].other, self.wires[1].other = self.wires[1], self.wires[0]
 
@@ -111,7 +111,7 @@ class Pair:
                 data, wire.waiting = b"".join(wire.waiting), []
                 there = wire.other
                 if data and there.session is not None:
-                    there.session.receive(data, there.world.now, there.world.broker.wall(there.world.now))
+                    there.session.receive(data, there.world.now, there.world.broker.loop.wall(there.world.now))
                     there.world.due = moved = True
                 if wire.ended and wire.session is not None:
                     wire.lose()
@@ -159,7 +159,7 @@ def test_the_end_is_told_to_both_once(pair: Pair) -> None:
     one.session.close("enough")
     pair.pass_on()
     assert pair.others[0].peers == pair.others[1].peers == [] and one.session.state is two.session.state is State.CLOSED
-    assert one.session not in pair.worlds[0].broker.sessions and two.session not in pair.worlds[1].broker.sessions
+    assert one.session not in pair.worlds[0].broker.sessions.open and two.session not in pair.worlds[1].broker.sessions.open
     two.send(event_header(EventType.ELECTOR, 4) + b"vote")
     assert not two.session.take() and not pair.others[0].failed
 

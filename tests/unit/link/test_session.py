@@ -85,7 +85,7 @@ def test_a_put_for_a_queue_nobody_opened_is_refused_and_counted(memory: MemoryWo
     guid = client.new_guid()
     client.send(codec.put_frame([codec.put_message(77, guid)]))
     assert acks(client) == [(guid, 5)] and memory.logged(INVALID, "unknown Id")
-    assert memory.broker.invalid_queue.nack_msgs == 1
+    assert memory.broker.queues.invalid_queue.nack_msgs == 1
 
 
 def test_a_put_by_a_reader_is_refused(memory: MemoryWorld) -> None:
@@ -223,7 +223,7 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
     for payload in sent:
         producer.post(payload)
     writes: list[int] = []
-    original = memory.broker.performer.write
+    original = memory.broker.loop.performer.write
 
     def write(to: Session, parts: list[bytes]) -> int:
         size = sum(map(len, parts))
@@ -231,7 +231,7 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
             writes.append(size)
         return original(to, parts)
 
-    monkeypatch.setattr(memory.broker.performer, "write", write)
+    monkeypatch.setattr(memory.broker.loop.performer, "write", write)
     consumer = memory.consumer(m=1000)
     memory.advance(0.01)
     assert [push.payload for push in memory.pushes(consumer)] == sent
@@ -242,14 +242,14 @@ def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_
                                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     producer, consumer = memory.producer(), memory.consumer(m=1000)
     lagging = consumer.client.link.session  # type: ignore[attr-defined]
-    original = memory.broker.performer.write
-    monkeypatch.setattr(memory.broker.performer, "write", lambda to, parts: original(to, parts) + (
+    original = memory.broker.loop.performer.write
+    monkeypatch.setattr(memory.broker.loop.performer, "write", lambda to, parts: original(to, parts) + (
         window.LAGGING_BYTES + 1 if to is lagging else 0))
     producer.post_all(b"1", b"2")
     memory.advance(5.0)
     assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
-    monkeypatch.setattr(memory.broker.performer, "write", original)
-    memory.broker.drained(lagging)
+    monkeypatch.setattr(memory.broker.loop.performer, "write", original)
+    memory.broker.sessions.drained(lagging)
     memory.due = True
     assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
 
@@ -328,7 +328,7 @@ def test_the_options_of_a_message_count_towards_its_size_after_inflation(memory:
 def test_options_count_towards_the_quotas_of_queue_and_domain(memory: MemoryWorld) -> None:
     """Before a restart and after it; what is confirmed leaves nothing counted."""
     def counted() -> list[int]:
-        domain = memory.broker.domains["d"]
+        domain = memory.broker.domains.by_name["d"]
         return [meter.bytes for meter in (domain.queues["q"].meter, domain.meter)]
 
     option = bytes([0x08, 0, 1, 0]) + bytes(1020)

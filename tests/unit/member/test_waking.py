@@ -196,11 +196,11 @@ def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld
 
 def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWorld) -> None:
     world = woken_slowly
-    assert world.broker.domains["d"].opening == 1
+    assert world.broker.domains.by_name["d"].opening == 1
     producer, consumer = world.producer(URI), world.consumer(URI)
     producer.post(b"20")
     assert world.got(consumer) == [b"%d" % number for number in range(21)]
-    assert world.broker.domains["d"].opening == 0 and not world.broker.clusters["c3"].changes.is_changing(
+    assert world.broker.domains.by_name["d"].opening == 0 and not world.broker.clusters["c3"].changes.is_changing(
         world.broker.clusters["c3"].queues[URI])
 
 
@@ -215,7 +215,7 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
     cluster.waking.open(URI)
     world.run()
     assert URI in cluster.queues and not cluster.changes.creating and URI not in cluster.waking
-    assert world.broker.domains["d"].opening == 0
+    assert world.broker.domains.by_name["d"].opening == 0
     [told] = [text for _, text in world.report.lines if "coming to life" in text]
     assert "ValueError: mistake" in told and not any("its queues come to life" in text for _, text in world.report.lines)
 

@@ -125,7 +125,7 @@ def test_the_broker_counts_the_acknowledgements_of_its_queues() -> None:
     bench = Bench()
     bench.write_domain()
     bench.post(bench.open(), b"1", b"2", b"3")
-    assert sum(bench.broker.ack_latency.counts()) == 3
+    assert sum(bench.broker.deliveries.ack_latency.counts()) == 3
     queue = bench.queue()
     assert queue.stats.ack_msgs == queue.stats.put_msgs == 3
 

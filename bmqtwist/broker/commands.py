@@ -1,0 +1,56 @@
+"""Admin commands of one broker: jobs of the scheduler, answered when the metadata that they changed are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bmqtwist.link.admin import AdminAnswer, AdminSession
+from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.report import shown
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
+from bmqtwist.steps import Steps, at_once
+
+
+class Commands:
+    """`begin(command, who asks)` parses and executes one; the node sets it (`daemon/assemble.py`)."""
+
+    begin: Callable[[str, str], Steps[AdminAnswer]]
+
+    def __init__(self, loop: Loop, clusters: dict[str, Cluster], security: Security) -> None:
+        self._loop, self._clusters, self._security = loop, clusters, security
+
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
+        """Run a command of an admin session."""
+        session = admin.session
+        if not self._security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
+            admin.answer(r_id, "Command not authorized")
+            return
+        self.run(command, session.peer, lambda answer: admin.answer(r_id, answer.text))
+
+    def run(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
+        """Run a command; `done` is called when what it changed is committed."""
+        def work() -> Steps[AdminAnswer]:
+            return (yield from self.begin(command, source))
+        self.carry_out(work(), done, partial(self._loop.contain.told, f"Command '{shown(command)}'"))
+
+    def carry_out(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+        """Do the work of an operator in steps; `done` gets its result when the metadata it changed are committed."""
+        metadata = [cluster.metadata for cluster in self._clusters.values()]
+        before = [each.proposals for each in metadata]
+
+        def steps() -> Steps[None]:
+            answer = partial(done, (yield from work))
+            for each, proposals in zip(metadata, before, strict=True):
+                if each.proposals != proposals:
+                    answer = partial(each.after, answer)
+            answer()
+        self._loop.scheduler.start(Priority.COMMAND, object(), steps(), failed)
+
+    def run_at_once(self, command: str, source: str) -> AdminAnswer:
+        """Run a command at once, whatever it takes."""
+        return at_once(self.begin(command, source))

@@ -1,0 +1,141 @@
+"""The queues of a turn: PUTs of queues in memory are released, then each touched queue delivers, until none is touched.
+
+An exception costs the queue or the client that raised it (`loop/error_isolation.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bmqtwist.broker.storage_turn import StorageTurn
+from bmqtwist.link.client import ClientSession
+from bmqtwist.link.session import Session
+from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import BUDGETS, Priority
+from bmqtwist.queue import describe, poison
+from bmqtwist.queue.counters import AckLatency
+from bmqtwist.queue.queue import App, Client, Put, Queue
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.steps import Steps
+from bmqtwist.storage.message import Message
+
+POISON_ALARM_PERIOD_S = 15.0
+_DELIVERY_S = BUDGETS[Priority.DELIVERY]
+
+
+class Deliveries:
+    """`queue.root.RootContext` of all queues of one broker."""
+
+    def __init__(self, loop: Loop, storage: StorageTurn) -> None:
+        self._loop, self._storage, self.report = loop, storage, loop.report
+        self.ack_latency = AckLatency()
+        self._touched: list[Queue] = []
+        self._in_memory: list[Put] = []
+        self._failed: dict[Session, None] = {}  # closed when no queue is in the middle of a delivery
+        self._poison_alarm_at = float("-inf")
+
+    # -- queue.root.RootContext -------------------------------------------------------------------------------------
+
+    def touch(self, queue: Queue) -> None:
+        """Deliver from the queue in this turn."""
+        queue.touched = True
+        self._touched.append(queue)
+
+    def touch_next(self, queue: Queue) -> None:
+        """Continue the delivery from the queue in the next turn."""
+        if not queue.touched:
+            queue.touched = True
+            self._deliver_later(queue)
+
+    def wake_at(self, when: float, queue: Queue) -> None:
+        """Deliver from the queue again later."""
+        self._loop.timers.at(when, lambda now: queue.touch())
+
+    def hold_until_written(self, put: Put) -> None:
+        """A PUT to a queue that lives in memory: released with what is written in this turn."""
+        self._in_memory.append(put)
+
+    def client_failed(self, client: Client, error: Exception) -> None:
+        """A client raised during a delivery: nothing more is delivered to it, and it is closed after the delivery."""
+        self._loop.contain.told(f"{client.description}: delivery", error)
+        if isinstance(client, ClientSession):
+            self._failed[client.session] = None
+            client.window.close()
+            self._loop.performer.turn_due()
+
+    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
+        """Raise the alarm about a message that used up its attempts, and keep a copy for the operator."""
+        now = self._loop.now
+        if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
+            self._poison_alarm_at = now
+            self._loop.contain.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
+                "POISON_PILL", poison.alarm(queue, app, message, self._loop.performer.dump)))
+
+    def metered(self, queue: RootQueue) -> None:
+        """The meters of a queue or of its domain changed their state."""
+        self._loop.contain.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
+
+    def _report_meters(self, queue: RootQueue) -> None:
+        for event in queue.meter.take_events():
+            if event.alarm:
+                self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
+            else:
+                self.report.info(event.text)
+
+    def in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
+        """Do work of a queue that may take long, in this turn and those that follow."""
+        self._loop.scheduler.start(Priority.QUEUE, queue, work, self._failure(queue, doing, disable=True))
+
+    # -- the turn ---------------------------------------------------------------------------------------------------
+
+    def run(self, now: float) -> None:
+        """Release PUTs, deliver, close the clients that failed."""
+        if self._in_memory:
+            released, self._in_memory = self._in_memory, []
+            self._storage.release(released, now)
+        self._deliver(now)
+        while self._failed:
+            failed, self._failed = self._failed, {}
+            for session in failed:
+                self._loop.contain.close(session)
+            self._deliver(now)  # what they held goes to others
+
+    def end(self) -> None:
+        """Nothing is delivered any more."""
+        for queue in self._touched:
+            queue.touched = False
+        self._touched.clear()
+
+    def _deliver(self, now: float) -> None:
+        clock, until = self._loop.performer.clock, now + _DELIVERY_S
+        self._loop.scheduler.run(Priority.DELIVERY)
+        while self._touched:
+            touched, self._touched = self._touched, []
+            for index, queue in enumerate(touched):
+                if index and clock() >= until:  # one queue at least, whatever the clock says
+                    for left in touched[index:]:
+                        self._deliver_later(left)
+                    break
+                self._deliver_from(queue, now)
+
+    def _deliver_later(self, queue: Queue) -> None:
+        self._loop.scheduler.add(Priority.DELIVERY, queue, self._delivery(queue), self._failure(queue, "delivery"))
+
+    def _delivery(self, queue: Queue) -> Steps[None]:
+        self._deliver_from(queue, self._loop.now)
+        yield from ()
+
+    def _deliver_from(self, queue: Queue, now: float) -> None:
+        if queue.disabled:
+            queue.touched = False
+            return
+        try:
+            queue.deliver(now)
+        except Exception as error:
+            queue.touched = False
+            self._loop.contain.queue_failed(queue, "delivery", error)
+
+    def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:
+        return partial(self._loop.contain.queue_failed, queue, doing, disable=disable)

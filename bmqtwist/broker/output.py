@@ -1,0 +1,113 @@
+"""Output of a turn: one write for each session that has output, until TURN_WRITE_S have passed.
+
+Ended sessions are closed. A client that does not read its output is not read from either, and is disconnected beyond the
+output limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from functools import partial
+
+from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, UNREAD_SECONDS_MAX
+from bmqtwist.link.pace import SHARE_S, WAIT_S
+from bmqtwist.link.session import Session
+from bmqtwist.loop.loop import Loop
+from bmqtwist.queue.window import lagging_bytes
+
+LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
+
+
+class Output:
+    """`link.session.OutputContext` of one broker. `storage_first`: records are written before the output of this turn."""
+
+    def __init__(self, loop: Loop, outbox_bytes_max: int) -> None:
+        self._loop, self._outbox_max = loop, outbox_bytes_max
+        self.storage_first = False
+        self._writers: list[Session] = []
+        self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
+
+    # -- link.session.OutputContext ---------------------------------------------------------------------------------
+
+    def flush_later(self, session: Session) -> None:
+        """Write for the session at the end of the turn."""
+        session.waiting = True
+        self._writers.append(session)
+
+    def write_now(self) -> None:
+        """Write all records in this turn, before its output."""
+        self.storage_first = True
+
+    def flush_soon(self, session: Session) -> None:
+        """Write for the session after LINGER_S, if no other output goes there before."""
+        self._loop.later(LINGER_S, session.lingered)
+
+    def share_a_turn(self, session: Session) -> None:
+        """Write for the session with the next turn after SHARE_S."""
+        self._sharing.append((self._loop.now, session))
+
+    # -- the turn ---------------------------------------------------------------------------------------------------
+
+    @property
+    def share_by(self) -> float:
+        """When a session that waits for a turn has waited long enough; infinite = none waits."""
+        return self._sharing[0][0] + WAIT_S if self._sharing else math.inf
+
+    def share(self, now: float) -> None:
+        """This turn writes for the sessions that have waited for one."""
+        while self._sharing and now - self._sharing[0][0] >= SHARE_S:
+            self._sharing.popleft()[1].lingered(now)
+
+    def write(self, until: float = math.inf) -> None:
+        """One write for each session that has output. Those that are left at that moment get theirs in the next turn."""
+        clock = self._loop.performer.clock
+        writers, self._writers = self._writers, []
+        for index, session in enumerate(writers):
+            if index and clock() >= until:  # one session at least, whatever the clock says
+                self._writers = writers[index:] + self._writers
+                self._loop.performer.turn_due()
+                return
+            try:
+                self._write(session)
+            except Exception as error:
+                self._loop.contain.output_failed(session, error)
+
+    def _write(self, session: Session) -> None:
+        performer = self._loop.performer
+        behind = performer.write(session, session.take())
+        if session.written(behind):
+            self._loop.timers.at(self._loop.now, partial(self._resume, session))
+        if session.closing:
+            performer.finish(session)
+        elif behind:
+            self._slow(session, behind)
+
+    def _slow(self, session: Session, behind: int) -> None:
+        limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
+        if limit and behind > limit:
+            self._cut_off(session, behind)
+        elif session.kind.may_be_slowed:
+            self._loop.performer.read(session, False)  # a producer that does not read its ACKs is slowed down
+
+    def check_unread(self, session: Session, now: float) -> None:
+        """Close a session that lags and has taken nothing of its output for a long time."""
+        waiting, taken = self._loop.performer.unread(session)
+        limit = session.kind.output_bytes_max or self._outbox_max
+        if not limit or waiting <= lagging_bytes(limit) or taken != session.taken or session.closing:
+            session.taken, session.taken_at = taken, now
+        elif now - session.taken_at >= UNREAD_SECONDS_MAX:
+            self._cut_off(session, waiting)
+
+    def _cut_off(self, session: Session, behind: int) -> None:
+        performer = self._loop.performer
+        session.cut_off(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
+                        session.kind.output_bytes_max or self._outbox_max)
+        performer.finish(session)
+        performer.turn_due()  # for what it held
+
+    def _resume(self, session: Session, now: float) -> None:
+        try:
+            session.resume()
+        except Exception as error:
+            self._loop.contain.session_failed(session, "resuming", error)

@@ -1,0 +1,233 @@
+"""Sessions of one broker: connections are admitted, negotiated, heard and forgotten.
+
+    connect / received / drained / lost     from the connections, any number of times; a turn follows
+    judged                                  from an authenticator
+
+Input beyond a slice, or late in a turn, is processed as jobs of the scheduler; the connection is not read meanwhile. An
+exception costs the session that raised it (`loop/error_isolation.py`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bmqtwist.broker.access import QueueAccess
+from bmqtwist.broker.commands import Commands
+from bmqtwist.broker.output import Output
+from bmqtwist.cluster.membership import PROXY
+from bmqtwist.config.broker import Configuration
+from bmqtwist.limits import NEWCOMERS_BYTES_MAX
+from bmqtwist.link import negotiation
+from bmqtwist.link.authentication import Authenticate, Outcome
+from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.peer import PeerContext
+from bmqtwist.link.session import Session
+from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
+from bmqtwist.peers import welcome
+from bmqtwist.peers.downstreams import Downstreams
+from bmqtwist.peers.identity import Identity
+from bmqtwist.queue.counters import ClientStats
+from bmqtwist.report import shown
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
+from bmqtwist.steps import Steps
+from bmqtwist.wire.frames import Held
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
+
+
+class Sessions:
+    """`link.negotiation.NegotiationContext`. `open`: all sessions; `peers`: the other nodes, by cluster; none = it has
+    no others; `downstreams`: the proxies, by cluster."""
+
+    def __init__(self, configuration: Configuration, identity: Identity, security: Security, loop: Loop, output: Output,
+                 queues: QueueAccess, commands: Commands) -> None:
+        self.configuration, self.identity, self.security = configuration, identity, security
+        self.loop, self.output, self.queues, self.commands, self.report = loop, output, queues, commands, loop.report
+        self.serving = True
+        self.open: dict[Session, None] = {}
+        self.peers: dict[str, PeerContext] = {}
+        self.downstreams: dict[str, Downstreams] = {}
+        self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
+        self._negotiations = 0
+        extension = configuration.extension
+        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
+                                   extension.unauthenticated_connections_per_address_max,
+                                   extension.connections_per_address_and_second_max)
+        self.held = Held()
+        self.input_bytes_max, self.event_bytes_max = extension.input_bytes_max, extension.event_bytes_max
+        self.output_bytes_max = extension.outbox_bytes_max
+
+    @property
+    def now(self) -> float:
+        """Of this turn."""
+        return self.loop.now
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+        return self.loop.wall(now)
+
+    def applications(self) -> int:
+        """How many applications are connected."""
+        return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
+                   for session in self.open)
+
+    def stop(self) -> None:
+        """Stop taking opens, and connections with other brokers."""
+        self.serving = False
+        for peers in (*self.peers.values(), *self.downstreams.values()):
+            peers.stop()
+
+    # -- from the connections; a turn follows -----------------------------------------------------------------------
+
+    def connect(self, peer: str, now: float) -> Session:
+        """A connection was accepted."""
+        session = negotiation.accepted(self, peer, self.security.connection(peer), now)
+        self.open[session] = None
+        self.newcomers.add(session)
+        return session
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+        provider = self.security.provider
+        session = negotiation.dialled(self, peer, self.security.connection(peer), now, identity, peers,
+                                      provider.credential if provider is not None else None)
+        self.open[session] = None
+        return session
+
+    def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
+        """Bytes for a session; `later`: to be processed as a job, since the turn has lasted long."""
+        loop = self.loop
+        loop.now = now
+        try:
+            session.receive(data, now, loop.wall(now), later)
+        except Exception as error:
+            loop.contain.session_failed(session, "receiving", error)
+
+    def lost(self, session: Session, now: float) -> None:
+        """The channel of a session is gone."""
+        self.loop.now = now
+        try:
+            session.lost(now, self.loop.wall(now))
+        except Exception as error:
+            self.loop.contain.session_failed(session, "the loss of its connection", error)
+            self.gone(session)
+
+    def drained(self, session: Session) -> None:
+        """A peer that was behind has taken everything."""
+        try:
+            session.drained()
+        except Exception as error:
+            self.loop.contain.session_failed(session, "resuming", error)
+
+    def judged(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
+        """An authenticator has judged."""
+        try:
+            session.authenticated(token, outcome, now, self.loop.wall(now))
+        except Exception as error:
+            self.loop.contain.session_failed(session, "authentication", error)
+
+    # -- link.session.SessionContext --------------------------------------------------------------------------------
+
+    def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """Process input of a session as a job; nothing is read from it until that is over."""
+        session.has_jobs = True
+        if not self.loop.scheduler.start(self._input_class(session), session, steps, partial(
+                self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first):
+            self.loop.performer.read(session, False)
+
+    def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
+        """The same, in a later turn."""
+        session.has_jobs = True
+        self.loop.performer.read(session, False)
+        self.loop.scheduler.add(self._input_class(session), session, steps, partial(
+            self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first)
+
+    def cancel_input(self, session: Session) -> None:
+        """Drop the jobs of a session."""
+        self.loop.scheduler.cancel(session)
+        self._input_processed(session, None)
+
+    def _input_class(self, session: Session) -> Priority:
+        """The jobs of a session run in order, so that they are of one class."""
+        newcomer = session.negotiated_at is None or self.loop.scheduler.holds(Priority.NEWCOMER, session)
+        return Priority.NEWCOMER if newcomer else Priority.INPUT
+
+    def _input_processed(self, session: Session, result: object) -> None:
+        scheduler, performer = self.loop.scheduler, self.loop.performer
+        if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
+            session.has_jobs = False
+            # two brokers that both wait until the other one has read would wait for ever
+            if not session.kind.may_be_slowed or not performer.unread(session)[0]:
+                performer.read(session, True)
+
+    def too_much_held(self) -> None:
+        """Too much is held of incomplete events: close the connection with the most of it."""
+        session = max(self.open, key=lambda each: each.frames.held_bytes)
+        session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
+                      session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Let an authenticator judge."""
+        self.loop.performer.authenticate(session, effect)
+
+    def gone(self, session: Session) -> None:
+        """A session is over."""
+        if session in self.open:
+            del self.open[session]
+            if session.kind.is_from_outside:
+                self.past_traffic.add(session.stats)
+            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
+                self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
+                                 state="gone")
+
+    # -- link.negotiation.NegotiationContext, peers.welcome.LinkHost ------------------------------------------------
+
+    def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
+        """The response to a negotiation, and the number of its session."""
+        self._negotiations += 1
+        session.session_number = self._negotiations
+        return welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+
+    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a negotiation."""
+        if identity.client_type == ClientType.E_TCPBROKER:
+            return self._welcome_broker(session, identity)
+        response, principal = self.answer(session, identity), session.guard.principal
+        admin = identity.client_type == ClientType.E_TCPADMIN
+        most = self.configuration.extension.sessions_per_identity_max
+        if not self.security.allows(principal, Action.CONNECT_ADMIN if admin else Action.CONNECT_CLIENT):
+            welcome.refuse(response, "Connection not authorized")
+        elif most and sum(other.guard.principal == principal and other.negotiated_at is not None
+                          for other in self.open) >= most:
+            welcome.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
+        elif response.result.category:
+            self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
+        elif response.is_deprecated_sdk:
+            self.report.warn(f"#CLIENT_SDKVERSION_DEPRECATED {session.description}: version {identity.sdk_version}")
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        name = interface.name if interface is not None else "TCPInterface"
+        if not response.result.category:
+            self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
+                             f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
+                             f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
+            self.report.note("session", f"{session.description} is connected", client=session.description, peer=session.peer,
+                             principal=principal, state="connected")
+        return response
+
+    def _welcome_broker(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        peers = self.peers_for(identity)
+        if peers is not None:
+            return peers.admit(session, identity)
+        self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
+                          f"'{shown(identity.cluster_name)}', which has no other members here")
+        if not self.peers:
+            return None
+        refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+        welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
+        return refusal
+
+    def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
+        """The part that speaks with a broker that introduces itself so."""
+        name, members = identity.cluster_name, self.peers.get(identity.cluster_name)
+        return self.downstreams.get(name) if identity.cluster_node_id == PROXY or members is None else members
