@@ -58,7 +58,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "reactor/epoll_round",
     "reactor/admission", "reactor/loop_lag", "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
     "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "storage/reports",
-    "storage/open_set", "storage/set_directory", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events",
+    "storage/open_set", "storage/set_directory", "broker/batching", "cluster/partition_events",
     "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/active_primaries",
     "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",

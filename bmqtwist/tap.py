@@ -27,7 +27,7 @@ from bmqtwist.cli.check import run_check
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
 from bmqtwist.console.http import Console, make_site
-from bmqtwist.daemon.directories import make_missing
+from bmqtwist.daemon.places import make_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import close, drain, unblocked

@@ -67,8 +67,7 @@ def show_log(context: AdminContext, count: int) -> list[LogLine]:
 def show_stop(context: AdminContext) -> StopStatus:
     """The progress of the graceful stop."""
     broker = context.broker
-    stop = broker.shutdown
-    return StopStatus(stop.progress(broker.loop.now, broker.sessions.applications()) if stop is not None else None)
+    return StopStatus(broker.shutdown.progress() if broker.shutdown is not None else None)
 
 
 def show_stop_preflight(context: AdminContext) -> Tree:

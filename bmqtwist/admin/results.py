@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.admin.commands import Value
-from bmqtwist.broker.stop_progress import StopProgress
+from bmqtwist.broker.graceful_stop import StopProgress
 from bmqtwist.machine import Transition
 from bmqtwist.view.snapshot import PartitionSnapshot
 

@@ -8,10 +8,11 @@ partitions and its leadership, and waits for the CONFIRMs of delivered messages 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 
 from bmqtwist.broker.sessions import Sessions
-from bmqtwist.broker.stop_progress import ClusterProgress, MovedPartition, StopProgress, StopReport
 from bmqtwist.loop.loop import Loop
 from bmqtwist.machine import TransitionLog, check, table, to
 from bmqtwist.member.cluster import Cluster
@@ -39,6 +40,58 @@ class StopEvent(Enum):
     """What happens to a stop."""
 
     POLL = "it is looked at again"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProgress:
+    """Work left for one cluster. `partitions`: those that this node is still primary of; `leads`: it leads the cluster, too;
+    `seconds_left`: until confirms and answers are given up."""
+
+    title: str
+    partitions: tuple[int, ...]
+    leads: bool
+    unconfirmed: int
+    unanswered: int
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a stop has ended. `unconfirmed`, `unanswered`: messages and PUTs that were given up; `clients`: applications that
+    were still connected; `moved`: the partitions that this node was primary of, and the name of the next primary, if any."""
+
+    seconds: float
+    unconfirmed: int
+    unanswered: int
+    clients: int
+    reason: str
+    by: str
+    moved: list[dict[str, str | int | None]]
+
+    def tree(self) -> dict[str, object]:
+        """As JSON."""
+        return asdict(self)
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        moved = ", ".join(f"Partition [{each['partition']}] to {each['to'] or 'nobody'}" for each in self.moved)
+        return (f"this node has stopped in {self.seconds:.1f} s: {moved or 'nothing was to be moved'}; "
+                f"{self.unconfirmed} unconfirmed messages, {self.unanswered} PUTs without an answer, {self.clients} clients "
+                "connected until the end")
+
+
+@dataclass(frozen=True, slots=True)
+class StopProgress:
+    """`seconds`: since the stop began; `clients`: applications that are connected; `report`: once it is done."""
+
+    stage: str
+    seconds: float
+    clients: int
+    clusters: tuple[ClusterProgress, ...]
+    reason: str = ""
+    by: str = ""
+    report: StopReport | None = None
 
 
 class Shutdown:
@@ -87,9 +140,10 @@ class Shutdown:
         """Whether sessions may be closed."""
         return self._stage is Stage.DONE
 
-    def progress(self, now: float, clients: int) -> StopProgress:
-        """How far it is; `clients`: applications that are connected."""
-        return StopProgress(self._stage.value, now - self._begun, clients,
+    def progress(self) -> StopProgress:
+        """How far it is."""
+        now = self._loop.now
+        return StopProgress(self._stage.value, now - self._begun, self._sessions.applications(),
                             tuple(self._progress(each, now) for each in self._all), self._reason, self._by, self.report)
 
     def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
@@ -142,7 +196,7 @@ class Shutdown:
         waiting = [each for each in self._all if self._waits_for_confirms(each, now)]
         if self._waits_for_brokers(now) or waiting:
             return
-        self._tell_end(now)
+        self._loop.contain.run("The report of the stop", partial(self._tell_end, now))  # the stop must come to an end
         self._enter(Stage.DONE, now, 0.0, "all is confirmed and answered, or had its time")
         for each in self._sessions.downstreams.values():
             each.gone()
@@ -190,15 +244,12 @@ class Shutdown:
         return waiting
 
     def _tell_end(self, now: float) -> None:
-        try:
-            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._clusters[name], index))
-                          for name, led in self._led.items() for index in led)
-            ended = self.report = StopReport(
-                now - self._begun, moved, sum(map(_unconfirmed, self._all)), sum(map(_unanswered, self._all)),
-                self._sessions.applications(), self._reason, self._by)
-        except Exception as error:  # the stop must come to an end
-            self._loop.contain.told("The report of the stop", error)
-            return
+        moved: list[dict[str, str | int | None]] = [
+            {"cluster": name, "partition": index, "to": _primary_elsewhere(self._clusters[name], index)}
+            for name, led in self._led.items() for index in led]
+        ended = self.report = StopReport(
+            now - self._begun, sum(map(_unconfirmed, self._all)), sum(map(_unanswered, self._all)),
+            self._sessions.applications(), self._reason, self._by, moved)
         self._loop.report.info(f"Shutdown: {ended.text}")
         self._loop.report.note("stop", ended.text, state="done", report=ended.tree())
 
@@ -222,11 +273,11 @@ def _led(cluster: Cluster) -> tuple[int, ...]:
     return tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
 
 
-def _leader_elsewhere(cluster: Cluster, index: int) -> str:
-    """The name of the other node that is primary of a partition; empty = there is none."""
+def _primary_elsewhere(cluster: Cluster, index: int) -> str | None:
+    """The name of the other node that is primary of a partition."""
     primary = cluster.metadata.state.partitions.get(index)
     return next((node.name for node in cluster.definition.nodes if primary is not None and node.id == primary.node_id
-                 and node.id != cluster.node_id), "")
+                 and node.id != cluster.node_id), None)
 
 
 def _unanswered(cluster: Cluster | ProxyCluster) -> int:

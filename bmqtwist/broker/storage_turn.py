@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from bmqtwist.broker.sync_pace import PAUSE_S, SyncPace
-from bmqtwist.broker.write_coalescing import Gathering
+from bmqtwist.broker.batching import PAUSE_S, Gathering, SyncPace
 from bmqtwist.link.pace import WAIT_S
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import ROLLOVER_LATE_S, Priority

@@ -21,7 +21,7 @@ from bmqtwist import __version__
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
-from bmqtwist.daemon.directories import make_missing
+from bmqtwist.daemon.places import make_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream, close, unblocked
 from bmqtwist.logs.observer import Logs

@@ -28,8 +28,7 @@ from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.loop.clock import Clock
-from bmqtwist.loop.performer import Performer
+from bmqtwist.loop.performer import Clock, Performer
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member.appointments import AppointmentRules
 from bmqtwist.member.cluster import Cluster
@@ -79,11 +78,9 @@ class Node:
 
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
-        self._statistics: Statistics | None = None
         self._executor: AdminExecutor | None = None
         self._locks: list[Lock] = []
-        self._ledger_files: list[LedgerFile] = []
-        self._vote_files: list[VoteFile | PromiseFile] = []
+        self._files: list[LedgerFile | VoteFile | PromiseFile] = []
         self._started = self._closed = False
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
         self.events, self.alarms = self.history.events, self.history.alarms
@@ -97,7 +94,7 @@ class Node:
         try:
             configuration = self.broker.configuration
             mine = configuration.clusters.my_clusters
-            shared = shared_places(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify)
+            shared = list(shared_places(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify))
             if shared:
                 raise StartFailure("\n".join(map(str, shared)))
             self.broker.security.start()
@@ -118,8 +115,8 @@ class Node:
             cluster.leadership.start(now)
         Watch(self.broker, self.alarms).start(now)
         self._started = True
-        if self._statistics is not None:
-            self._sample_regularly(self._statistics)
+        if self._executor is not None:
+            self._sample_regularly()
 
     def open_cluster(self, definition: ClusterDefinition) -> None:
         """Lock the directories of one cluster, recover what they hold, load the domains of stored queues."""
@@ -135,12 +132,15 @@ class Node:
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
         if several:
-            self._join(cluster, metadata, wall)
-            return
+            self._join(cluster, metadata)
         sets = self._open_file_sets(definition, wall)
+        extension = configuration.extension
+        opening = sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall
         try:
-            cluster.start(Leadership(definition, node_id, metadata, broker.loop), sets, configuration.extension.durability,
-                          configuration.extension.payload_cache_bytes, self.clock.now(), wall)
+            if cluster.replication is not None:
+                cluster.replication.open(*opening)
+            else:
+                cluster.start(Leadership(definition, node_id, metadata, broker.loop), *opening)
         except (LocalError, OSError):
             _close_all(sets)
             raise
@@ -161,12 +161,12 @@ class Node:
                                             "docs/operations.md says how it becomes one of several again")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
-    def _join(self, cluster: Cluster, metadata: ClusterMetadata, wall: int) -> None:
+    def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
         """Become one of several nodes."""
         definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
         vote_file = VoteFile(self.disk, definition.partition_config.location)
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
-        self._vote_files += [vote_file, promise_file]
+        self._files += [vote_file, promise_file]
         links = broker.sessions.peers[definition.name] = ClusterLinks(definition, node_id, broker.sessions)
         links.receipts = cluster.receipts
         statuses = NodeStatuses(definition, node_id, links, broker.report)
@@ -181,13 +181,6 @@ class Node:
                               definition.queue_operations.assignment_timeout_ms / 1000)
         cluster.join(leadership, replication, proposals, relays)
         links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker.loop)
-        sets = self._open_file_sets(definition, wall)
-        try:
-            replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)
-        except (LocalError, OSError):
-            _close_all(sets)
-            raise
-        broker.add_cluster(cluster)
 
     def _open_ledger_file(self, definition: ClusterDefinition) -> LedgerFile:
         location = definition.partition_config.location
@@ -198,7 +191,7 @@ class Node:
         except OSError as error:
             raise StartFailure(f"Cluster ({definition.name}): Failed to open cluster state ledger [rc: -1]: "
                                f"'{location}': {error.strerror or error}") from None
-        self._ledger_files.append(ledger_file)
+        self._files.append(ledger_file)
         return ledger_file
 
     def _open_file_sets(self, definition: ClusterDefinition, wall: int) -> list[FileSets]:
@@ -223,14 +216,14 @@ class Node:
     def observe(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
         """Take statistics and answer commands from now on. The first command does it, too: most brokers of tests are
         asked nothing, and start without what this imports. `process` tells how the process is."""
-        if self._statistics is None:
+        if self._executor is None:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
-            self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            self._executor = AdminExecutor(self.broker, self._statistics, process, self.history)
+            statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
+            self._executor = AdminExecutor(self.broker, statistics, process, self.history)
             if self._started:
-                self._sample_regularly(self._statistics)
-        return self._statistics
+                self._sample_regularly()
+        return self._executor.context.statistics
 
     def _begin_command(self, command: str, source: str) -> Steps[AdminAnswer]:
         return self._observed().execute(command, source)
@@ -245,14 +238,15 @@ class Node:
         assert self._executor is not None  # `observe` makes it
         return self._executor
 
-    def _sample_regularly(self, statistics: Statistics) -> None:
-        period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
+    def _sample_regularly(self) -> None:
+        statistics = self.observe()
         if statistics.enabled:
+            period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
             self.broker.loop.timers.every(self.clock.now(), period, self._sample)
 
     def _sample(self, now: float) -> None:
-        self.broker.loop.scheduler.start(Priority.COMMAND, self, self.sampling(now),
-                                    partial(self.broker.loop.contain.told, "Statistics"))
+        loop = self.broker.loop
+        loop.scheduler.start(Priority.COMMAND, self, self.sampling(now), partial(loop.contain.told, "Statistics"))
 
     def sampling(self, now: float) -> Steps[None]:
         """Take a sample of everything that is counted, in steps."""
@@ -270,12 +264,8 @@ class Node:
         except OSError as error:
             self.broker.report.panic("FILE_IO", "Storage could not be closed cleanly: %s", error)
         self.broker.security.stop()
-        for ledger_file in self._ledger_files:
-            ledger_file.close()
-        for vote_file in self._vote_files:
-            vote_file.close()
-        for lock in self._locks:
-            lock.close()
+        for each in (*self._files, *self._locks):
+            each.close()
 
 
 def _name_of(configuration: Configuration) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.abstract import FileDescriptor
 from twisted.python.failure import Failure
-from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
@@ -29,12 +28,12 @@ Run = Callable[[str, str, Callable[[AdminAnswer], None]], None]
 SOURCE = "MTRAP"  # who a command came from, as the log says it
 
 
-@implementer(IReadDescriptor)
-class ControlPipe:
+class ControlPipe(FileDescriptor):
     """The pipe at `path`; commands are kept in `history_path`. `run(command, source, done)` answers one."""
 
     def __init__(self, reactor: Any, path: str, history_path: str, run: Run, report: Report) -> None:
-        self._reactor, self._path, self._history_path = reactor, path, history_path
+        super().__init__(reactor)
+        self._path, self._history_path = path, history_path
         self._run, self._report = run, report
         self._buffer = b""
         self._descriptor = -1
@@ -55,12 +54,12 @@ class ControlPipe:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise LocalError(f"The control pipe '{self._path}' cannot be made: {error.strerror or error}.") from None
-        self._reactor.addReader(self)
+        self.startReading()
 
     def close(self) -> None:
         """Remove the pipe."""
         if self._descriptor >= 0:
-            self._reactor.removeReader(self)
+            self.stopReading()
             mine = os.fstat(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -73,10 +72,6 @@ class ControlPipe:
     def fileno(self) -> int:
         """For the reactor."""
         return self._descriptor
-
-    def logPrefix(self) -> str:
-        """For the reactor."""
-        return "control pipe"
 
     def connectionLost(self, reason: Failure) -> None:
         """From the reactor, at its end."""

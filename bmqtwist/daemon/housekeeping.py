@@ -1,18 +1,119 @@
-"""What is looked at now and then without anybody asking: queues that are stuck, queues that nobody uses any more."""
+"""Queues that are inspected from time to time: those whose messages have waited too long, those that are not used any more.
+
+A queue is stuck for an app when the oldest message that the app was not given yet is older than the domain's `maxIdleTime`.
+Delivered but unconfirmed messages do not count. An alarm is raised once for each episode, which ends when no message is
+overdue any more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmqtwist.daemon.stuck import STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
-from bmqtwist.view import cluster_facts
+from bmqtwist.admin.domain_operations import listed
+from bmqtwist.admin.results import QueueContents
+from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
+from bmqtwist.queue.describe import app_details, app_uri
+from bmqtwist.report import Report
+from bmqtwist.view import cluster_facts, queue_facts
 from bmqtwist.view.alarm_conditions import settled
 from bmqtwist.view.alarms import AlarmBook
+from bmqtwist.view.tables import interval_text
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
+    from bmqtwist.queue.queue import App
+    from bmqtwist.queue.root import RootQueue
+    from bmqtwist.storage.message import Message
 
+CATEGORY = "QUEUE_STUCK"
+STUCK_POLL_S = 0.5  # how often is looked whether a queue is due, and at a stuck queue
+STUCK_GAP_S = 0.1  # between two looks at the moments when messages are overdue
+LISTED_MAX = 10  # oldest messages in the alarm
 COLLECT_PERIOD_S = 1.0  # how often unused queues are looked for
+
+
+
+class StuckMonitor:
+    """Remembers which apps are stuck, and when to look at a queue again: at the moment when its oldest waiting message
+    would be overdue, after maxIdleTime when none waits, and in any case after `period` seconds.
+    """
+
+    def __init__(self, report: Report, period: float) -> None:
+        self._report, self.period = report, period
+        self._stuck: dict[RootQueue, set[str]] = {}  # queue -> app ids
+        self._due: dict[RootQueue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
+        self._overdue: dict[RootQueue, float] = {}  # queue -> when its oldest waiting message is overdue, if one waits
+
+    def next_overdue(self, now: float) -> float | None:
+        """The next moment, as far as known, at which a queue is stuck; None = not before the next regular look."""
+        return min((moment for moment in self._overdue.values() if now < moment < now + STUCK_POLL_S), default=None)
+
+    def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> None:
+        """Inspect those queues that are due: an alarm for those that became stuck, a line in the log for the others.
+
+        To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
+        `wall_offset` turns `now` into seconds since the epoch.
+        """
+        due: dict[RootQueue, tuple[float, int]] = {}
+        stuck: dict[RootQueue, set[str]] = {}
+        overdue: dict[RootQueue, float] = {}
+        for queue in queues:
+            idle_max = queue.domain.max_idle_s
+            if not idle_max or queue.broadcast:
+                continue
+            moment, said_for = self._due.get(queue, (now, idle_max))
+            apps = self._stuck.get(queue, set())
+            if now >= moment or said_for != idle_max:
+                apps, moment = self._look(queue, apps, now, wall_offset)
+                if moment < now + min(self.period, idle_max):
+                    self._overdue[queue] = moment
+                else:
+                    self._overdue.pop(queue, None)
+            due[queue] = moment, idle_max
+            if queue in self._overdue:
+                overdue[queue] = self._overdue[queue]
+            if apps:
+                stuck[queue] = apps
+        self._due, self._stuck, self._overdue = due, stuck, overdue
+
+    def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float) -> tuple[set[str], float]:
+        idle_max = queue.domain.max_idle_s
+        due = now + min(self.period, idle_max)
+        stuck: set[str] = set()
+        for app in queue.active:
+            waiting = app.undelivered()
+            overdue_at = waiting[0].arrived + idle_max if waiting else None
+            if overdue_at is not None and overdue_at <= now:
+                stuck.add(app.app_id)
+                due = now
+                if app.app_id not in before:
+                    self._report.alarm(CATEGORY, "%s", stuck_text(queue, app, waiting[0], wall_offset))
+                continue
+            if overdue_at is not None:
+                due = min(due, overdue_at)
+            if app.app_id in before:
+                self._report.info("Queue '%s?id=%s' no longer appears to be stuck.", queue.uri, app.app_id)
+        return stuck, due
+
+
+def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) -> str:
+    """What the alarm says: the queue, its consumers, the lists of the app, the oldest messages, the one that waits."""
+    consumers = []
+    for number, substream in enumerate(app.substreams, 1):
+        handle, seen = substream.handle, queue_facts.substream_state(substream)
+        parameters = handle_parameters(queue.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count)
+        consumers += [f"  {number}. {handle.client.description}", f"    Handle Parameters .....: {parameters}",
+                      f"    Number of unconfirmed messages .....: {seen.unconfirmed}", "    UnconfirmedMonitors ....:",
+                      *(f"   {window_text(sub)}" for sub in seen.subscriptions)]
+    idle = interval_text(queue.domain.max_idle_s * 1_000_000_000)
+    first = (f"Queue '{app_uri(queue, app)}' {queue.meter.summary()}, max idle time {idle} appears to be stuck."
+             f" It currently has {app.consumers()} consumers.")
+    held = [message for message in queue.messages.values() if message.pending & app.bit]
+    oldest = QueueContents(tuple(listed(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
+    header, row = message_rows([listed(head, wall_offset)], 0)
+    return "\n".join([first, *consumers, "", app_details(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
+                      queue_contents(oldest), "Current head of the queue:", header[7:], row[7:], ""])
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""A disk over another one that is only read: what is written is kept in memory, and forgotten at the end.
+"""A disk over another one that is only read: writes are kept in memory, and dropped at the end.
 
 With it a start can be rehearsed over the files of a broker without a change to any of them.
 """
@@ -10,26 +10,16 @@ from collections.abc import Hashable, Sequence
 
 from bmqtwist.storage.store import Disk, File, Lock
 
-PAGE_BYTES = 64 << 10  # of a file that are copied when one of them is written
-KEPT_BYTES_MAX = 256 << 20  # of all files; a write beyond it fails as on a full disk
-
-
-class _Kept:
-    """How many bytes are kept of all files."""
-
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
+KEPT_BYTES_MAX = 256 << 20  # of all writes; a write beyond it fails as on a full disk
 
 
 class OverlayFile:
     """A file whose changes are in memory. `base` is what it was before, None for a new one."""
 
-    def __init__(self, base: File | None, kept: _Kept) -> None:
-        self._base, self._kept = base, kept
+    def __init__(self, base: File | None, disk: OverlayDisk) -> None:
+        self._base, self._disk = base, disk
         self._size = self._base_size = 0 if base is None else base.size()
-        self._pages: dict[int, bytearray] = {}
+        self._written: list[tuple[int, bytes]] = []  # (offset, data), in order
 
     def size(self) -> int:
         """Length, bytes."""
@@ -38,23 +28,20 @@ class OverlayFile:
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
         size = max(0, min(size, self._size - offset))
-        if not self._pages and self._base is not None and offset + size <= self._base_size:
-            return self._base.read(offset, size)
-        parts = []
-        for page in range(offset // PAGE_BYTES, -(-(offset + size) // PAGE_BYTES)):
-            start = page * PAGE_BYTES
-            content = self._pages.get(page) or self._original(page)
-            parts.append(bytes(content[max(0, offset - start):max(0, offset + size - start)]))
-        return b"".join(parts)
-
-    def _original(self, page: int) -> bytes:
-        start = page * PAGE_BYTES
-        size = min(PAGE_BYTES, max(0, self._base_size - start))
-        return (self._base.read(start, size) if self._base is not None and size else b"").ljust(PAGE_BYTES, b"\0")
+        below = min(size, self._base_size - offset)
+        data = self._base.read(offset, below) if self._base is not None and below > 0 else b""
+        if len(data) == size and not self._written:
+            return data
+        found = bytearray(data.ljust(size, b"\0"))
+        for at, piece in self._written:
+            first, last = max(at, offset), min(at + len(piece), offset + size)
+            if first < last:
+                found[first - offset:last - offset] = piece[first - at:last - at]
+        return bytes(found)
 
     def data_after(self, offset: int) -> int | None:
         """Where the first byte may lie that was ever written."""
-        found = [page * PAGE_BYTES for page in self._pages if (page + 1) * PAGE_BYTES > offset]
+        found = [at for at, piece in self._written if at + len(piece) > offset]
         if self._base is not None and offset < self._base_size:
             there = self._base.data_after(offset)
             found += [there] if there is not None else []
@@ -63,16 +50,10 @@ class OverlayFile:
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other."""
         data = b"".join(parts)
-        for page in range(offset // PAGE_BYTES, -(-(offset + len(data)) // PAGE_BYTES)):
-            if page not in self._pages:
-                if self._kept.bytes + PAGE_BYTES > KEPT_BYTES_MAX:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                self._kept.bytes += PAGE_BYTES
-                self._pages[page] = bytearray(self._original(page))
-            start = page * PAGE_BYTES
-            piece = data[max(0, start - offset):start + PAGE_BYTES - offset]
-            at = max(0, offset - start)
-            self._pages[page][at:at + len(piece)] = piece
+        if self._disk.kept_bytes + len(data) > KEPT_BYTES_MAX:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._disk.kept_bytes += len(data)
+        self._written.append((offset, data))
         self._size = max(self._size, offset + len(data))
         return len(data)
 
@@ -81,33 +62,20 @@ class OverlayFile:
 
     def resize(self, size: int, allocate: bool) -> None:
         """Cut or grow with zeros."""
-        if size < self._size:
-            self._base_size = min(self._base_size, size)
-            for page, content in list(self._pages.items()):
-                left = size - page * PAGE_BYTES
-                if left <= 0:
-                    del self._pages[page]
-                    self._kept.bytes -= PAGE_BYTES
-                elif left < PAGE_BYTES:
-                    content[left:] = bytes(PAGE_BYTES - left)
-        self._size = size
+        self._base_size, self._size = min(self._base_size, size), size
+        before = sum(len(data) for _, data in self._written)
+        self._written = [(at, data[:size - at]) for at, data in self._written if at < size]
+        self._disk.kept_bytes += sum(len(data) for _, data in self._written) - before
 
     def close(self) -> None:
-        """Another `open` finds it as it is; what is below is closed with the disk."""
-
-
-class _NoLock:
-    """A directory that was free; nobody is kept out of it."""
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+        """Another `open` finds it as it is; the file below is closed with the disk."""
 
 
 class OverlayDisk:
     """Disk over `base`; `close` it at the end."""
 
     def __init__(self, base: Disk) -> None:
-        self._base, self._kept = base, _Kept()
+        self._base, self.kept_bytes = base, 0  # of all files
         self._files: dict[str, OverlayFile] = {}
         self._gone: set[str] = set()  # paths that were removed, or moved away
         self._opened: list[File] = []
@@ -121,7 +89,7 @@ class OverlayDisk:
         """A new empty file; FileExistsError if the name is taken."""
         if path.rpartition("/")[2] in self.names(path.rpartition("/")[0]):
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        self._files[path] = file = OverlayFile(None, self._kept)
+        self._files[path] = file = OverlayFile(None, self)
         return file
 
     def open(self, path: str) -> File:
@@ -131,7 +99,7 @@ class OverlayDisk:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             below = self._base.open(path)
             self._opened.append(below)
-            self._files[path] = OverlayFile(below, self._kept)
+            self._files[path] = OverlayFile(below, self)
         return self._files[path]
 
     def rename(self, old: str, new: str) -> None:
@@ -159,9 +127,9 @@ class OverlayDisk:
         return self._base.identify(directory)
 
     def lock(self, directory: str) -> Lock:
-        """Nobody else is kept out; who has it already is for others to see."""
+        """No other process is kept out."""
         self._base.names(directory)
-        return _NoLock()
+        return OverlayFile(None, self)
 
     def close(self) -> None:
         """Let go of the files below."""

@@ -1,52 +1,73 @@
-"""Directories of the clusters: each can be used, and for one thing by one cluster, whatever it is called.
+"""Directories of a configuration: each can be used, by one cluster and for one thing, and is made if it is missing.
 
-A rollover moves the old file set into the archive and thins that out. An archive that is the storage of somebody, by the
-same name or through a symbolic link, would lose the files in use.
+A rollover moves the old file set into the archive, and deletes the oldest ones there. In an archive that is also a storage
+directory, by the same name or through a symbolic link, it would delete files in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
+from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.declare import Finding
 from bmqtwist.storage.store import FileSizes, StorageError
 
-MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
-Identify = Callable[[str], Hashable]  # equal for two paths of one directory; OSError if there is no such directory
+DIRECTORY_MODE = 0o700  # messages are for the user the broker runs as
+_MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 
 
-def unusable_places(clusters: Sequence[ClusterDefinition], file: str, complaint: Callable[[str], str]) -> list[Finding]:
+def places(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
+    """(where it is configured, path) of each storage directory and archive."""
+    return [(f"myClusters[{i}].partitionConfig.{member}", getattr(cluster.partition_config, attribute))
+            for i, cluster in enumerate(clusters) for member, attribute in _MEMBERS]
+
+
+def unusable_places(clusters: Sequence[ClusterDefinition], file: str,
+                    complaint: Callable[[str], str]) -> Iterator[Finding]:
     """Directories in which no files can be made, and sizes of files that the format cannot have."""
-    problems: list[Finding] = []
     for i, cluster in enumerate(clusters):
-        config, where = cluster.partition_config, f"myClusters[{i}].partitionConfig"
-        for member, attribute in MEMBERS:
-            path: str = getattr(config, attribute)
-            wrong = complaint(path)
-            if wrong:
-                problems.append(Finding(file, 0, f"{where}.{member}", f'found "{path}", but {wrong}'))
+        for where, path in places(clusters)[2 * i:2 * i + 2]:
+            if wrong := complaint(path):
+                yield Finding(file, 0, where, f'found "{path}", but {wrong}')
+        config = cluster.partition_config
         try:
             FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
         except StorageError as error:
-            member = str(error).partition(" ")[0]
-            problems.append(Finding(file, 0, f"{where}.{member}", str(error)))
-    return problems
+            yield Finding(file, 0, f"myClusters[{i}].partitionConfig.{str(error).partition(' ')[0]}", str(error))
 
 
-def shared_places(clusters: Sequence[ClusterDefinition], file: str, identify: Identify) -> list[Finding]:
-    """What is wrong with directories that are named twice. A directory that is not there is passed over."""
-    problems: list[Finding] = []
+def shared_places(clusters: Sequence[ClusterDefinition], file: str,
+                  identify: Callable[[str], Hashable]) -> Iterator[Finding]:
+    """Directories that are named twice. `identify`: equal for two paths of one directory; OSError if it is missing."""
     seen: dict[Hashable, tuple[str, str]] = {}
-    for i, cluster in enumerate(clusters):
-        for member, attribute in MEMBERS:
-            path: str = getattr(cluster.partition_config, attribute)
-            where = f"myClusters[{i}].partitionConfig.{member}"
+    for where, path in places(clusters):
+        try:
+            found = seen.setdefault(identify(path), (where, path))
+        except OSError:
+            continue
+        if found[0] != where:
+            yield Finding(file, 0, where, f'found "{path}", which is the directory of {found[0]} ("{found[1]}"); expected '
+                                          "a directory of its own")
+
+
+def make_missing(configuration: Configuration) -> list[str]:
+    """Make the directories of logs, statistics, storage and archives that are missing; a line for the log for each.
+
+    The part that uses a directory that cannot be made refuses the start.
+    """
+    wanted = [(os.path.dirname(configuration.broker.task_config.log_controller.file_name), "logs"),
+              (os.path.dirname(configuration.app.stats.printer.file), "statistics")]
+    for cluster in configuration.clusters.my_clusters:
+        wanted += [(path, f"{where.rpartition('.')[2]} of cluster '{cluster.name}'") for where, path in places([cluster])]
+    lines = []
+    for path, what in wanted:
+        if path and not os.path.exists(path):
             try:
-                found = seen.setdefault(identify(path), (where, path))
-            except OSError:
-                continue
-            if found[0] != where:
-                problems.append(Finding(file, 0, where, f'found "{path}", which is the directory of {found[0]} '
-                                        f'("{found[1]}"); expected a directory of its own'))
-    return problems
+                os.makedirs(path, DIRECTORY_MODE)
+            except OSError as error:
+                lines.append(f"The directory '{path}' ({what}) is missing and cannot be made: {error}")
+            else:
+                lines.append(f"The directory '{path}' ({what}) was missing and has been made")
+    return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from ipaddress import ip_address
 
@@ -39,10 +39,10 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
         file, disk = f"{directory}/{CLUSTERS_FILE}", RealDisk()
-        problems += with_lines(unusable_places(known.my_clusters, file, disk.complaint)
-                               + shared_places(known.my_clusters, file, disk.identify)
-                               + _check_network(loaded.configuration) + _check_ports(loaded.configuration)
-                               + _check_log(loaded.configuration, disk.complaint), loaded.lines)
+        problems += with_lines([*unusable_places(known.my_clusters, file, disk.complaint),
+                                *shared_places(known.my_clusters, file, disk.identify),
+                                *_check_network(loaded.configuration), *_check_ports(loaded.configuration),
+                                *_check_log(loaded.configuration, disk.complaint)], loaded.lines)
         said = _check_security(loaded.configuration)
         problems += with_lines(said[0], loaded.lines)
         warnings += with_lines(said[1], loaded.lines)
@@ -82,63 +82,59 @@ def _check_security(configuration: Configuration) -> tuple[list[Finding], list[F
                       if severity in ("WARN", "ALARM")]
 
 
-def _check_network(configuration: Configuration) -> list[Finding]:
-    """Addresses that are none, certificates that cannot be used, a limit of events that no message would pass."""
+def _check_network(configuration: Configuration) -> Iterator[Finding]:
+    """Malformed addresses, certificates that cannot be used, a limit of events that no message would pass."""
     file, app = f"{configuration.directory}/{BROKER_FILE}", configuration.app
-    path = "appConfig.networkInterfaces.tcpInterface"
-    problems = []
-    named = [(each.address, f"{path}.listeners[{i}].address") for i, each in enumerate(configuration.listeners)]
-    for address, where in [*named, (app.bmqtwist.http.address, "appConfig.bmqtwist.http.address")]:
+    for address, _, where in listening(configuration):
         if not _is_address(address):
-            problems.append(Finding(file, 0, where, f'found "{address}", expected an address or a host name'))
+            yield Finding(file, 0, f"{where}.address", f'found "{address}", expected an address or a host name')
     if app.tls_config is not None:
         try:
             expired = ServerContext(app.tls_config).expired
             if app.tls_config.certificate_authority:
                 ClientContext(app.tls_config)
         except LocalError as error:
-            problems.append(Finding(file, 0, "appConfig.tlsConfig", str(error)))
+            yield Finding(file, 0, "appConfig.tlsConfig", str(error))
         else:
             if expired:
-                problems.append(Finding(file, 0, "appConfig.tlsConfig.certificate", f'found "{app.tls_config.certificate}", '
-                                        "which has expired"))
+                yield Finding(file, 0, "appConfig.tlsConfig.certificate", f'found "{app.tls_config.certificate}", which has '
+                                                                          "expired")
     least = app.bmqtwist.event_bytes_max
     if least < PUT_MESSAGE_BYTES_MAX:
-        problems.append(Finding(file, 0, "appConfig.bmqtwist.eventBytesMax", f"found {least}, expected at least one message,"
-                                f" {PUT_MESSAGE_BYTES_MAX} B: larger ones would end the connection of their producer"))
-    return problems
+        yield Finding(file, 0, "appConfig.bmqtwist.eventBytesMax", f"found {least}, expected at least one message, "
+                      f"{PUT_MESSAGE_BYTES_MAX} B: larger ones would end the connection of their producer")
 
 
-def _check_ports(configuration: Configuration) -> list[Finding]:
-    """Two that would listen at one port: the second finds it taken."""
-    file, app, problems = f"{configuration.directory}/{BROKER_FILE}", configuration.app, []
-    path = "appConfig.networkInterfaces.tcpInterface"
-    wanted = [(each.address, each.port, f"{path}.listeners[{i}].port") for i, each in enumerate(configuration.listeners)]
-    wanted.append((app.bmqtwist.http.address, app.bmqtwist.http.port, "appConfig.bmqtwist.http.port"))
+def listening(configuration: Configuration) -> list[tuple[str, int, str]]:
+    """(address, port, where it is configured) of each listener and of the console; port 0: the console is off."""
+    http, path = configuration.app.bmqtwist.http, "appConfig.networkInterfaces.tcpInterface"
+    return [*((each.address, each.port, f"{path}.listeners[{i}]") for i, each in enumerate(configuration.listeners)),
+            (http.address, http.port, "appConfig.bmqtwist.http")]
+
+
+def _check_ports(configuration: Configuration) -> Iterator[Finding]:
+    """A port that two listeners of one address have: the second one finds it taken."""
     seen: dict[int, list[tuple[str, str]]] = {}
-    for address, port, where in wanted:
+    for address, port, where in listening(configuration):
         for other, place in seen.get(port, []) if port else []:
             if address == other or {address, other} & _EVERYWHERE:
-                problems.append(Finding(file, 0, where, f"found {port}, which is the port of {place}"))
+                yield Finding(f"{configuration.directory}/{BROKER_FILE}", 0, f"{where}.port",
+                              f"found {port}, which is the port of {place}.port")
                 break
         seen.setdefault(port, []).append((address, where))
-    return problems
 
 
-def _check_log(configuration: Configuration, complaint: Callable[[str], str]) -> list[Finding]:
-    """A log that cannot be written, and severities that are none."""
+def _check_log(configuration: Configuration, complaint: Callable[[str], str]) -> Iterator[Finding]:
+    """A log that cannot be written, and unknown severities."""
     file, settings = f"{configuration.directory}/{BROKER_FILE}", configuration.broker.task_config.log_controller
-    problems, where = [], "taskConfig.logController"
+    where = "taskConfig.logController"
     if settings.file_name:
-        folder = FileNames(settings.file_name).at(0.0, 0).rpartition("/")[0] or "."
-        wrong = complaint(folder)
-        if wrong:
-            problems.append(Finding(file, 0, f"{where}.fileName", f'found "{settings.file_name}", but {wrong}'))
+        if wrong := complaint(FileNames(settings.file_name).at(0.0, 0).rpartition("/")[0] or "."):
+            yield Finding(file, 0, f"{where}.fileName", f'found "{settings.file_name}", but {wrong}')
     try:
         Levels(settings.logging_verbosity, settings.categories)
     except LocalError as error:
-        problems.append(Finding(file, 0, f"{where}.categories", str(error)))
-    return problems
+        yield Finding(file, 0, f"{where}.categories", str(error))
 
 
 def _is_address(text: str) -> bool:

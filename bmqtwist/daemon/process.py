@@ -12,7 +12,7 @@ from bmqtwist.view.snapshot import ProcessState
 
 
 class MachineClock:
-    """`loop.clock.Clock` of this machine."""
+    """`loop.performer.Clock` of this machine."""
 
     def __init__(self) -> None:
         self.wall_offset = time.time() - time.monotonic()

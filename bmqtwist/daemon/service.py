@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from bmqtwist.config.broker import Configuration
@@ -212,11 +213,10 @@ class BrokerService(Service):
             self.broker.loop.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
 
     def _print_statistics(self, now: float) -> None:
-        log = self._statistics_log
-        if log is None or not (log.wants_json or log.wants_tables):
-            return
-        self.broker.loop.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
-            self.broker.loop.contain.told, "The statistics log"), lambda texts: log.write(*texts))
+        log, loop = self._statistics_log, self.broker.loop
+        if log is not None and log.files:
+            loop.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
+                loop.contain.told, "The statistics log"), lambda texts: log.write(*texts))
 
     def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
         """Tables and JSON; what is not wanted is empty."""
@@ -224,9 +224,9 @@ class BrokerService(Service):
 
         def printed(state: BrokerState) -> Steps[tuple[str, str]]:
             tables = text = ""
-            if log.wants_tables:
+            if log.tables is not None:
                 tables = yield from tables_in_steps(state, self.statistics)
-            if log.wants_json:
+            if log.json is not None:
                 latencies = yield from snapshots.latencies_in_steps(self.broker)
                 text = yield from json_in_steps((yield from tree_in_steps(state, self.statistics, latencies)))
             return tables, text
@@ -300,25 +300,20 @@ class BrokerService(Service):
             yield maybeDeferred(port.stopListening)
         self.broker.stop(begun, reason, by)
         while self.broker.shutdown is not None and not self.broker.shutdown.done:
-            yield self._pause(STOP_POLL_S)
+            yield deferLater(self.reactor, STOP_POLL_S)
         now = self.clock.now()
         self.broker.turn(now)
         for session in list(self.broker.sessions.open):  # what they held stays stored, at no cost of an attempt
             self.performer.finish(session)
         while self.broker.sessions.open and self.clock.now() - now < DRAIN_SECONDS_MAX:
-            yield self._pause(STOP_POLL_S)
+            yield deferLater(self.reactor, STOP_POLL_S)
         for companion in self.companions:
             yield companion.last_words().addErrback(self.log_failure)
         if self._stop_asked is not None:
-            yield self._pause(REPORT_S)
+            yield deferLater(self.reactor, REPORT_S)
         yield self._close_sites()
         self._close()
         self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", self.clock.now() - begun)
-
-    def _pause(self, seconds: float) -> Deferred[None]:
-        waiting: Deferred[None] = Deferred()
-        self.reactor.callLater(seconds, waiting.callback, None)
-        return waiting
 
     @inlineCallbacks
     def _close_sites(self) -> Any:

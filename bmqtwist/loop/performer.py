@@ -1,4 +1,4 @@
-"""What a broker has done for it by whoever runs it: threads, connections, files of their own."""
+"""What a node has done for it by the process or the test that runs it: time, threads, connections, files of their own."""
 
 from __future__ import annotations
 
@@ -47,3 +47,20 @@ class Performer(Protocol):
 
     def dump(self, text: str) -> str:
         """Keep a text in a file of its own; returns where."""
+
+
+class Clock(Protocol):
+    """The clock of one machine: the only source of time of a node."""
+
+    @property
+    def wall_offset(self) -> float:
+        """Added to `now()` for seconds since the epoch; fixed while the node runs."""
+
+    def now(self) -> float:
+        """Seconds that never go back, from any origin."""
+
+    def timer_ns(self) -> int:
+        """Nanoseconds; never the same number twice. Feeds the keys of queues and apps."""
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread: for authenticators, which run on threads of their own."""

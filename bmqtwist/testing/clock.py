@@ -49,7 +49,7 @@ class Clock:
 
 
 class SimulatedClock:
-    """`loop.clock.Clock` of a node whose time is what `moment` says."""
+    """`loop.performer.Clock` of a node whose time is what `moment` says."""
 
     def __init__(self, moment: Callable[[], float], wall_offset: float = WALL_S) -> None:
         self.now, self.wall_offset = moment, wall_offset

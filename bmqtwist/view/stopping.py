@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.broker.stop_progress import StopProgress
+from bmqtwist.broker.graceful_stop import StopProgress
 from bmqtwist.cluster.stop_preflight import ClusterView, MemberView, PartitionView, StopPreflight, stop_preflight
 from bmqtwist.storage.psn import Psn
 from bmqtwist.view.replicas import lag_records
@@ -82,7 +82,7 @@ def progress(broker: Broker) -> Tree | None:
     """How far the stop of this node is; None: it does not stop."""
     if broker.shutdown is None:
         return None
-    now: StopProgress = broker.shutdown.progress(broker.loop.now, broker.sessions.applications())
+    now: StopProgress = broker.shutdown.progress()
     return {
         "stage": now.stage, "seconds": now.seconds, "clients": now.clients, "reason": now.reason, "by": now.by,
         "partitions": [number for each in now.clusters for number in each.partitions],

@@ -14,7 +14,7 @@ from bmqtwist.admin import results, table
 from bmqtwist.admin.commands import AnswerKind, Value, integer
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.text import window_text
-from bmqtwist.broker.stop_progress import ClusterProgress, StopProgress
+from bmqtwist.broker.graceful_stop import ClusterProgress, StopProgress
 from bmqtwist.machine import Transition
 from bmqtwist.textformat import timestamp_text
 from bmqtwist.view import snapshot as state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.broker.sync_pace import PAUSE_S, SyncPace
+from bmqtwist.broker.batching import PAUSE_S, SyncPace
 from bmqtwist.link.pace import (
     DOUBTS_MAX,
     QUIET_S,

@@ -15,8 +15,8 @@ from kit.connections import Driver, Tls, Transport, connect
 from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
+from bmqtwist.broker.batching import PAUSE_S
 from bmqtwist.broker.storage_turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
-from bmqtwist.broker.sync_pace import PAUSE_S
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.pace import (
     BUSY_MESSAGES,

@@ -12,7 +12,7 @@ from kit.storage_kit import TINY, WALL, open_files
 
 from bmqtwist.config.load import load
 from bmqtwist.daemon.assemble import StartFailure
-from bmqtwist.daemon.directories import make_missing
+from bmqtwist.daemon.places import make_missing
 from bmqtwist.daemon.preflight import check
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.memory import MemoryDisk

@@ -17,9 +17,11 @@ from kit.process import free_port
 
 from bmqtwist.cli.check import run_check
 from bmqtwist.daemon import overlay
-from bmqtwist.daemon.overlay import PAGE_BYTES, OverlayDisk
+from bmqtwist.daemon.overlay import OverlayDisk
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.memory import MemoryDisk
+
+PAGE_BYTES = 64 << 10
 
 
 class DiskWorld(MemoryWorld):
