@@ -1,12 +1,12 @@
 """When records are written and synced: at once, or together with the records of one of the next turns. Pure.
 
 **Syncs** (durability `group`). A sync costs about the same for one message as for a hundred. Where messages came during the
-last sync, more will come however long their ACKs take, as a rule: then the next sync waits for PAUSE_S. If none comes in the
-second halves of such pauses, producers wait for their ACKs: there is no pause for a while. Nothing is acknowledged before the
-pause is over, so that records stored meanwhile are written then, at once.
+last sync, more will come however long their ACKs take, as a rule: then the next sync waits for PAUSE_S. If none comes in
+the second halves of such pauses, producers wait for their ACKs: there is no pause for a while. Nothing is acknowledged
+before the pause is over, so that records stored meanwhile are written then, at once.
 
 **Writes** (durability `none`). A producer whose ACKs may wait for each other (`link/pace.py`) gets none before SHARE_S is
-over. So its messages may be written then, with all that came meanwhile. Consumers get them before: a message that is lost with
+over. Its messages may be written then, with all that came meanwhile. Consumers get them before: a message that is lost with
 the process then was not acknowledged, and its producer sends it again. Where another client waits for something of the
 partition, all records are written in that turn.
 """

@@ -1,7 +1,7 @@
 """Test messages that the broker posts itself, as a producer like any other: the queue is opened, limits and authorization
 hold, the answer is that of the primary.
 
-    publish --> opens the queue, wherever it is led --> posts `count` messages --> waits for their ACKs --> closes it, done
+    publish --> opens the queue, wherever its primary is --> posts `count` messages --> waits for ACKs --> closes it, done
 """
 
 from __future__ import annotations
