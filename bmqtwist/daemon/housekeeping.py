@@ -8,6 +8,7 @@ overdue any more.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.admin.domain_operations import listed
@@ -34,67 +35,65 @@ COLLECT_PERIOD_S = 1.0  # how often unused queues are looked for
 
 
 
+@dataclass(slots=True)
+class _Inspection:
+    """The last inspection of a queue. `due`: the moment of the next one; `idle_max`: the maxIdleTime that it is for; `apps`:
+    ids of the stuck apps; `overdue`: the moment when its oldest waiting message is overdue, if one waits."""
+
+    due: float
+    idle_max: float
+    apps: set[str]
+    overdue: float | None = None
+
+
 class StuckMonitor:
-    """Remembers which apps are stuck, and when to look at a queue again: at the moment when its oldest waiting message
-    would be overdue, after maxIdleTime when none waits, and in any case after `period` seconds.
-    """
+    """Inspects a queue when its oldest waiting message would be overdue, after maxIdleTime when none waits, and in any case
+    after `period` seconds."""
 
     def __init__(self, report: Report, period: float) -> None:
         self._report, self.period = report, period
-        self._stuck: dict[RootQueue, set[str]] = {}  # queue -> app ids
-        self._due: dict[RootQueue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
-        self._overdue: dict[RootQueue, float] = {}  # queue -> when its oldest waiting message is overdue, if one waits
+        self._queues: dict[RootQueue, _Inspection] = {}
 
     def next_overdue(self, now: float) -> float | None:
-        """The next moment, as far as known, at which a queue is stuck; None = not before the next regular look."""
-        return min((moment for moment in self._overdue.values() if now < moment < now + STUCK_POLL_S), default=None)
+        """The next moment, as far as known, at which a queue is stuck; None = not before the next regular inspection."""
+        return min((each.overdue for each in self._queues.values()
+                    if each.overdue is not None and now < each.overdue < now + STUCK_POLL_S), default=None)
 
     def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> None:
-        """Inspect those queues that are due: an alarm for those that became stuck, a line in the log for the others.
+        """Inspect the queues that are due: an alarm for those that became stuck, a line in the log for those that no longer are.
 
         To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
         `wall_offset` turns `now` into seconds since the epoch.
         """
-        due: dict[RootQueue, tuple[float, int]] = {}
-        stuck: dict[RootQueue, set[str]] = {}
-        overdue: dict[RootQueue, float] = {}
+        before, self._queues = self._queues, {}
         for queue in queues:
             idle_max = queue.domain.max_idle_s
-            if not idle_max or queue.broadcast:
-                continue
-            moment, said_for = self._due.get(queue, (now, idle_max))
-            apps = self._stuck.get(queue, set())
-            if now >= moment or said_for != idle_max:
-                apps, moment = self._look(queue, apps, now, wall_offset)
-                if moment < now + min(self.period, idle_max):
-                    self._overdue[queue] = moment
-                else:
-                    self._overdue.pop(queue, None)
-            due[queue] = moment, idle_max
-            if queue in self._overdue:
-                overdue[queue] = self._overdue[queue]
-            if apps:
-                stuck[queue] = apps
-        self._due, self._stuck, self._overdue = due, stuck, overdue
+            if idle_max and not queue.broadcast:
+                last = before.get(queue)
+                if last is None or now >= last.due or last.idle_max != idle_max:
+                    last = self._inspect(queue, last.apps if last is not None else set(), now, wall_offset)
+                self._queues[queue] = last
 
-    def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float) -> tuple[set[str], float]:
+    def _inspect(self, queue: RootQueue, before: set[str], now: float, wall_offset: float) -> _Inspection:
         idle_max = queue.domain.max_idle_s
-        due = now + min(self.period, idle_max)
-        stuck: set[str] = set()
+        regular = now + min(self.period, idle_max)
+        found = _Inspection(regular, idle_max, set())
         for app in queue.active:
             waiting = app.undelivered()
             overdue_at = waiting[0].arrived + idle_max if waiting else None
             if overdue_at is not None and overdue_at <= now:
-                stuck.add(app.app_id)
-                due = now
+                found.apps.add(app.app_id)
+                found.due = now
                 if app.app_id not in before:
                     self._report.alarm(CATEGORY, "%s", stuck_text(queue, app, waiting[0], wall_offset))
                 continue
             if overdue_at is not None:
-                due = min(due, overdue_at)
+                found.due = min(found.due, overdue_at)
             if app.app_id in before:
                 self._report.info("Queue '%s?id=%s' no longer appears to be stuck.", queue.uri, app.app_id)
-        return stuck, due
+        if found.due < regular:
+            found.overdue = found.due
+        return found
 
 
 def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) -> str:
