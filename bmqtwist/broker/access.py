@@ -40,22 +40,18 @@ class QueueAccess:
         self.invalid_queue = QueueStats()  # PUTs for unknown queues
 
     def make_guid(self) -> bytes:
-        """A GUID for a message of a client that makes none."""
         return self._guids.make(int((self.loop.now - self._started) * 1e9))
 
     def invalid_put(self, size: int) -> None:
-        """Count a PUT for an unknown queue."""
         self.invalid_queue.put_msgs += 1
         self.invalid_queue.put_bytes += size
         self.invalid_queue.nack_msgs += 1
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        """A queue raised an unexpected exception."""
         self.loop.contain.queue_failed(queue, doing, error, disable)
 
     def find_queue(self, session: Asker, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
-        """The queue of an open; created at the first one."""
         try:
             proxy = self._proxy_for(uri.qualified_domain)
             if proxy is not None:
@@ -115,7 +111,6 @@ class QueueAccess:
 
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
-        """Replace the subscriptions of one substream."""
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).configure(handle, app_id, consumers, answer)
             return
@@ -128,7 +123,6 @@ class QueueAccess:
 
     def close_queue(self, session: Asker, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
-        """Subtract counts from a handle."""
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).close(handle, request, final, session.wall, answer)
             return
@@ -139,14 +133,12 @@ class QueueAccess:
         answer(gone)
 
     def unused(self, queue: Queue) -> None:
-        """A handle is gone, or did not come to be."""
         if isinstance(queue, RelayQueue):
             self._relays(queue).unused(queue)
         elif not queue.handles:
             queue.idle_since = self.loop.now
 
     def request_timeout(self, choice: str, domain: str) -> float:
-        """Seconds for a request about a queue: as the cluster of its domain has it."""
         known, proxy = self._domains.by_name.get(domain), self._proxied.get(domain)
         operations = QueueOperations()
         if proxy is not None:

@@ -39,22 +39,18 @@ class Deliveries:
     # -- queue.root.RootContext -------------------------------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
-        """Deliver from the queue in this turn."""
         queue.touched = True
         self._touched.append(queue)
 
     def touch_next(self, queue: Queue) -> None:
-        """Continue the delivery from the queue in the next turn."""
         if not queue.touched:
             queue.touched = True
             self._deliver_later(queue)
 
     def wake_at(self, when: float, queue: Queue) -> None:
-        """Deliver from the queue again later."""
         self._loop.timers.at(when, lambda now: queue.touch())
 
     def hold_until_written(self, put: Put) -> None:
-        """A PUT to a queue that lives in memory: released with what is written in this turn."""
         self._in_memory.append(put)
 
     def client_failed(self, client: Client, error: Exception) -> None:
@@ -74,7 +70,6 @@ class Deliveries:
                 "POISON_PILL", poison.alarm(queue, app, message, self._loop.performer.dump)))
 
     def metered(self, queue: RootQueue) -> None:
-        """The meters of a queue or of its domain changed their state."""
         self._loop.contain.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
 
     def _report_meters(self, queue: RootQueue) -> None:
@@ -85,7 +80,6 @@ class Deliveries:
                 self.report.info(event.text)
 
     def in_slices(self, queue: Queue, doing: str, work: Steps[Any]) -> None:
-        """Do work of a queue that may take long, in this turn and those that follow."""
         self._loop.scheduler.start(Priority.QUEUE, queue, work, self._failure(queue, doing, disable=True))
 
     # -- the turn ---------------------------------------------------------------------------------------------------

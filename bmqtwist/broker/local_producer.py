@@ -32,26 +32,18 @@ PATIENCE_S = 10.0  # for the open, and for the ACKs
 _REQUEST = OpenRequest(0, 0, None, FLAG_WRITE | FLAG_ACK, 0, 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class PostResult:
-    """What became of one message. `status`: of its ACK, UNKNOWN = there was none in time; `seconds` until it came."""
-
-    guid: str
-    status: str
-    seconds: float
-
-
 @dataclass(slots=True)
 class Published:
-    """What became of all of them; `error`: why none was posted."""
+    """Outcome of one call. `results`: of each message its `guid`, the `status` of its ACK (UNKNOWN = there was none in time)
+    and the `ms` until it came; `error`: why none was posted."""
 
-    results: list[PostResult] = field(default_factory=list)
+    results: list[dict[str, str | float]] = field(default_factory=list)
     error: str = ""
 
     def tree(self) -> dict[str, object]:
         """As JSON."""
-        return {"results": [{"guid": each.guid, "status": each.status, "ms": each.seconds * 1000} for each in self.results],
-                "failed": sum(each.status != AckStatus.SUCCESS.name for each in self.results), "error": self.error or None}
+        return {"results": self.results, "failed": sum(each["status"] != AckStatus.SUCCESS.name for each in self.results),
+                "error": self.error or None}
 
 
 def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, count: int, by: str,
@@ -95,12 +87,10 @@ class LocalProducer:
 
     @property
     def guard(self) -> LocalProducer:
-        """Of node.asker.Asker."""
         return self
 
     @property
     def wall(self) -> int:
-        """Of node.asker.Asker."""
         return self._broker.loop.wall(self._broker.loop.now)
 
     # -- the life of it ---------------------------------------------------------------------------------------------
@@ -124,7 +114,7 @@ class LocalProducer:
         for _ in range(self._count):
             self._post(self._handle, broker.loop.now)
         broker.loop.performer.turn_due()
-        self._look()
+        self._end_if_answered()
 
     def _post(self, handle: Handle, now: float) -> None:
         broker = self._broker
@@ -149,7 +139,7 @@ class LocalProducer:
             self._answered(guid, AckStatus.UNKNOWN.name)
         self._end("" if self._handle is not None else f"The queue was not opened within {PATIENCE_S:g} s")
 
-    def _look(self) -> None:
+    def _end_if_answered(self) -> None:
         if self._handle is not None and not self._posted and len(self._published.results) == self._count:
             self._end("")
 
@@ -171,15 +161,13 @@ class LocalProducer:
 
     # -- queue.queue.Client ----------------------------------------------------------------------------------------
 
-    def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
-        """Nothing is asked for, and nothing comes."""
+    def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
-        """A message is safe, or refused."""
         if self.state is not State.CLOSED and guid in self._posted:
             self._answered(guid, AckStatus(status).name)
-            self._look()
+            self._end_if_answered()
 
     def _answered(self, guid: bytes, status: str) -> None:
         seconds = max(0.0, self._broker.loop.now - self._posted.pop(guid))
-        self._published.results.append(PostResult(guid.hex().upper(), status, seconds))
+        self._published.results.append({"guid": guid.hex().upper(), "status": status, "ms": seconds * 1000})

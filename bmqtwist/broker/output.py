@@ -31,20 +31,16 @@ class Output:
     # -- link.session.OutputContext ---------------------------------------------------------------------------------
 
     def flush_later(self, session: Session) -> None:
-        """Write for the session at the end of the turn."""
         session.waiting = True
         self._writers.append(session)
 
     def write_now(self) -> None:
-        """Write all records in this turn, before its output."""
         self.storage_first = True
 
     def flush_soon(self, session: Session) -> None:
-        """Write for the session after LINGER_S, if no other output goes there before."""
         self._loop.later(LINGER_S, session.lingered)
 
     def share_a_turn(self, session: Session) -> None:
-        """Write for the session with the next turn after SHARE_S."""
         self._sharing.append((self._loop.now, session))
 
     # -- the turn ---------------------------------------------------------------------------------------------------

@@ -60,11 +60,9 @@ class Sessions:
 
     @property
     def now(self) -> float:
-        """Of this turn."""
         return self.loop.now
 
     def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
         return self.loop.wall(now)
 
     def applications(self) -> int:
@@ -88,7 +86,6 @@ class Sessions:
         return session
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
-        """A connection to another broker was made; `identity` introduces us."""
         provider = self.security.provider
         session = negotiation.dialled(self, peer, self.security.connection(peer), now, identity, peers,
                                       provider.credential if provider is not None else None)
@@ -130,21 +127,18 @@ class Sessions:
     # -- link.session.SessionContext --------------------------------------------------------------------------------
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
-        """Process input of a session as a job; nothing is read from it until that is over."""
         session.has_jobs = True
         if not self.loop.scheduler.start(self._input_class(session), session, steps, partial(
                 self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first):
             self.loop.performer.read(session, False)
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
-        """The same, in a later turn."""
         session.has_jobs = True
         self.loop.performer.read(session, False)
         self.loop.scheduler.add(self._input_class(session), session, steps, partial(
             self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first)
 
     def cancel_input(self, session: Session) -> None:
-        """Drop the jobs of a session."""
         self.loop.scheduler.cancel(session)
         self._input_processed(session, None)
 
@@ -162,17 +156,14 @@ class Sessions:
                 performer.read(session, True)
 
     def too_much_held(self) -> None:
-        """Too much is held of incomplete events: close the connection with the most of it."""
         session = max(self.open, key=lambda each: each.frames.held_bytes)
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
                       session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Let an authenticator judge."""
         self.loop.performer.authenticate(session, effect)
 
     def gone(self, session: Session) -> None:
-        """A session is over."""
         if session in self.open:
             del self.open[session]
             if session.kind.is_from_outside:
@@ -190,7 +181,6 @@ class Sessions:
         return welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Decide on a negotiation."""
         if identity.client_type == ClientType.E_TCPBROKER:
             return self._welcome_broker(session, identity)
         response, principal = self.answer(session, identity), session.guard.principal
@@ -228,6 +218,5 @@ class Sessions:
         return refusal
 
     def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
-        """The part that speaks with a broker that introduces itself so."""
         name, members = identity.cluster_name, self.peers.get(identity.cluster_name)
         return self.downstreams.get(name) if identity.cluster_node_id == PROXY or members is None else members

@@ -70,11 +70,9 @@ class ControlPipe(FileDescriptor):
                 pass  # somebody was quicker
 
     def fileno(self) -> int:
-        """For the reactor."""
         return self._descriptor
 
     def connectionLost(self, reason: Failure) -> None:
-        """From the reactor, at its end."""
         self.close()
 
     def doRead(self) -> None:

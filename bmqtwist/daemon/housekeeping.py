@@ -60,7 +60,7 @@ class StuckMonitor:
                     if each.overdue is not None and now < each.overdue < now + STUCK_POLL_S), default=None)
 
     def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> None:
-        """Inspect the queues that are due: an alarm for those that became stuck, a line in the log for those that no longer are.
+        """Inspect the queues that are due: an alarm for those that became stuck, a line in the log for the others.
 
         To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
         `wall_offset` turns `now` into seconds since the epoch.

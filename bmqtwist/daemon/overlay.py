@@ -22,11 +22,9 @@ class OverlayFile:
         self._written: list[tuple[int, bytes]] = []  # (offset, data), in order
 
     def size(self) -> int:
-        """Length, bytes."""
         return self._size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
         size = max(0, min(size, self._size - offset))
         below = min(size, self._base_size - offset)
         data = self._base.read(offset, below) if self._base is not None and below > 0 else b""
@@ -40,7 +38,6 @@ class OverlayFile:
         return bytes(found)
 
     def data_after(self, offset: int) -> int | None:
-        """Where the first byte may lie that was ever written."""
         found = [at for at, piece in self._written if at + len(piece) > offset]
         if self._base is not None and offset < self._base_size:
             there = self._base.data_after(offset)
@@ -48,7 +45,6 @@ class OverlayFile:
         return max(offset, min(found)) if found else None
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
-        """All of `parts`, one behind the other."""
         data = b"".join(parts)
         if self._disk.kept_bytes + len(data) > KEPT_BYTES_MAX:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -61,7 +57,6 @@ class OverlayFile:
         """Nothing of it is to survive."""
 
     def resize(self, size: int, allocate: bool) -> None:
-        """Cut or grow with zeros."""
         self._base_size, self._size = min(self._base_size, size), size
         before = sum(len(data) for _, data in self._written)
         self._written = [(at, data[:size - at]) for at, data in self._written if at < size]
@@ -81,19 +76,16 @@ class OverlayDisk:
         self._opened: list[File] = []
 
     def names(self, directory: str) -> list[str]:
-        """Sorted names in a directory."""
         below = {name for name in self._base.names(directory) if f"{directory}/{name}" not in self._gone}
         return sorted(below | {path.rpartition("/")[2] for path in self._files if path.rpartition("/")[0] == directory})
 
     def create(self, path: str) -> File:
-        """A new empty file; FileExistsError if the name is taken."""
         if path.rpartition("/")[2] in self.names(path.rpartition("/")[0]):
             raise FileExistsError(errno.EEXIST, "File exists", path)
         self._files[path] = file = OverlayFile(None, self)
         return file
 
     def open(self, path: str) -> File:
-        """An existing file."""
         if path not in self._files:
             if path in self._gone:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
@@ -103,14 +95,12 @@ class OverlayDisk:
         return self._files[path]
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file."""
         self.open(old)
         self._files[new] = self._files.pop(old)
         self._gone.add(old)
         self._gone.discard(new)
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
         self.open(path)
         del self._files[path]
         self._gone.add(path)
@@ -119,11 +109,9 @@ class OverlayDisk:
         """Nothing of it is to survive."""
 
     def free_bytes(self, directory: str) -> int:
-        """Of the disk below."""
         return self._base.free_bytes(directory)
 
     def identify(self, directory: str) -> Hashable:
-        """As below."""
         return self._base.identify(directory)
 
     def lock(self, directory: str) -> Lock:

@@ -18,15 +18,12 @@ class MachineClock:
         self.wall_offset = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds that never go back."""
         return time.monotonic()
 
     def timer_ns(self) -> int:
-        """The same in nanoseconds."""
         return time.monotonic_ns()
 
     def sleep(self, seconds: float) -> None:
-        """Hold up the calling thread."""
         time.sleep(seconds)
 
 

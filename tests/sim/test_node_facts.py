@@ -310,7 +310,7 @@ def test_a_message_that_no_majority_takes_is_unknown_after_a_while() -> None:
     for replica in nodes.replicas():
         replica.crash(power=False, down=None)
     found = posted(nodes, node, 2, seconds=PATIENCE_S + 1.0)
-    assert [each.status for each in found.results] == ["UNKNOWN"] * 2 or found.error
+    assert [each["status"] for each in found.results] == ["UNKNOWN"] * 2 or found.error
     assert nodes.roles()[node.name] is not PartitionRole.PRIMARY_HEALED
 
 
@@ -320,7 +320,7 @@ def test_authorizers_are_asked_about_whoever_posts() -> None:
     nodes = ReplicatingCluster(9, app={"bmqtwist": {"authorization": {"rules": rules}}})
     nodes.settle()
     node = nodes.machines[0]
-    assert posted(nodes, node).results[0].status == "SUCCESS"
+    assert posted(nodes, node).results[0]["status"] == "SUCCESS"
     refused = posted(nodes, node, by="bert")
     assert "'bert' is not authorized: QueueWrite" in refused.error and refused.results == []
 
