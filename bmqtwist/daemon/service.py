@@ -63,16 +63,14 @@ DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `reactor.tc
 
 
 class Companion(Protocol):
-    """What lives with a broker that runs, and goes on until the end of its stop: the console."""
+    """The console: started once clients are served, stopped when the process ends."""
 
-    def start(self) -> None:
-        """Clients are served."""
+    def start(self) -> None: ...
 
     def last_words(self) -> Deferred[Any]:
-        """The stop is over: whoever watches is told; fires when that is done."""
+        """The stop is over: fires when all who watch have been notified."""
 
-    def stop(self) -> None:
-        """The process ends."""
+    def stop(self) -> None: ...
 
 
 class BrokerService(Service):
@@ -116,7 +114,6 @@ class BrokerService(Service):
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
         self.opened: Callable[[], None] = lambda: None  # called when all is open, before the start is announced
-        self.failure: BaseException | None = None  # what went wrong in startService
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +124,6 @@ class BrokerService(Service):
         try:
             self._start()
         except (LocalError, OSError) as error:
-            self.failure = error
             self._undo()
             raise StartFailure(str(error)) from None
         finally:

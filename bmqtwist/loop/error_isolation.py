@@ -1,10 +1,9 @@
-"""What becomes of a part that raised what nobody expected: it is told with its stack, and taken out; the rest goes on.
+"""Error isolation: an unexpected exception raises an alarm with its traceback, and takes out only the part that raised it.
 
-    session     closed; what it held goes back to its queues, at the cost of a delivery attempt
-    queue       delivers nothing until its next event; after QUEUE_FAILURES_MAX of them within QUEUE_FAILURES_S it is
+    session     closed; its unconfirmed messages return to their queues, at the cost of a delivery attempt
+    queue       delivers nothing until its next event; after QUEUE_FAILURES_MAX failures within QUEUE_FAILURES_S it is
                 disabled until a restart: opens are refused, PUTs are NACKed with NOT_READY, messages stay stored
     partition   closed to producers until a restart, as after a failed sync
-    else        told
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ QUEUE_FAILURES_S = 60.0
 
 
 class Containment:
-    """The containment of one broker."""
+    """Error isolation of one broker."""
 
     def __init__(self, report: Report, performer: Performer, clock: Callable[[], float]) -> None:
         self._report, self._performer, self._clock = report, performer, clock
@@ -41,7 +40,7 @@ class Containment:
             self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
 
     def run(self, what: str, action: Callable[[], object]) -> None:
-        """Do something that costs nothing but itself if it raises."""
+        """Call `action`; the alarm is all that follows if it raises."""
         try:
             action()
         except Exception as error:
@@ -55,7 +54,7 @@ class Containment:
         self.close(session)
 
     def output_failed(self, session: Session, error: Exception) -> None:
-        """Its output cannot be had or written: close it without waiting for that."""
+        """Its output cannot be made or written: close it without waiting for the output."""
         self.session_failed(session, "output", error)
         self._finish(session)
 
@@ -74,7 +73,7 @@ class Containment:
     # -- queues and partitions --------------------------------------------------------------------------------------
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        """The queue raised; `disable`: what it knows of its consumers cannot be relied on any more."""
+        """The queue raised; `disable`: its state of consumers may be wrong."""
         now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
         failures.append(now)
@@ -86,6 +85,6 @@ class Containment:
                                       "are kept.", queue.uri, len(failures))
 
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
-        """The partition raised: nobody knows what its files hold."""
+        """The partition raised: the state of its files is unknown."""
         partition.fail()
         self.told(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)
