@@ -54,12 +54,12 @@ class ControlPipe(FileDescriptor):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise LocalError(f"The control pipe '{self._path}' cannot be made: {error.strerror or error}.") from None
-        self.startReading()
+        self.startReading()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Remove the pipe."""
         if self._descriptor >= 0:
-            self.stopReading()
+            self.stopReading()  # type: ignore[no-untyped-call]
             mine = os.fstat(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
