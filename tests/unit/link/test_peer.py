@@ -93,7 +93,7 @@ class Pair:
         self.wires[0].other, self.wires[1].other = self.wires[1], self.wires[0]
 
     def connect(self) -> None:
-        dialling, listening = (world.broker for world in self.worlds)
+        dialling, listening = (world.broker.sessions for world in self.worlds)
         made = dialling.dialled("2:30114", identity(1), self.others[0], self.worlds[0].now)
         for wire, session in zip(self.wires, (made, listening.connect("1:40000", self.worlds[1].now)), strict=True):
             wire.session, session.transport, wire.world.due = session, wire, True
