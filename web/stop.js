@@ -13,16 +13,7 @@ const REPORTED = {
   unanswered: "Messages given up unanswered",
   clients: "Clients connected until the end",
 };
-const WAITS = "waits, and can be aborted";
 const DELAY_SECONDS = 5;
-const STAGES = [
-  WAITS,
-  "notifies proxies",
-  "notifies members",
-  "others take over what this node leads",
-  "waits for confirms and answers",
-  "done",
-];
 
 export function stopButton(name, label, afterwards = null) {
   return actionButton("Stop gracefully …", "operator", () => stopNode(name(), afterwards), {
@@ -119,14 +110,10 @@ export async function stopNode(name, afterwards = null) {
 
 /** The panel that follows a stop: show(node). It keeps what it saw, since the node itself goes away. */
 export function stopPanel(panel, body) {
-  const bar = h("progress", { max: STAGES.length - 1, "aria-label": "How far the stop is" });
+  const bar = h("progress", { max: 1, "aria-label": "How far the stop is" });
   const head = h("p", { class: "headline" }, stateMark());
   const mark = head.firstChild;
-  const stages = h(
-    "ol",
-    { class: "stages" },
-    STAGES.map((stage) => h("li", {}, stateMark(stage, "unknown"))),
-  );
+  const stages = h("ol", { class: "stages" });
   const left = h("p");
   let name = "";
   const abort = actionButton("Abort the stop", "operator", async (button) => {
@@ -154,6 +141,7 @@ export function stopPanel(panel, body) {
     body,
     h("div", { class: "stack" }, head, bar, stages, left, h("div", { class: "buttons" }, abort), peers.element, report),
   );
+  let names = [];
   let most = 0;
   let last = null;
   let reported = "";
@@ -174,11 +162,17 @@ export function stopPanel(panel, body) {
       most = Math.max(most, remaining);
       const gone = node && ["down", "unreachable"].includes(node.state);
       const done = Boolean(stop.done || stop.report || (gone && last));
-      const at = done ? STAGES.length - 1 : Math.max(0, STAGES.indexOf(stop.stage));
-      const within = at === STAGES.length - 2 && most > 0 ? 1 - remaining / most : 0;
-      bar.value = Math.min(STAGES.length - 1, at + within);
+      const told = stop.stages ?? [stop.stage, "done"];
+      if (told.join() !== names.join()) {
+        names = told;
+        bar.max = names.length - 1;
+        replace(stages, ...names.map((stage) => h("li", {}, stateMark(stage, "unknown"))));
+      }
+      const at = done ? names.length - 1 : Math.max(0, names.indexOf(stop.stage));
+      const within = at === names.length - 2 && most > 0 ? 1 - remaining / most : 0;
+      bar.value = Math.min(names.length - 1, at + within);
       [...stages.children].forEach((item, n) =>
-        item.firstChild.set(STAGES[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
+        item.firstChild.set(names[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
       );
       mark.set(
         done ? (gone ? "stopped: the node is gone" : "stopped") : stop.abortable

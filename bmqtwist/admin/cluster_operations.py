@@ -1,10 +1,13 @@
-"""Admin operations on clusters and partitions: status, rollover, primaries, elections."""
+"""Admin operations on clusters, partitions and tunables: status, rollover, primaries, elections, quorums, intervals."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmqtwist.admin.results import StorageSummary, Transitions
+from msgspec.structs import replace
+
+from bmqtwist.admin.commands import Transitions, Tunable, TunableConfirmation, Value
+from bmqtwist.admin.context import Quorum
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.errors import LocalError
 from bmqtwist.member.appointments import Appointments
@@ -22,7 +25,6 @@ ALL_PARTITIONS = -1
 
 
 def find_cluster(context: AdminContext, name: str) -> Cluster:
-    """A cluster that this node is a member of."""
     cluster = context.broker.clusters.get(name)
     if cluster is None:
         raise LocalError(f"cluster '{name}' not found !")
@@ -57,7 +59,6 @@ def _check(refused: str) -> None:
 
 
 def list_clusters(context: AdminContext) -> Steps[list[ClusterSnapshot]]:
-    """The clusters that this node is a member of."""
     found = []
     for cluster in list(context.broker.clusters.values()):
         found.append((yield from snapshots.cluster_in_steps(cluster)))
@@ -65,7 +66,6 @@ def list_clusters(context: AdminContext) -> Steps[list[ClusterSnapshot]]:
 
 
 def show_cluster(context: AdminContext, name: str) -> Steps[ClusterSnapshot]:
-    """One of them in full."""
     return snapshots.cluster_in_steps(find_cluster(context, name))
 
 
@@ -77,17 +77,11 @@ def collect_queues(context: AdminContext, name: str) -> None:
             cluster.changes.delete_queue(queue, broker.loop.wall(broker.loop.now))
 
 
-def show_storage(context: AdminContext, name: str) -> Steps[StorageSummary]:
-    """All partitions of a cluster."""
-    cluster = yield from show_cluster(context, name)
-    return StorageSummary(cluster.storage_location, cluster.partitions)
-
-
-def show_partition(context: AdminContext, name: str, number: int) -> Steps[StorageSummary]:
-    """One of them."""
+def show_partition(context: AdminContext, name: str, number: int) -> Steps[ClusterSnapshot]:
+    """A cluster with one of its partitions."""
     _partition(find_cluster(context, name), number)
     cluster = yield from show_cluster(context, name)
-    return StorageSummary(cluster.storage_location, (cluster.partitions[number],))
+    return replace(cluster, partitions=(cluster.partitions[number],))
 
 
 def switch_partition(context: AdminContext, name: str, number: int, switch: str) -> None:
@@ -112,7 +106,6 @@ def roll_over(context: AdminContext, name: str, number: int | None) -> None:
 
 
 def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[list[StorageState]]:
-    """The stored queues of a domain."""
     stored = yield from snapshots.storages_in_steps(find_cluster(context, name), domain)
     if not stored and domain not in context.broker.domains.by_name:
         raise LocalError(f"Unknown domain '{domain}'")
@@ -120,7 +113,6 @@ def show_stored_queues(context: AdminContext, name: str, domain: str) -> Steps[l
 
 
 def move_partition(context: AdminContext, name: str, number: int, node: str) -> None:
-    """Make another node primary of a partition."""
     cluster = find_cluster(context, name)
     _partition(cluster, number)
     node_id = _node_id(cluster, node)
@@ -128,12 +120,10 @@ def move_partition(context: AdminContext, name: str, number: int, node: str) -> 
 
 
 def rebalance(context: AdminContext, name: str) -> None:
-    """Give every node equally many partitions."""
     _check(_appointments(find_cluster(context, name)).rebalance())
 
 
 def show_partition_history(context: AdminContext, name: str, number: int) -> Transitions:
-    """The transitions of a partition."""
     cluster = find_cluster(context, name)
     _partition(cluster, number)
     if cluster.replication is None:
@@ -142,12 +132,10 @@ def show_partition_history(context: AdminContext, name: str, number: int) -> Tra
 
 
 def show_elector_history(context: AdminContext, name: str) -> Transitions:
-    """The transitions of the elector."""
     return Transitions(context.broker.loop.now, find_cluster(context, name).leadership.elector.story.transitions)
 
 
 def transfer_leadership(context: AdminContext, name: str, node: str) -> None:
-    """Make another node leader."""
     cluster = find_cluster(context, name)
     _check(cluster.leadership.transfer(_node_id(cluster, node)))
 
@@ -160,3 +148,45 @@ def set_election_mode(context: AdminContext, name: str, word: str) -> None:
         raise LocalError(f"MODE is one of {', '.join(modes)}, not '{word}'")
     find_cluster(context, name).leadership.set_mode(mode)
     context.broker.report.note("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
+
+
+# The kinds of quorums, as LIST_TUNABLES describes them.
+REPLICATION = "non-negative integer count of the number of peers required to persist each message"
+ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
+
+
+def set_interval(context: AdminContext, name: str, value: Value) -> TunableConfirmation:
+    return context.intervals.set(name, value)
+
+
+def show_interval(context: AdminContext, name: str) -> Tunable:
+    return context.intervals.get(name)
+
+
+def list_intervals(context: AdminContext) -> tuple[Tunable, ...]:
+    return context.intervals.list()
+
+
+def _quorum(kind: str, context: AdminContext, name: str) -> Quorum:
+    cluster, known = find_cluster(context, name), context.quorums.get((kind, name))
+    if known is None:
+        known = context.quorums[kind, name] = (
+            Quorum(cluster.replication_factor, kind, cluster.set_replication_factor)
+            if kind == REPLICATION else Quorum(cluster.definition.elector.quorum, kind, cluster.leadership.set_quorum))
+    return known
+
+
+def set_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str, value: Value) -> TunableConfirmation:
+    """Change it at this node, whatever the `scope`."""
+    changed = _quorum(kind, context, cluster).set(name, value)
+    context.broker.report.note("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
+                               cluster=cluster, tunable=changed.name, value=str(changed.new), before=str(changed.old))
+    return changed
+
+
+def show_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str) -> Tunable:
+    return _quorum(kind, context, cluster).get(name)
+
+
+def list_quorums(kind: str, context: AdminContext, cluster: str) -> tuple[Tunable]:
+    return _quorum(kind, context, cluster).list()

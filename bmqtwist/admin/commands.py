@@ -8,16 +8,17 @@ A JSON template is an object whose `"<name>"` values are the arguments; `?key` m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
+
+from bmqtwist.broker.graceful_stop import StopProgress
 from bmqtwist.errors import LocalError
+from bmqtwist.machine import Transition
 
 
 class AnswerEncoding(Enum):
-    """How the answer is written."""
-
     TEXT = "TEXT"
     JSON_COMPACT = "JSON_COMPACT"
     JSON_PRETTY = "JSON_PRETTY"
@@ -32,8 +33,7 @@ class CommandError(LocalError):
         return f"Unable to decode command (rc: -1, error: '{self}')"
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A value given to a tunable. `kind` is theNull, theBool, theInteger, theDouble, theString, theDate,
     theTime or theDatetime; dates and times keep their ISO 8601 text."""
 
@@ -63,8 +63,7 @@ Arguments = dict[str, Any]
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerKind:
+class AnswerKind(Struct, frozen=True):
     """One kind of answer: the member of JSON that holds it, and the functions that write a result as text and as JSON."""
 
     name: str
@@ -72,8 +71,7 @@ class AnswerKind:
     tree: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One command. `run` gets the context and the arguments in the order of the syntax, None for one that is left out; its
     result, or what its generator returns, is written by `answer`, and None is SUCCESS.
 
@@ -97,7 +95,6 @@ class Entry:
         return (self.syntax + self.hidden).split()
 
     def command(self, given: Arguments) -> Command:
-        """The command with these arguments, by name."""
         values: list[Any] = []
         for token in self.grammar:
             if "<" in token:
@@ -109,9 +106,64 @@ class Entry:
         return Command(self, tuple(values))
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command that was read."""
-
+class Command(Struct, frozen=True):
     entry: Entry
     arguments: tuple[Any, ...]
+
+
+class Purged(Struct, frozen=True):
+    """What was dropped of one queue, or of one of its apps (`app_id` not empty)."""
+
+    uri: str
+    messages: int
+    bytes: int
+    app_id: str = ""
+    app_key: str = "0000000000"
+
+
+class PurgeReport(Struct, frozen=True):
+    """Queues that were purged, and errors of those that could not be."""
+
+    purged: tuple[Purged, ...]
+    errors: tuple[str, ...] = ()
+
+
+class ListedMessage(Struct, frozen=True):
+    """One stored message; `arrived` is seconds since the epoch, to the microsecond."""
+
+    guid: str
+    size: int
+    arrived: float
+
+
+class QueueContents(Struct, frozen=True):
+    """A slice of the stored messages beginning at `offset`, and how many there are in all."""
+
+    messages: tuple[ListedMessage, ...]
+    offset: int
+    total: int
+
+
+class Tunable(Struct, frozen=True):
+    name: str
+    value: Value
+    description: str = ""
+
+
+class TunableConfirmation(Struct, frozen=True):
+    name: str
+    old: Value
+    new: Value
+
+
+class Transitions(Struct, frozen=True):
+    """Transitions of a state machine until `now`, the oldest first."""
+
+    now: float
+    transitions: tuple[Transition, ...]
+
+
+class StopStatus(Struct, frozen=True):
+    """Progress of the graceful stop; None: this broker does not stop."""
+
+    progress: StopProgress | None

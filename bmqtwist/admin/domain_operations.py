@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmqtwist.admin.results import ListedMessage, Purged, PurgeReport, QueueContents, Transitions
+from bmqtwist.admin.commands import ListedMessage, Purged, PurgeReport, QueueContents, Transitions
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.steps import Steps
@@ -48,12 +48,10 @@ def _stored_elsewhere(broker: Broker, domain_name: str, name: str) -> StoredQueu
 
 
 def show_domain(context: AdminContext, name: str) -> Steps[DomainState]:
-    """Configuration, meter and queues of a domain."""
     return snapshots.domain_in_steps(context.broker, find_domain(context.broker, name))
 
 
 def purge_domain(context: AdminContext, name: str) -> Steps[PurgeReport]:
-    """Drop the messages of all queues of a domain."""
     return (yield from _purge_all(context.broker, find_domain(context.broker, name)))
 
 
@@ -100,7 +98,6 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
 
 
 def show_queue(context: AdminContext, domain: str, name: str) -> QueueState:
-    """The internals of an open queue."""
     opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is not None and opened.relay is not None:
         return queue_facts.relay_state(context.broker, opened, opened.relay)
@@ -108,7 +105,6 @@ def show_queue(context: AdminContext, domain: str, name: str) -> QueueState:
 
 
 def show_queue_history(context: AdminContext, domain: str, name: str) -> Transitions:
-    """The transitions of a queue whose primary is another node."""
     opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is None:
         raise LocalError(f"Queue '{name}' of domain '{domain}' is not open here on the way to a primary elsewhere")
@@ -144,7 +140,6 @@ def _listable(broker: Broker, domain_name: str, name: str) -> tuple[list[Message
 
 
 def listed(message: Message, wall_offset: float) -> ListedMessage:
-    """One row of LIST."""
     return ListedMessage(queue_facts.hexadecimal(message.guid), message.size, message.arrived + wall_offset)
 
 
@@ -160,7 +155,6 @@ def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
 
 
 def reconfigure_domain(context: AdminContext, name: str) -> None:
-    """Read the configuration of a domain again."""
     context.broker.domains.reconfigure(name)
     context.broker.loop.performer.turn_due()
 

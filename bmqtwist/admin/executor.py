@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from bmqtwist.admin.commands import AnswerEncoding, AnswerKind, Command, CommandError
-from bmqtwist.admin.context import AdminContext
+from bmqtwist.admin.context import AdminContext, PublishIntervals
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR
-from bmqtwist.admin.tunables import PublishIntervals
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.steps import Steps
-from bmqtwist.view.node_history import NodeHistory
+from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.admin.results import StatisticsReport, StopStatus
+from bmqtwist.admin.commands import StopStatus
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
 from bmqtwist.report import LogLine
 from bmqtwist.steps import Steps
-from bmqtwist.view import elections, messages, replicas, snapshots, stopping, subscriptions
+from bmqtwist.view import cluster_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.alarms import AlarmState
 from bmqtwist.view.events import NodeEvent
+from bmqtwist.view.metrics import tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState
-from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 
 if TYPE_CHECKING:
     from bmqtwist.admin.context import AdminContext
@@ -23,22 +23,20 @@ SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tr
 Tree = dict[str, Any]
 
 
-def show_statistics(context: AdminContext) -> Steps[StatisticsReport]:
-    """All counters over the window."""
+def show_statistics(context: AdminContext) -> Steps[tuple[str, Tree]]:
     broker, statistics = context.broker, context.statistics
     if not statistics.enabled:
         raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
     statistics.admit(broker.loop.now)
     yield from statistics.sampling(broker.loop.now, snapshots.sources(broker))
 
-    def printed(state: BrokerState) -> Steps[StatisticsReport]:
+    def printed(state: BrokerState) -> Steps[tuple[str, Tree]]:
         tables = yield from tables_in_steps(state, statistics)
-        return StatisticsReport(tables, (yield from tree_in_steps(state, statistics)))
+        return tables, (yield from tree_in_steps(state, statistics))
     return (yield from snapshots.seen_in_steps(broker, broker.loop.now, context.process(), printed))
 
 
 def show_configuration(context: AdminContext) -> str:
-    """The configuration of the broker as JSON text."""
     return pretty_json(context.broker.configuration.app)
 
 
@@ -49,7 +47,6 @@ def show_events(context: AdminContext, after: int | None) -> list[NodeEvent]:
 
 
 def show_alarms(context: AdminContext) -> list[AlarmState]:
-    """All alarms that are remembered."""
     return context.history.alarms.alarms()
 
 
@@ -60,43 +57,36 @@ def mark_alarm(context: AdminContext, alarm_id: str, mark: str) -> AlarmState:
 
 
 def show_log(context: AdminContext, count: int) -> list[LogLine]:
-    """The last lines of the log."""
     return list(context.broker.report.tail(count or 1 << 31))
 
 
 def show_stop(context: AdminContext) -> StopStatus:
-    """The progress of the graceful stop."""
     broker = context.broker
     return StopStatus(broker.shutdown.progress() if broker.shutdown is not None else None)
 
 
 def show_stop_preflight(context: AdminContext) -> Tree:
-    """What the graceful stop would mean."""
     return stopping.preflight(context.broker)
 
 
 def show_replicas(context: AdminContext, cluster: str) -> list[Tree]:
-    """The role of each node for each partition."""
     return replicas.partitions(context.broker, cluster)
 
 
 def show_terms(context: AdminContext, cluster: str) -> Tree:
-    """Who led when."""
-    return elections.elections(context.broker, context.history.events, cluster)
+    return cluster_facts.elections(context.broker, context.history.events, cluster)
 
 
 def browse_messages(context: AdminContext, domain: str, queue: str, after: str | None, count: int) -> Steps[Tree]:
     """Stored messages after the GUID `after`; `count` < 0: the newest ones, backwards."""
-    selection = messages.Selection(after or "", abs(count) or messages.LIMIT_MAX, newest=count < 0)
-    return messages.listing(context.broker, f"bmq://{domain}/{queue}", selection)
+    selection = stored_queue.Selection(after or "", abs(count) or stored_queue.LIMIT_MAX, newest=count < 0)
+    return stored_queue.listing(context.broker, f"bmq://{domain}/{queue}", selection)
 
 
 def show_message(context: AdminContext, domain: str, queue: str, guid: str) -> Steps[Tree]:
-    """One stored message."""
-    return messages.whole(context.broker, f"bmq://{domain}/{queue}", guid)
+    return stored_queue.whole(context.broker, f"bmq://{domain}/{queue}", guid)
 
 
 def try_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Steps[tuple[str, Tree]]:
-    """An expression, and how the last stored messages match it."""
     found = yield from subscriptions.test(context.broker, f"bmq://{domain}/{queue}", expression, None, SUBSCRIPTION_MESSAGES)
     return expression, found

@@ -7,32 +7,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bmqtwist.admin import results
+from bmqtwist.admin import commands, text
 from bmqtwist.admin.commands import Entry, Value
-from bmqtwist.admin.text import (
-    PRIMARY_QUEUE_ID,
-    UNASSIGNED_QUEUE_ID,
-    handle_parameters,
-    stream_parameters,
-    whole_ratio,
-    window_states,
-)
-from bmqtwist.view.snapshot import (
-    AppState,
-    AssignedQueue,
-    ClusterSnapshot,
-    DomainState,
-    ElectorState,
-    FileState,
-    HandleState,
-    MeterSnapshot,
-    NodeRole,
-    NodeState,
-    PartitionSnapshot,
-    QueueState,
-    StorageState,
-    SubstreamState,
-)
+from bmqtwist.view import snapshot as seen
 
 Tree = dict[str, Any]
 
@@ -59,13 +36,12 @@ def _value(value: Value) -> Tree:
 
 
 def help_tree(listed: tuple[bool, Sequence[Entry]]) -> Tree:
-    """HELP."""
     plumbing, entries = listed
     return {"commands": [{"command": entry.syntax, "description": entry.summary if plumbing else entry.help or entry.summary}
                          for entry in entries], "isPlumbing": plumbing}
 
 
-def _meter(meter: MeterSnapshot) -> Tree:
+def _meter(meter: seen.MeterSnapshot) -> Tree:
     tree: Tree = {
         "name": meter.name, "isDisabled": meter.disabled, "numMessages": meter.messages,
         "messageCapacity": meter.message_capacity, "numMessagesReserved": 0,
@@ -75,7 +51,7 @@ def _meter(meter: MeterSnapshot) -> Tree:
     return tree
 
 
-def storages(found: Iterable[StorageState]) -> Tree:
+def storages(found: Iterable[seen.StorageState]) -> Tree:
     """Stored queues, the largest first."""
     return {"storages": [{"queueUri": one.uri, "queueKey": one.key, "partitionId": one.partition_id,
                           "numMessages": one.messages, "numBytes": one.bytes, "isPersistent": one.persistent,
@@ -83,34 +59,31 @@ def storages(found: Iterable[StorageState]) -> Tree:
                          for one in sorted(found, key=lambda one: -one.bytes)]}
 
 
-def domain_info(domain: DomainState) -> Tree:
-    """A domain."""
+def domain_info(domain: seen.DomainState) -> Tree:
     return {"name": domain.name, "configJson": domain.config_json, "clusterName": domain.cluster,
             "capacityMeter": _meter(domain.meter), "queueUris": [queue.uri for queue in domain.queues],
             "storageContent": storages(one for one in domain.storages if one.messages)}
 
 
-def purge_report(result: results.PurgeReport) -> Tree:
-    """What was purged."""
+def purge_report(result: commands.PurgeReport) -> Tree:
     rows: list[Tree] = [{"queue": {"queueUri": row.uri, "appId": row.app_id, "appKey": row.app_key,
                                    "numMessagesPurged": row.messages, "numBytesPurged": row.bytes}}
                         for row in sorted(result.purged, key=lambda row: -row.bytes)]
     return {"queues": rows + [{"error": {"message": message}} for message in result.errors]}
 
 
-def queue_contents(result: results.QueueContents) -> Tree:
-    """Stored messages."""
+def queue_contents(result: commands.QueueContents) -> Tree:
     return {"messages": [{"guid": message.guid, "sizeBytes": message.size,
                           "arrivalTimestamp": _timestamp(message.arrived)} for message in result.messages],
             "offset": result.offset, "totalQueueMessages": result.total}
 
 
-def _substream(substream: SubstreamState) -> Tree:
+def _substream(substream: seen.SubstreamState) -> Tree:
     windows = []
     for sub in substream.subscriptions:
-        window = window_states(sub)
-        messages_ratio = whole_ratio(window.messages_high, sub.max_messages)
-        bytes_ratio = whole_ratio(window.bytes_high, sub.max_bytes)
+        window = text.window_states(sub)
+        messages_ratio = text.whole_ratio(window.messages_high, sub.max_messages)
+        bytes_ratio = text.whole_ratio(window.bytes_high, sub.max_bytes)
         windows.append({
             "state": window.state, "messagesState": window.messages_state, "numMessages": sub.messages,
             "messagesLowWatermarkRatio": messages_ratio, "messagesHighWatermarkRatio": messages_ratio,
@@ -118,21 +91,21 @@ def _substream(substream: SubstreamState) -> Tree:
             "bytesLowWatermarkRatio": bytes_ratio, "bytesHighWatermarkRatio": bytes_ratio,
             "bytesCapacity": sub.max_bytes})
     tree: Tree = {"subId": substream.sub_id, "appId": substream.app_id,
-                  "parametersJson": stream_parameters(substream), "unconfirmedMonitors": windows}
+                  "parametersJson": text.stream_parameters(substream), "unconfirmedMonitors": windows}
     if windows:
         tree["numUnconfirmedMessages"] = substream.unconfirmed
     return tree
 
 
-def _handle(handle: HandleState) -> Tree:
+def _handle(handle: seen.HandleState) -> Tree:
     return {"clientDescription": f"0x{handle.ident:012x}  ~ {handle.client}",
-            "parametersJson": handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count,
+            "parametersJson": text.handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count,
                                                 handle.write_count),
             "isClientClusterMember": False,
             "subStreams": [_substream(substream) for substream in handle.substreams]}
 
 
-def _app(app: AppState) -> Tree:
+def _app(app: seen.AppState) -> Tree:
     consumers = [{"priority": entry.priority,
                   "queueHandle": {"clientDescription": entry.client, "parametersJson": "",
                                   "isClientClusterMember": False, "subStreams": []},
@@ -141,14 +114,13 @@ def _app(app: AppState) -> Tree:
             "roundRobinRouter": {"consumers": consumers}}
 
 
-def queue_internals(queue: QueueState) -> Tree:
-    """An open queue."""
-    primary = queue.role is NodeRole.PRIMARY
+def queue_internals(queue: seen.QueueState) -> Tree:
+    primary = queue.role is seen.NodeRole.PRIMARY
     state = {
         "uri": queue.uri,
-        "handleParametersJson": handle_parameters(
-            queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, *queue.uses),
-        "streamParametersJson": " [ ]", "id": PRIMARY_QUEUE_ID if primary else queue.internal_id, "key": queue.key,
+        "handleParametersJson": text.handle_parameters(
+            queue.uri, text.PRIMARY_QUEUE_ID if primary else queue.internal_id, *queue.uses),
+        "streamParametersJson": " [ ]", "id": text.PRIMARY_QUEUE_ID if primary else queue.internal_id, "key": queue.key,
         "partitionId": queue.partition_id,
         "storage": {"numMessages": queue.messages, "numBytes": queue.bytes,
                     "virtualStorages": [{"appId": app.app_id, "appKey": app.key, "numMessages": app.messages}
@@ -174,14 +146,13 @@ def queue_internals(queue: QueueState) -> Tree:
             "appStates": [_app(app) for app in queue.apps]}}}}}
 
 
-def cluster_list(clusters: Iterable[ClusterSnapshot]) -> Tree:
-    """All clusters with their nodes."""
+def cluster_list(clusters: Iterable[seen.ClusterSnapshot]) -> Tree:
     return {"clusters": [{"locality": "local", "name": cluster.name,
                           "nodes": [{"hostName": node.name, "nodeId": node.node_id, "dataCenter": node.data_center}
                                     for node in cluster.nodes]} for cluster in clusters]}
 
 
-def _nodes(nodes: Iterable[NodeState]) -> Tree:
+def _nodes(nodes: Iterable[seen.NodeState]) -> Tree:
     rows = []
     for node in nodes:
         row: Tree = {"description": node.description}
@@ -191,33 +162,32 @@ def _nodes(nodes: Iterable[NodeState]) -> Tree:
     return {"nodes": rows}
 
 
-def _elector(elector: ElectorState) -> Tree:
+def _elector(elector: seen.ElectorState) -> Tree:
     return {"electorState": elector.state, "leaderNode": elector.leader,
             "leaderMessageSequence": {"electorTerm": elector.term, "sequenceNumber": elector.sequence},
             "leaderStatus": elector.status}
 
 
-def _partitions(partitions: Iterable[PartitionSnapshot]) -> Tree:
+def _partitions(partitions: Iterable[seen.PartitionSnapshot]) -> Tree:
     return {"partitions": [{"numQueuesMapped": part.queues, "numActiveQueues": part.active, "primaryNode": part.primary,
                             "primaryLeaseId": part.lease, "primaryStatus": part.status} for part in partitions]}
 
 
-def _queues(cluster: ClusterSnapshot) -> Tree:
+def _queues(cluster: seen.ClusterSnapshot) -> Tree:
     return {"storages": [{"queueUri": queue.uri, "queueKey": queue.key, "partitionId": queue.partition_id,
                           "numMessages": 0, "numBytes": 0, "isPersistent": False,
                           "internalQueueId": _internal_id(queue)} for queue in cluster.queues]}
 
 
-def _internal_id(queue: AssignedQueue) -> int:
-    names = {"PRIMARY": PRIMARY_QUEUE_ID, "UNASSIGNED": UNASSIGNED_QUEUE_ID}
-    return names[queue.internal_id] if queue.internal_id in names else int(queue.internal_id)
+def _internal_id(queue: seen.AssignedQueue) -> int:
+    return text.PRIMARY_QUEUE_ID if queue.created else text.UNASSIGNED_QUEUE_ID
 
 
-def _file(file: FileState) -> Tree:
+def _file(file: seen.FileState) -> Tree:
     return {"positionBytes": file.used, "sizeBytes": file.total, "outstandingBytes": file.outstanding}
 
 
-def _partition(part: PartitionSnapshot) -> Tree:
+def _partition(part: seen.PartitionSnapshot) -> Tree:
     active: Tree = {"dataFile": _file(part.data), "journalFile": _file(part.journal)}
     if part.qlist is not None:
         active["qlistFile"] = _file(part.qlist)
@@ -231,23 +201,22 @@ def _partition(part: PartitionSnapshot) -> Tree:
     return {"partitionId": part.partition_id, "state": "open", "summary": summary}
 
 
-def storage_summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Tree:
-    """Some or all partitions."""
-    return {"clusterFileStoreLocation": location, "fileStores": [_partition(part) for part in partitions]}
+def storage_summary(cluster: seen.ClusterSnapshot) -> Tree:
+    return {"clusterFileStoreLocation": cluster.storage_location,
+            "fileStores": [_partition(part) for part in cluster.partitions]}
 
 
-def cluster_status(cluster: ClusterSnapshot) -> Tree:
-    """A cluster in full."""
+def cluster_status(cluster: seen.ClusterSnapshot) -> Tree:
     return {
         "name": cluster.name, "description": f"Cluster ({cluster.name})", "selfNodeDescription": cluster.self_node,
         "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
         "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),
-        "clusterStorageSummary": storage_summary(cluster.storage_location, cluster.partitions)}
+        "clusterStorageSummary": storage_summary(cluster)}
 
 
-def queue_helper(cluster: ClusterSnapshot) -> Tree:
+def queue_helper(cluster: seen.ClusterSnapshot) -> Tree:
     """Which queues are assigned where."""
     domains = cluster.queues_by_domain
     return {
@@ -261,14 +230,12 @@ def queue_helper(cluster: ClusterSnapshot) -> Tree:
                     "isCreated": queue.created, "contexts": []} for queue in cluster.queues]}
 
 
-def transitions(result: results.Transitions) -> list[Tree]:
-    """The transitions of a state machine."""
+def transitions(result: commands.Transitions) -> list[Tree]:
     return [{"secondsAgo": result.now - each.at, "before": each.before, "after": each.after, "cause": each.cause}
             for each in result.transitions]
 
 
-def stop_status(result: results.StopStatus) -> Tree:
-    """Progress of the graceful stop."""
+def stop_status(result: commands.StopStatus) -> Tree:
     progress = result.progress
     if progress is None:
         return {"stopping": False}
@@ -279,11 +246,9 @@ def stop_status(result: results.StopStatus) -> Tree:
             "clusters": clusters}
 
 
-def tunable(one: results.Tunable) -> Tree:
-    """A tunable."""
+def tunable(one: commands.Tunable) -> Tree:
     return {"name": one.name, "value": _value(one.value), "description": one.description}
 
 
-def confirmation(result: results.TunableConfirmation) -> Tree:
-    """A tunable was set."""
+def confirmation(result: commands.TunableConfirmation) -> Tree:
     return {"name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}

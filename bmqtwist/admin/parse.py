@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from bmqtwist.admin.commands import AnswerEncoding, Arguments, Command, CommandError, Entry, Value
 from bmqtwist.admin.table import TABLE
@@ -81,8 +82,7 @@ def parse_value(word: str) -> Value:
 # -- words
 
 
-@dataclass(slots=True)
-class _Miss:
+class _Miss(Struct):
     """How far a syntax went along with the words (`reached` words), and what it wanted next ("" = nothing more)."""
 
     entry: Entry

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.admin import cluster_operations as clusters
 from bmqtwist.admin import domain_operations as domains
-from bmqtwist.admin import inspections, json, look_text, text
-from bmqtwist.admin import tunable_operations as tunables
+from bmqtwist.admin import inspections, json, text
 from bmqtwist.admin.commands import AnswerKind, Arguments, Entry, Json
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ DOMAIN = AnswerKind("domainInfo", text.domain_info, json.domain_info)
 PURGED = AnswerKind("purgedQueues", text.purge_report, json.purge_report)
 CONTENTS = AnswerKind("queueContents", text.queue_contents, json.queue_contents)
 QUEUE = AnswerKind("queueInternals", text.queue_internals, json.queue_internals)
-STATISTICS = AnswerKind("stats", lambda stats: str(stats.text), lambda stats: json.compact(stats.tree))
+STATISTICS = AnswerKind("stats", lambda stats: str(stats[0]), lambda stats: json.compact(stats[1]))
 TUNABLE = AnswerKind("tunable", lambda one: f"{one.name} = {one.value}", json.tunable)
 TUNABLES = AnswerKind("tunables", text.tunables, lambda found: {"tunables": list(map(json.tunable, found))})
 CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: f"{result.name} set to {result.new} from {result.old}",
@@ -31,23 +30,22 @@ CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: f"{result.name} 
 CLUSTERS = AnswerKind("clusterList", text.cluster_list, json.cluster_list)
 CLUSTER = AnswerKind("clusterStatus", text.cluster_status, json.cluster_status)
 QUEUE_HELPER = AnswerKind("clusterQueueHelper", text.queue_helper, json.queue_helper)
-STORAGE = AnswerKind("clusterStorageSummary", text.storage_summary,
-                 lambda summary: json.storage_summary(summary.location, summary.partitions))
+STORAGE = AnswerKind("clusterStorageSummary", text.storage_summary, json.storage_summary)
 STORED_QUEUES = AnswerKind("storageContent", text.storage_content,
                        lambda found: json.storages(one for one in found if one.messages))
 ELECTOR_TRANSITIONS, PARTITION_TRANSITIONS, QUEUE_TRANSITIONS = (
     AnswerKind(f"{kind}Transitions", text.transitions, json.transitions) for kind in ("elector", "partition", "queue"))
 STOP_STATUS = AnswerKind("stopStatus", text.stop_status, json.stop_status)
-STOP_PREFLIGHT = AnswerKind("stopPreflight", look_text.preflight, lambda tree: tree)
-EVENTS = AnswerKind("events", look_text.events, lambda found: [event.tree() for event in found])
-ALARMS = AnswerKind("alarms", look_text.alarms, lambda found: [alarm.tree() for alarm in found])
-ALARM = AnswerKind("alarm", lambda alarm: look_text.alarms([alarm]), lambda alarm: alarm.tree())
-LOG = AnswerKind("log", look_text.log, lambda lines: [line._asdict() for line in lines])
-REPLICAS = AnswerKind("replicas", look_text.replicas, lambda tree: tree)
-TERMS = AnswerKind("elections", look_text.terms, lambda tree: tree)
-MESSAGES = AnswerKind("messages", look_text.messages, lambda tree: tree)
-MESSAGE = AnswerKind("message", look_text.message, lambda tree: tree)
-SUBSCRIPTION = AnswerKind("subscription", look_text.subscription, lambda tried: tried[1])
+STOP_PREFLIGHT = AnswerKind("stopPreflight", text.preflight, lambda tree: tree)
+EVENTS = AnswerKind("events", text.events, lambda found: [event.tree() for event in found])
+ALARMS = AnswerKind("alarms", text.alarms, lambda found: [alarm.tree() for alarm in found])
+ALARM = AnswerKind("alarm", lambda alarm: text.alarms([alarm]), lambda alarm: alarm.tree())
+LOG = AnswerKind("log", text.log, lambda lines: [line._asdict() for line in lines])
+REPLICAS = AnswerKind("replicas", text.replicas, lambda tree: tree)
+TERMS = AnswerKind("elections", text.terms, lambda tree: tree)
+MESSAGES = AnswerKind("messages", text.messages, lambda tree: tree)
+MESSAGE = AnswerKind("message", text.message, lambda tree: tree)
+SUBSCRIPTION = AnswerKind("subscription", text.subscription, lambda tried: tried[1])
 
 
 def show_help(context: AdminContext, plumbing: bool | None) -> tuple[bool, Sequence[Entry]]:
@@ -90,13 +88,13 @@ def _tunables(wrap: Callable[[Json], Json], where: str, name: str, kind: str, te
     ask = {"name": "<parameter>"}
     head = f"CLUSTERS CLUSTER <name> {where} {name}"
     return (
-        Entry(f"{head} [SET|SET_ALL] <parameter> <value>", texts[0][0], partial(tunables.set_quorum, kind), CONFIRMATION,
+        Entry(f"{head} [SET|SET_ALL] <parameter> <value>", texts[0][0], partial(clusters.set_quorum, kind), CONFIRMATION,
               ((wrap({"setTunable": {**change, "all": {}}}), {"word": "SET_ALL"}),
                (wrap({"setTunable": {**change, "?self": {}}}), {"word": "SET"})), texts[0][1]),
-        Entry(f"{head} [GET|GET_ALL] <parameter>", texts[1][0], partial(tunables.show_quorum, kind), TUNABLE,
+        Entry(f"{head} [GET|GET_ALL] <parameter>", texts[1][0], partial(clusters.show_quorum, kind), TUNABLE,
               ((wrap({"getTunable": {**ask, "all": {}}}), {"word": "GET_ALL"}),
                (wrap({"getTunable": {**ask, "?self": {}}}), {"word": "GET"})), texts[1][1]),
-        Entry(f"{head} LIST_TUNABLES", texts[2][0], partial(tunables.list_quorums, kind), TUNABLES,
+        Entry(f"{head} LIST_TUNABLES", texts[2][0], partial(clusters.list_quorums, kind), TUNABLES,
               ((wrap({"listTunables": {}}), {}),)),
     )
 
@@ -150,12 +148,12 @@ TABLE: tuple[Entry, ...] = (
           " configuration entries if 'ALL' is specified."),
     Entry("STAT SHOW", "Show statistics", inspections.show_statistics, STATISTICS, (({"stat": {"show": {}}}, {}),)),
     Entry("STAT SET <parameter> <value>", "Set the 'parameter' of the stat controller to 'value'",
-          tunables.set_interval, CONFIRMATION,
+          clusters.set_interval, CONFIRMATION,
           (({"stat": {"setTunable": {"name": "<parameter>", "value": "<value>"}}}, {}),)),
     Entry("STAT GET <parameter>", "Get the 'parameter' of the stat controller",
-          tunables.show_interval, TUNABLE, (({"stat": {"getTunable": "<parameter>"}}, {}),)),
+          clusters.show_interval, TUNABLE, (({"stat": {"getTunable": "<parameter>"}}, {}),)),
     Entry("STAT LIST_TUNABLES", "Get the supported settable parameters for the stat controller",
-          tunables.list_intervals, TUNABLES, (({"stat": {"listTunables": {}}}, {}),)),
+          clusters.list_intervals, TUNABLES, (({"stat": {"listTunables": {}}}, {}),)),
     Entry("CLUSTERS LIST", "List all active clusters", clusters.list_clusters, CLUSTERS,
           (({"clusters": {"list": {}}}, {}),)),
     Entry("CLUSTERS CLUSTER <name> STATUS", "Show status of cluster 'name'", clusters.show_cluster, CLUSTER,
@@ -165,7 +163,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("CLUSTERS CLUSTER <name> FORCE_GC_QUEUES", "Force GC all queues matching GC criteria",
           clusters.collect_queues, DONE, ((_cluster({"forceGcQueues": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> STORAGE SUMMARY", "Show storage summary of cluster 'name'",
-          clusters.show_storage, STORAGE, ((_storage({"summary": {}}), {}),)),
+          clusters.show_cluster, STORAGE, ((_storage({"summary": {}}), {}),)),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> [ENABLE|DISABLE]",
           "Enable/disable the 'partitionId' of cluster 'name'",
           clusters.switch_partition, DONE,
@@ -183,7 +181,7 @@ TABLE: tuple[Entry, ...] = (
           "Show status of queues belonging to 'domain_name' in the storage of cluster 'name'",
           clusters.show_stored_queues, STORED_QUEUES,
           ((_storage({"domain": {"name": "<domain_name>", "command": {"queueStatus": {}}}}), {}),)),
-    *_tunables(lambda part: _storage({"replication": part}), "STORAGE", "REPLICATION", tunables.REPLICATION, (
+    *_tunables(lambda part: _storage({"replication": part}), "STORAGE", "REPLICATION", clusters.REPLICATION, (
         ("Set the value of the replication 'parameter' of cluster 'name'",
          ("Set the value of the replication 'parameter' of cluster 'name'. If SET_ALL is used then set the parameter"
          " for all nodes in the cluster.")),
@@ -191,7 +189,7 @@ TABLE: tuple[Entry, ...] = (
          ("Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
          " value for all nodes in the cluster.")),
         ("Get the supported settable parameters for the replication of cluster 'name'", ""))),
-    *_tunables(_elector, "STATE", "ELECTOR", tunables.ELECTOR, (
+    *_tunables(_elector, "STATE", "ELECTOR", clusters.ELECTOR, (
         ("Set the 'parameter' of the elector of cluster 'name' to 'value'",
          ("Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
          " for all nodes in the cluster.")),

@@ -5,30 +5,20 @@ One function per kind of answer, which `answers.py` names. Functions return line
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from bmqtwist.admin import results
+from msgspec import Struct
+
+from bmqtwist.admin import commands
 from bmqtwist.admin.commands import Entry
 from bmqtwist.machine import transition_lines
+from bmqtwist.report import LogLine, shown
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
-from bmqtwist.view.snapshot import (
-    AppState,
-    ClusterSnapshot,
-    DomainState,
-    ElectorState,
-    FileState,
-    HandleState,
-    MeterSnapshot,
-    NodeRole,
-    NodeState,
-    PartitionSnapshot,
-    QueueState,
-    StorageState,
-    SubscriptionState,
-    SubstreamState,
-    UpstreamState,
-)
+from bmqtwist.view import snapshot as seen
+from bmqtwist.view.alarms import AlarmState
+from bmqtwist.view.events import NodeEvent
 
 Lines = list[str]
 PRIMARY_QUEUE_ID = 0xFFFFFFFE
@@ -54,7 +44,7 @@ def handle_parameters(uri: str, q_id: int, flags: int, read_count: int, write_co
             f" writeCount = {write_count} adminCount = 0 ]")
 
 
-def stream_parameters(substream: SubstreamState) -> str:
+def stream_parameters(substream: seen.SubstreamState) -> str:
     """What a substream was configured with, in one line."""
     parts = "".join(
         f"[ sId = {sub.s_id} expression = [ version = {sub.version} text = {quoted(sub.text)} ] consumers = [ ["
@@ -64,8 +54,7 @@ def stream_parameters(substream: SubstreamState) -> str:
     return f"[ appId = {quoted(substream.app_id)} subscriptions = [ {parts}] ]"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A subscription's unconfirmed messages and bytes judged against its limits; low and high watermarks coincide."""
 
     state: str
@@ -75,8 +64,7 @@ class Window:
     bytes_high: int
 
 
-def window_states(sub: SubscriptionState) -> Window:
-    """Judge a subscription's window."""
+def window_states(sub: seen.SubscriptionState) -> Window:
     messages_high = -(-sub.max_messages * WATERMARK_PERCENT // 100)
     bytes_high = sub.max_bytes * WATERMARK_PERCENT // 100
     messages_state = _window_state(sub.messages, messages_high, sub.max_messages)
@@ -90,7 +78,7 @@ def whole_ratio(high: int, limit: int) -> int:
     return 1 if limit and high >= limit else 0
 
 
-def window_text(sub: SubscriptionState, whole_ratios: bool = False) -> str:
+def window_text(sub: seen.SubscriptionState, whole_ratios: bool = False) -> str:
     """A subscription's window in one line: state, then current (low - high - limit) of messages and bytes."""
     window = window_states(sub)
     messages_high, bytes_high = window.messages_high, window.bytes_high
@@ -108,7 +96,7 @@ def _window_state(current: int, high: int, limit: int) -> str:
     return full if current >= limit else warned if current >= high else normal
 
 
-def message_rows(messages: Iterable[results.ListedMessage], offset: int) -> Lines:
+def message_rows(messages: Iterable[commands.ListedMessage], offset: int) -> Lines:
     """The table of LIST: header and one row per message, numbered from `offset`."""
     rows = [f"{number:>5}: {message.guid}  {pretty_bytes(message.size):>10}  {timestamp_text(message.arrived)}"
             for number, message in enumerate(messages, offset)]
@@ -127,7 +115,7 @@ def help_text(listed: tuple[bool, Sequence[Entry]]) -> str:
     return f"This process responds to the following CMD subcommands:{body}\n"
 
 
-def _meter(meter: MeterSnapshot) -> Lines:
+def _meter(meter: seen.MeterSnapshot) -> Lines:
     if meter.disabled:
         return ["[ ** DISABLED ** ]"]
     lines = [f"{meter.name}:",
@@ -136,14 +124,14 @@ def _meter(meter: MeterSnapshot) -> Lines:
     return lines + (_meter(meter.parent) if meter.parent else [])
 
 
-def _storages(storages: Iterable[StorageState]) -> Lines:
+def _storages(storages: Iterable[seen.StorageState]) -> Lines:
     rows = [f"{storage.key} {storage.partition_id:>7}      {grouped(storage.messages):>8}"
             f"  {pretty_bytes(storage.bytes):>10}    {storage.uri}{'' if storage.persistent else '  (non-persistent)'}"
             for storage in sorted(storages, key=lambda storage: -storage.bytes)]
     return [STORAGE_HEADER, *rows] if rows else []
 
 
-def domain_info(domain: DomainState) -> str:
+def domain_info(domain: seen.DomainState) -> str:
     """INFOS of a domain."""
     stored = [storage for storage in domain.storages if storage.messages]
     return "\n".join([
@@ -154,8 +142,7 @@ def domain_info(domain: DomainState) -> str:
         "Storage .......", f"    Number of assigned queue-storages: {len(stored)}", *indent(_storages(stored), 8)])
 
 
-def purge_report(result: results.PurgeReport) -> str:
-    """What was purged."""
+def purge_report(result: commands.PurgeReport) -> str:
     if not result.purged and not result.errors:
         return "No queue purged."
     rows = sorted(result.purged, key=lambda row: -row.bytes)
@@ -169,7 +156,7 @@ def purge_report(result: results.PurgeReport) -> str:
     return "\n".join(lines)
 
 
-def queue_contents(result: results.QueueContents) -> str:
+def queue_contents(result: commands.QueueContents) -> str:
     """LIST of a queue."""
     count = len(result.messages)
     last = max(result.offset + count - 1, 0)
@@ -178,7 +165,7 @@ def queue_contents(result: results.QueueContents) -> str:
     return "\n".join([head, *message_rows(result.messages, result.offset)]) + "\n"
 
 
-def _substream(substream: SubstreamState) -> Lines:
+def _substream(substream: seen.SubstreamState) -> Lines:
     windows = "".join(" " + window_text(sub, whole_ratios=True) for sub in substream.subscriptions)
     lines = [f"subId .................: {substream.sub_id}", f"appId .................: {substream.app_id}",
              f"Stream Parameters .....: {stream_parameters(substream)}", "UnconfirmedMonitors ...:",
@@ -188,7 +175,7 @@ def _substream(substream: SubstreamState) -> Lines:
     return lines
 
 
-def _handle(number: int, handle: HandleState) -> Lines:
+def _handle(number: int, handle: seen.HandleState) -> Lines:
     parameters = handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count)
     body = [f"Handle Parameters .....: {parameters}", "IsClientClusterMember .: false"]
     for substream in handle.substreams:
@@ -196,7 +183,7 @@ def _handle(number: int, handle: HandleState) -> Lines:
     return [f"{number}. 0x{handle.ident:012x}  ~ {handle.client}", *indent(body, 4)]
 
 
-def _router(app: AppState) -> Lines:
+def _router(app: seen.AppState) -> Lines:
     entries: Lines = []
     for entry in app.router:
         entries += ["[", f"    priority = {entry.priority}", "    queueHandle = [",
@@ -206,12 +193,12 @@ def _router(app: AppState) -> Lines:
     return ["[", "    consumers = [", *indent(entries, 8), "    ]", "]"]
 
 
-def _app(app: AppState) -> Lines:
+def _app(app: seen.AppState) -> Lines:
     return [f"Consumers .........: {app.consumers}", f"RedeliveryList ....: {app.redelivery}",
             "RoundRobinRouter ..:", *indent(_router(app), 4)]
 
 
-def _local_queue(queue: QueueState) -> Lines:
+def _local_queue(queue: seen.QueueState) -> Lines:
     lines = [f"FanoutQueueEngine ({queue.mode}):", "-----------------"]
     if queue.max_consumers:
         lines.append(f"     (maxConsumers: {queue.max_consumers})")
@@ -223,8 +210,8 @@ def _local_queue(queue: QueueState) -> Lines:
     return ["LocalQueue:", "-----------", *indent(lines, 4)]
 
 
-def _remote_queue(queue: QueueState) -> Lines:
-    upstream = queue.upstream or UpstreamState()
+def _remote_queue(queue: seen.QueueState) -> Lines:
+    upstream = queue.upstream or seen.UpstreamState()
     lines = [f"Pending PUTs .......................: {upstream.pending_puts} items",
              f"Pending CONFIRMs ...................: {upstream.pending_confirms} items",
              "Has PUSH expiration timer scheduled : no",
@@ -238,9 +225,9 @@ def _remote_queue(queue: QueueState) -> Lines:
     return ["RemoteQueue:", "------------", *indent(lines, 4)]
 
 
-def queue_internals(queue: QueueState) -> str:
+def queue_internals(queue: seen.QueueState) -> str:
     """INTERNALS of a queue."""
-    primary = queue.role is NodeRole.PRIMARY
+    primary = queue.role is seen.NodeRole.PRIMARY
     lines = ["Queue Internals", "---------------", "    State:", "    ------",
              f"        URI ...............: {queue.uri}",
              "        Handle Parameters .: "
@@ -263,8 +250,7 @@ def queue_internals(queue: QueueState) -> str:
 # -- clusters
 
 
-def cluster_list(clusters: Iterable[ClusterSnapshot]) -> str:
-    """All clusters with their nodes."""
+def cluster_list(clusters: Iterable[seen.ClusterSnapshot]) -> str:
     text = "The following clusters are active:"
     for cluster in clusters:
         rows = "".join(f"\n        {node.name:<20}{node.node_id:<7}{node.data_center:<14}" for node in cluster.nodes)
@@ -272,7 +258,7 @@ def cluster_list(clusters: Iterable[ClusterSnapshot]) -> str:
     return text
 
 
-def _nodes(nodes: Iterable[NodeState]) -> Lines:
+def _nodes(nodes: Iterable[seen.NodeState]) -> Lines:
     lines = ["Nodes", "-----"]
     for node in nodes:
         lines += [node.description, f"    IsConnected: {node.connected}", f"    Node Status: {node.status}"]
@@ -281,14 +267,14 @@ def _nodes(nodes: Iterable[NodeState]) -> Lines:
     return lines
 
 
-def _elector(elector: ElectorState) -> Lines:
+def _elector(elector: seen.ElectorState) -> Lines:
     return ["Elector", "-------", f"Self State            : {elector.state}",
             f"Leader Node           : {elector.leader}",
             f"LSN: [ electorTerm = {elector.term} sequenceNumber = {elector.sequence} ]",
             f"Leader Status         : {elector.status}"]
 
 
-def _partitions(partitions: Iterable[PartitionSnapshot]) -> Lines:
+def _partitions(partitions: Iterable[seen.PartitionSnapshot]) -> Lines:
     lines = ["Partitions", "----------"]
     for part in partitions:
         lines += [f"PartitionId: {part.partition_id}",
@@ -298,21 +284,25 @@ def _partitions(partitions: Iterable[PartitionSnapshot]) -> Lines:
     return lines
 
 
-def _queues(cluster: ClusterSnapshot) -> Lines:
+def _internal_id(queue: seen.AssignedQueue) -> str:
+    return "PRIMARY" if queue.created else "UNASSIGNED"
+
+
+def _queues(cluster: seen.ClusterSnapshot) -> Lines:
     lines = ["Queues", "------", f"Num Queues: {grouped(len(cluster.queues))}"]
     if cluster.queues:
         lines.append(" QueueKey    Partition    Internal QueueId          QueueUri")
-    return lines + [f"{queue.key} {queue.partition_id:>7}      {queue.internal_id:>15}       {queue.uri}"
+    return lines + [f"{queue.key} {queue.partition_id:>7}      {_internal_id(queue):>15}       {queue.uri}"
                     for queue in cluster.queues]
 
 
-def _file(label: str, file: FileState) -> str:
+def _file(label: str, file: seen.FileState) -> str:
     percent = file.used * 100 // file.total if file.total else 0
     return (f"{label}(used/total): {pretty_bytes(file.used)} / {pretty_bytes(file.total)}  ({percent} %)."
             f" Outstanding bytes: {grouped(file.outstanding)}")
 
 
-def _partition_summary(part: PartitionSnapshot) -> Lines:
+def _partition_summary(part: seen.PartitionSnapshot) -> Lines:
     lines = [f"Partition [{part.partition_id}]:", "----------------",
              (f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease}"
               f" sequenceNumber = {part.sequence}]"),
@@ -332,19 +322,19 @@ def _partition_summary(part: PartitionSnapshot) -> Lines:
     return lines + indent(_storages(part.storages), 8)
 
 
-def _summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Lines:
-    lines = ["Storage Summary:", "----------------", f"    Storage location: {location}", ""]
-    for part in partitions:
+def _summary(cluster: seen.ClusterSnapshot) -> Lines:
+    lines = ["Storage Summary:", "----------------", f"    Storage location: {cluster.storage_location}", ""]
+    for part in cluster.partitions:
         lines += indent(_partition_summary(part), 4)
     return lines
 
 
-def storage_summary(result: results.StorageSummary) -> str:
+def storage_summary(cluster: seen.ClusterSnapshot) -> str:
     """SUMMARY of partitions."""
-    return "\n".join(_summary(result.location, result.partitions)) + "\n"
+    return "\n".join(_summary(cluster)) + "\n"
 
 
-def cluster_status(cluster: ClusterSnapshot) -> str:
+def cluster_status(cluster: seen.ClusterSnapshot) -> str:
     """STATUS of a cluster."""
     lines = [f"Cluster ('{cluster.name}') :", "-" * (len(cluster.name) + 14),
              f"    Cluster name  : Cluster ({cluster.name})", f"    Cluster size  : {len(cluster.nodes)} node(s)",
@@ -353,12 +343,12 @@ def cluster_status(cluster: ClusterSnapshot) -> str:
         since = timestamp_text(cluster.unsafe_since)
         lines.append(f"    UNSAFE        : goes on alone since {since}, nothing is replicated")
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
-                    _queues(cluster), _summary(cluster.storage_location, cluster.partitions)):
+                    _queues(cluster), _summary(cluster)):
         lines += ["", *indent(section, 4)]
     return "\n".join(lines) + "\n"
 
 
-def queue_helper(cluster: ClusterSnapshot) -> str:
+def queue_helper(cluster: seen.ClusterSnapshot) -> str:
     """QUEUEHELPER of a cluster."""
     domains = cluster.queues_by_domain
     lines = ["ClusterQueueHelper :", "--------------------",
@@ -375,7 +365,7 @@ def queue_helper(cluster: ClusterSnapshot) -> str:
         lines += [f"        {queue.uri}", "            inFlightContexts.: 0",
                   "            assigned.........: true",
                   "            primaryAvailable..: true",
-                  f"            id...............: {queue.internal_id}", "            subIds...........: ",
+                  f"            id...............: {_internal_id(queue)}", "            subIds...........: ",
                   f"            partitionId......: {queue.partition_id} (primary: {queue.primary})",
                   f"            key..............: {queue.key}",
                   f"            queue............: {'created' if queue.created else '*NOT* created'}",
@@ -383,7 +373,7 @@ def queue_helper(cluster: ClusterSnapshot) -> str:
     return "\n".join(lines)
 
 
-def storage_content(storages: Iterable[StorageState]) -> str:
+def storage_content(storages: Iterable[seen.StorageState]) -> str:
     """QUEUE_STATUS of a domain."""
     rows = _storages(storage for storage in storages if storage.messages)
     return "\n" + "\n".join(rows) if rows else ""
@@ -392,21 +382,19 @@ def storage_content(storages: Iterable[StorageState]) -> str:
 # -- tunables and the rest
 
 
-def tunables(found: Sequence[results.Tunable]) -> str:
-    """LIST_TUNABLES."""
+def tunables(found: Sequence[commands.Tunable]) -> str:
     width = max((len(tunable.name) for tunable in found), default=0)
     return "".join(f"{tunable.name}{'':.<{width - len(tunable.name) + 2}}: {tunable.value}\n    {tunable.description}\n"
                    for tunable in found)
 
 
-def transitions(result: results.Transitions) -> str:
+def transitions(result: commands.Transitions) -> str:
     """STORY: the transitions of a state machine."""
     lines = transition_lines(result.transitions, result.now)
     return f"{lines}\n" if lines else ""
 
 
-def stop_status(result: results.StopStatus) -> str:
-    """Progress of the graceful stop."""
+def stop_status(result: commands.StopStatus) -> str:
     progress = result.progress
     if progress is None:
         return "This broker does not stop: it runs."
@@ -417,3 +405,136 @@ def stop_status(result: results.StopStatus) -> str:
                   f"        Leads the cluster: {'yes' if each.leads else 'no'}",
                   f"        Unconfirmed messages: {each.unconfirmed}", f"        PUTs without an answer: {each.unanswered}"]
     return "\n".join(lines) + "\n"
+
+
+PAYLOAD_SHOWN = 1024  # bytes
+_HEX_ROW = 16
+
+Tree = dict[str, Any]
+
+
+def _joined(lines: Iterable[str], empty: str = "") -> str:
+    return "\n".join(lines or [empty]) + "\n" if isinstance(lines, list) else _joined(list(lines), empty)
+
+
+def events(found: Iterable[NodeEvent]) -> str:
+    return _joined((f"{each.n:>6}  {timestamp_text(each.at)}  {each.kind:<8}  {shown(each.text, 400)}" for each in found),
+                   "Nothing has happened.")
+
+
+def alarms(found: Iterable[AlarmState]) -> str:
+    """Two lines for each: what has become of it, and what it says."""
+    lines = []
+    for each in found:
+        state = (f"over since {timestamp_text(each.cleared_at)}" if each.cleared_at else
+                 f"acknowledged by {shown(each.acknowledged_by)}" if each.acknowledged_by else "open")
+        lines += [f"{each.number:>5}  {each.severity} [{each.category}]  {state}; raised {each.count} time(s), first "
+                  f"{timestamp_text(each.raised_at)}, last {timestamp_text(each.last_at)}",
+                  f"       {shown(each.text.partition(chr(10))[0], 400)}"]
+    return _joined(lines, "There are no alarms.")
+
+
+def log(lines: Iterable[LogLine]) -> str:
+    return _joined((f"{timestamp_text(line.at)} {line.level} {line.category} {line.text}" for line in lines),
+                   "The log is empty.")
+
+
+def preflight(tree: Tree) -> str:
+    lines = [f"Stop of node {tree['node']}: quorum {'survives' if tree['quorumSurvives'] else 'DOES NOT SURVIVE'}",
+             f"    Clients connected: {tree['sessions']}, proxies: {tree['proxies']}, unconfirmed messages: "
+             f"{tree['unconfirmed']}"]
+    for cluster in tree["clusters"]:
+        if cluster["leads"]:
+            lines.append(f"    Cluster ({cluster['name']}): led here; {cluster['nextLeader'] or 'nobody'} is asked to lead")
+    for move in tree["moves"]:
+        lines.append(f"    Cluster ({move['cluster']}) Partition [{move['partition']}]: moves to {move['to'] or 'nobody'}")
+    lines += [f"    WARNING: {warning}" for warning in tree["warnings"]]
+    return _joined(lines)
+
+
+def replicas(tree: list[Tree]) -> str:
+    lines = []
+    for partition in tree:
+        lines.append(f"Partition [{partition['id']}]: primary {partition['primary'] or 'none'}, {partition['state']}, "
+                     f"lease {partition['lease']}, sequence {grouped(partition['sequence'])}, messages "
+                     f"{grouped(partition['messages'])}")
+        for each in partition["replicas"]:
+            behind = "" if each["lagRecords"] is None else (f", {grouped(each['lagRecords'])} records behind (about "
+                                                            f"{pretty_bytes(each['lagBytes'] or 0)})")
+            if each["lagMs"]:
+                behind += f", the oldest since {grouped(round(each['lagMs']))} ms"
+            lines.append(f"    {each['node']}: {each['role']}{behind}")
+    return _joined(lines, "There are no partitions.")
+
+
+def terms(tree: Tree) -> str:
+    standing = tree["standing"]
+    lines = [f"Cluster ({tree['cluster']}): {standing['state']}, leader {standing['leader'] or 'none'}, term "
+             f"{standing['term']}, quorum {standing['quorum']}, heartbeats missed {standing['heartbeatsMissed']} of "
+             f"{standing['heartbeatsMissedMax']}"]
+    for each in tree["terms"]:
+        until = timestamp_text(each["to"]) if each["to"] is not None else "now"
+        lines.append(f"    term {each['term']}: {each['leader']}, {timestamp_text(each['from'])} to {until}"
+                     + (f": {each['end']}" if each["end"] else ""))
+    return _joined(lines)
+
+
+def _states(row: Tree) -> str:
+    found = []
+    for app in row["apps"]:
+        to = f" to {', '.join(app['to'])}" if app["to"] else ""
+        why = f" ({app['why']})" if app.get("why") else ""
+        found.append(f"{app['appId']}: {app['state']}{to}{why}")
+    return "; ".join(found)
+
+
+def messages(tree: Tree) -> str:
+    lines = [f"{tree['uri']}: {grouped(len(tree['messages']))} of {grouped(tree['total'])} messages, as the {tree['role']} "
+             "has them"]
+    for row in tree["messages"]:
+        lines.append(f"    {row['guid']}  {pretty_bytes(row['bytes']):>10}  {timestamp_text(row['storedAt'])}  "
+                     f"{shown(_states(row), 300)}")
+    if tree["next"]:
+        lines.append(f"There are more behind {tree['next']}.")
+    return _joined(lines)
+
+
+def message(tree: Tree) -> str:
+    """All of one message, the payload up to PAYLOAD_SHOWN bytes."""
+    payload = base64.b64decode(tree["payload"])
+    size = "unknown" if tree["payloadBytes"] is None else f"{grouped(tree['payloadBytes'])} B"
+    lines = [f"{tree['guid']} of {tree['uri']}, as the {tree['role']} has it",
+             f"    Stored: {timestamp_text(tree['storedAt'])}, {grouped(tree['bytes'])} B, compression "
+             f"{tree['compression']}, PSN {tree['lease']}-{tree['sequence']}", f"    Apps: {shown(_states(tree), 2000)}"]
+    for name, each in tree["properties"].items():
+        lines.append(f"    {shown(name)} ({each['type']}): {shown(str(each['value']), 400)}"
+                     + (" ..." if each.get("truncated") else ""))
+    if tree.get("problem"):
+        lines.append(f"    PROBLEM: {tree['problem']}")
+    lines.append(f"    Payload: {size}")
+    for at in range(0, min(len(payload), PAYLOAD_SHOWN), _HEX_ROW):
+        row = payload[at:at + _HEX_ROW]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"        {at:04x}  {row.hex(' '):<47}  {plain}")
+    if len(payload) > PAYLOAD_SHOWN or tree["truncated"]:
+        lines.append("        ...")
+    return _joined(lines)
+
+
+def subscription(tried: tuple[str, Tree]) -> str:
+    """Which messages match an expression, and who would get them; or what is wrong."""
+    expression, tree = tried
+    if tree["error"]:
+        error = tree["error"]
+        return _joined([shown(expression, 400), " " * error["offset"] + "^" * max(1, error["length"]), error["message"]])
+    lines = [f"{tree['matched']} of {tree['examined']} messages match"]
+    for result in tree["results"]:
+        reason = f" ({result['reason']})" if result["reason"] else ""
+        routed = "; ".join(f"{each['appId']}: {_outcome(each)}" for each in result["routing"])
+        lines.append(f"    {result['guid']}: {'matches' if result['matches'] else 'does not match'}{reason}"
+                     + (f" [now: {shown(routed, 300)}]" if routed else ""))
+    return _joined(lines)
+
+
+def _outcome(each: Tree) -> str:
+    return f"to {each['to']}" if each["outcome"] == "consumer" else str(each["outcome"])

@@ -1,22 +1,31 @@
-"""Who may ask for what: pure decisions about one request.
+"""Authentication and authorization of the console's requests. Time and randomness are arguments.
 
     no users configured    whoever is on this machine may do everything, through no proxy; everybody else is refused
-    users                  a login; a role, of which each may do what those below it may
+    users                  a login, in a signed cookie; a role, of which each may do what those below it may
     another node           its token, which names the user for whose sake it asks
+
+Cookies, CSRF tokens and tokens of nodes have keys of their own, which itsdangerous derives from one secret and a purpose.
 """
 
 from __future__ import annotations
 
+import hmac
+import json
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from hashlib import sha256
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from itsdangerous import BadData, Signer, URLSafeSerializer
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from bmqtwist.config.broker import ConsoleUser
-from bmqtwist.console.tokens import Cookies, Login, proof_of
 
+SESSION_COOKIE = "bmq_session"
 OPEN_NONCE = "open"  # stands for the login that is not asked for
 FREE_FAILURES = 3  # logins that may fail before the next one has to wait
 WAIT_SECONDS_MAX = 60.0
@@ -33,15 +42,13 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is configured."""
         return self.name.lower()
 
 
 ROLES = {role.word: role for role in Role}
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(Struct, frozen=True):
     """Somebody who may ask. `nonce`: of the login, for CSRF tokens; empty = the request came from `node`."""
 
     user: str
@@ -49,16 +56,6 @@ class Who:
     nonce: str = ""
     node: str = ""
     login: Login | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """What a request says about who it comes from; header values, empty = there is none."""
-
-    address: str
-    host: str
-    forwarded: str
-    cookie: str
 
 
 class Refusal(Exception):
@@ -88,7 +85,6 @@ def is_local(address: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address."""
     try:
         ip_address(text)
     except ValueError:
@@ -109,16 +105,17 @@ class Doorkeeper:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody logs in."""
         return not self.users
 
-    def identify(self, asker: Asker, wall: float) -> Who:
-        """Who asks; Refusal 401: nobody is logged in; 403: nobody can be, from there."""
+    def identify(self, address: str, header: Callable[[str], str | None], wall: float) -> Who:
+        """The user of a request from `address`, by its headers; Refusal 401: nobody is logged in; 403: nobody can be, from
+        there."""
         if self.is_open:
-            if asker.forwarded or not is_local(asker.address) or not is_local(host_of(asker.host)):
+            forwarded = header("x-forwarded-for") or header("forwarded")
+            if forwarded or not is_local(address) or not is_local(host_of(header("host") or "")):
                 raise Refusal(403, NOT_HERE)
             return Who("local", Role.ADMIN, OPEN_NONCE)
-        login = self.cookies.read(asker.cookie, wall) if asker.cookie else None
+        login = self.cookies.read(cookies_of(header("cookie") or "").get(SESSION_COOKIE, ""), wall)
         user = self.users.get(login.user) if login is not None else None
         if login is None or user is None or login.proof != proof_of(user.password_hash):
             raise Refusal(401, "Log in first: nobody is logged in, or the login has ended.")
@@ -143,7 +140,6 @@ def origin_is_ours(origin: str, host: str, others: set[str]) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """The origin of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -159,7 +155,6 @@ class LoginLimiter:
         return max(self._left(key, now) for key in self._keys(address, name))
 
     def failed(self, address: str, name: str, now: float) -> None:
-        """An attempt has failed."""
         for key in self._keys(address, name):
             count, last = self._failures.pop(key, (0, now))
             self._failures[key] = (1 if now - last > FORGET_S else count + 1), now
@@ -167,7 +162,6 @@ class LoginLimiter:
             self._failures.popitem(last=False)
 
     def succeeded(self, address: str, name: str) -> None:
-        """The right password was given."""
         for key in self._keys(address, name):
             self._failures.pop(key, None)
 
@@ -179,3 +173,144 @@ class LoginLimiter:
 
     def _keys(self, address: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return ("address", address), ("name", name[:64])
+
+
+SKEW_S = 30.0  # that the clocks of two nodes may differ by
+NONCES_MAX = 10_000  # of nodes' requests that are remembered, so that none counts twice
+ENDED_MAX = 10_000  # logins that ended before their time, and are remembered until then
+COOKIE_CHARS_MAX = 1024
+OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes that nobody logs in to
+
+
+_SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
+
+
+class Login(Struct, frozen=True):
+    """One login. `began`, `seen`: seconds since the epoch; `proof`: of the password that it was made with."""
+
+    user: str
+    nonce: str
+    began: int
+    seen: int
+    proof: str
+
+
+class Cookies:
+    """Logins as cookies: signed, and valid for `life_s` from the login, `idle_s` from the last use."""
+
+    def __init__(self, secret: bytes, life_s: float, idle_s: float) -> None:
+        self.life_s, self.idle_s = life_s, idle_s
+        self._logins = URLSafeSerializer(secret, "session", signer_kwargs=_SIGNING)
+        self._csrf = Signer(secret, "csrf", key_derivation="hmac", digest_method=sha256)
+        self._ended: OrderedDict[str, float] = OrderedDict()
+
+    def write(self, login: Login) -> str:
+        return str(self._logins.dumps(astuple(login)))
+
+    def read(self, cookie: str, wall: float) -> Login | None:
+        """The login that a cookie stands for; None = it is none of ours, too old, or over."""
+        if len(cookie) > COOKIE_CHARS_MAX:
+            return None
+        try:
+            login = Login(*self._logins.loads(cookie))
+        except (BadData, UnicodeError):
+            return None
+        return login if self.is_valid(login, wall) else None
+
+    def is_valid(self, login: Login, wall: float) -> bool:
+        return (login.nonce not in self._ended and login.began <= wall + SKEW_S and wall - login.began < self.life_s
+                and wall - login.seen < self.idle_s)
+
+    def end(self, nonce: str, wall: float) -> None:
+        """A login is over here before its time."""
+        self._ended[nonce] = wall + self.life_s
+        while len(self._ended) > ENDED_MAX or next(iter(self._ended.values())) < wall:
+            self._ended.popitem(last=False)
+
+    def csrf(self, nonce: str) -> str:
+        """What a page of that login sends with everything that changes something."""
+        return str(self._csrf.get_signature(nonce).decode())
+
+    def is_csrf(self, nonce: str, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf(nonce).encode())
+
+
+def proof_of(password_hash: str) -> str:
+    """Changes with the password."""
+    return sha256(password_hash.encode()).hexdigest()[:16]
+
+
+class NodeRequest(Struct, frozen=True):
+    """What the token of a node vouches for: who asks whom for what, and for whose sake."""
+
+    sender: str  # "" = not known yet
+    receiver: str
+    method: str
+    path: str  # with its query
+    body: bytes
+    user: str = ""
+    role: str = ""
+
+
+class NodeTokens:
+    """Tokens by which nodes know each other: signed with a key for one request, they hold its time. Each counts once."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._tokens = URLSafeSerializer(secret, signer_kwargs=_SIGNING)
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def make(self, request: NodeRequest, wall: float, nonce: str) -> str:
+        return str(self._tokens.dumps([request.sender, int(wall), nonce, request.user, request.role], _purpose(request)))
+
+    def check(self, token: str, asked: NodeRequest, wall: float) -> NodeRequest | None:
+        """The request with who sends it and for whose sake, as a token says; None = the token is not for it. `asked`: the
+        request as it came."""
+        try:
+            sender, at, nonce, user, role = self._tokens.loads(token, _purpose(asked))
+        except (BadData, UnicodeError):
+            return None
+        if abs(wall - at) > SKEW_S or nonce in self._seen:
+            return None
+        self._seen[nonce] = wall
+        while len(self._seen) > NONCES_MAX or next(iter(self._seen.values())) < wall - 2 * SKEW_S:
+            self._seen.popitem(last=False)
+        return replace(asked, sender=sender, user=user, role=role)
+
+
+def _purpose(request: NodeRequest) -> bytes:
+    """What a token is good for: one receiver, method, path, query and body."""
+    return json.dumps(["node", request.receiver, request.method, *_meaning(request.path),
+                       sha256(request.body).hexdigest()]).encode()
+
+
+def _meaning(path: str) -> tuple[str, list[tuple[str, str]]]:
+    """What a path with its query asks for, however it is escaped."""
+    parts = urlsplit(path)
+    return unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True)
+
+
+def cookies_of(header: str) -> Mapping[str, str]:
+    """The cookies of a request by name; the first of each name counts."""
+    found: dict[str, str] = {}
+    for part in header.split(";")[:50]:
+        name, equals, value = part.strip().partition("=")
+        if equals:
+            found.setdefault(name, value)
+    return found
+
+
+def cookie_header(name: str, value: str, path: str, secure: bool, life_s: float | None = None) -> str:
+    """A Set-Cookie that scripts and other sites cannot use. `life_s` None = until the browser ends, 0 = it is taken back."""
+    age = "" if life_s is None else f"; Max-Age={int(life_s)}"
+    return f"{name}={value}; Path={path or '/'}; HttpOnly; SameSite=Strict{age}{'; Secure' if secure else ''}"
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """A JSON object; ValueError with what is wrong."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError("the body is no JSON object")
+    return found

@@ -5,22 +5,21 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
 from bmqtwist.admin import cluster_operations, domain_operations
 from bmqtwist.broker import local_producer
-from bmqtwist.console.access import Refusal
+from bmqtwist.console import operation as api
+from bmqtwist.console.access import Refusal, Role
 from bmqtwist.console.documents import Document
-from bmqtwist.console.operation import NAME_CHARS_MAX, Asked, Operations, properties_of
 from bmqtwist.console.stops import DELAY_SECONDS_MAX
-from bmqtwist.console.topics import number, queue_uri, text
+from bmqtwist.console.topics import text
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.report import shown
-from bmqtwist.view import alarm_conditions, typed_properties
+from bmqtwist.view import alarms, typed_properties
 
 PAYLOAD_CHARS_MAX = 48 << 10  # of a test message, as it is sent
 ALARM_CHARS_MAX = 1000
@@ -34,67 +33,81 @@ def reason_of(error: Exception) -> str:
     return error.message if isinstance(error, Refused) else str(error)
 
 
-def _done(operations: Operations) -> Document:
+def _done(operations: api.Operations) -> Document:
     operations.collector.outdate()
     return {"ok": True}
 
 
-def stop(operations: Operations, asked: Asked) -> Document:
-    """Stop this node."""
-    operations.delayed_stop.ask(str(asked.arguments["reason"]), asked.by,
-                                number(asked.arguments, "delay", 0, 0, DELAY_SECONDS_MAX))
+@api.post("nodes/<node>/stop", Role.OPERATOR, api.Argument("confirm", "the name of the node, once more", required=True),
+      api.REASON,
+      api.Argument("delay", "seconds until it begins, 0 to 3600; until then it can be aborted", "integer",
+               api.whole(0, 0, DELAY_SECONDS_MAX)), place=api.at_named_node, confirm="node")
+def stop(operations: api.Operations, asked: api.Asked) -> Document:
+    """Stop a node gracefully."""
+    operations.delayed_stop.ask(asked.arguments["reason"], asked.who.user, asked.arguments["delay"])
     return _done(operations)
 
 
-def abort_stop(operations: Operations, asked: Asked) -> Document:
-    """Abort a stop that has not begun."""
-    operations.delayed_stop.abort(asked.by)
+@api.post("nodes/<node>/abort-stop", Role.OPERATOR, place=api.at_named_node)
+def abort_stop(operations: api.Operations, asked: api.Asked) -> Document:
+    """Abort the stop of a node that has not begun yet."""
+    operations.delayed_stop.abort(asked.who.user)
     return _done(operations)
 
 
+@api.post("partitions/<int:partition>/move", Role.OPERATOR,
+      api.Argument("to", "name of that node", read=api.words(api.NAME_CHARS_MAX, 1), required=True), api.WHY,
+      place=api.at_leader)
 @inlineCallbacks
-def move(operations: Operations, asked: Asked) -> Any:
-    """Move the primary of a partition, as leader."""
-    to = operations.known(text(asked.arguments, "to", NAME_CHARS_MAX, 1))
+def move(operations: api.Operations, asked: api.Asked) -> Any:
+    """Let another node be primary of a partition."""
     yield operations.operate(asked, cluster_operations.move_partition, operations.member_of().name,
-                             asked.arguments["partition"], to)
+                             asked.arguments["partition"], operations.known(asked.arguments["to"]))
     return {"ok": True}
 
 
+@api.post("partitions/<int:partition>/rollover", Role.OPERATOR, api.WHY, place=api.at_partition_primary)
 @inlineCallbacks
-def rollover(operations: Operations, asked: Asked) -> Any:
-    """Begin a new file set, as primary."""
+def rollover(operations: api.Operations, asked: api.Asked) -> Any:
+    """Begin a new file set of a partition."""
     yield operations.operate(asked, cluster_operations.roll_over, operations.member_of().name, asked.arguments["partition"])
     return {"ok": True}
 
 
+@api.post("queues/purge", Role.ADMIN, api.URI,
+      api.Argument("app", "the app; null = all", read=api.words(api.NAME_CHARS_MAX), nullable=True),
+      api.Argument("confirm", "the URI, once more", required=True), api.REASON,
+      answer={"messages": "integer", "bytes": "integer"}, place=api.at_queue_primary, confirm="uri")
 @inlineCallbacks
-def purge(operations: Operations, asked: Asked) -> Any:
-    """Drop messages, as primary."""
-    app, uri = text(asked.arguments, "app", NAME_CHARS_MAX), parse_uri(queue_uri(asked.arguments))
+def purge(operations: api.Operations, asked: api.Asked) -> Any:
+    """Drop all messages of a queue, or of one of its apps."""
+    uri = parse_uri(asked.arguments["uri"])
     report = yield operations.operate(asked, domain_operations.purge_queue, uri.qualified_domain, uri.queue,
-                                      app or domain_operations.WHOLE_QUEUE)
+                                      asked.arguments["app"] or domain_operations.WHOLE_QUEUE)
     if report.errors:
         raise Refusal(409, report.errors[0])
     return {"ok": True, "messages": sum(each.messages for each in report.purged),
             "bytes": sum(each.bytes for each in report.purged)}
 
 
+@api.post("publish", Role.OPERATOR, api.URI,
+      api.Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters", read=api.words(PAYLOAD_CHARS_MAX)),
+      api.Argument("encoding", "text or base64"), api.PROPERTIES,
+      api.Argument("count", "1 to 100", "integer", api.whole(1, 1, local_producer.COUNT_MAX)), answer={"results": "array"})
 @inlineCallbacks
-def publish(operations: Operations, asked: Asked) -> Any:
-    """Post test messages from here."""
+def publish(operations: api.Operations, asked: api.Asked) -> Any:
+    """Post test messages."""
     given, done = asked.arguments, Deferred[local_producer.Published]()
-    local_producer.publish(operations.host.node.broker, queue_uri(given), _payload(given),
-                           typed_properties.from_tree(properties_of(given) or {}),
-                           number(given, "count", 1, 1, local_producer.COUNT_MAX), asked.by, done.callback)
+    local_producer.publish(operations.broker, given["uri"], _payload(given["payload"], given.get("encoding") or "text"),
+                           typed_properties.from_tree(given["properties"] or {}), given["count"], asked.who.user,
+                           done.callback)
     result = yield done
     if result.error:
         raise Refusal(409, result.error)
     return {"ok": True, **result.tree()}
 
 
-def _payload(arguments: Mapping[str, Any]) -> bytes:
-    payload, encoding = text(arguments, "payload", PAYLOAD_CHARS_MAX), arguments.get("encoding") or "text"
+def _payload(payload: str, encoding: object) -> bytes:
     if encoding == "text":
         return payload.encode("utf-8", "surrogatepass")
     if encoding != "base64":
@@ -105,42 +118,50 @@ def _payload(arguments: Mapping[str, Any]) -> bytes:
         raise Refusal(400, "The payload is no base64.", "payload") from None
 
 
-def raise_alarm(operations: Operations, asked: Asked) -> Document:
-    """An alarm that an operator raises; it names who."""
+@api.post("alarms", Role.OPERATOR,
+      api.Argument("category", "capital letters, digits and _, 64 at most; absent = OPERATOR. Not one that the broker "
+                   "clears by itself", read=api.words(ALARM_CATEGORY_CHARS_MAX)),
+      api.Argument("severity", "ALARM, or PANIC for what cannot wait; absent = ALARM",
+                   read=api.words(api.NAME_CHARS_MAX)),
+      api.Argument("text", f"what somebody has to know, 1 to {ALARM_CHARS_MAX} characters",
+                   read=api.words(ALARM_CHARS_MAX, 1), required=True), api.NODE, place=api.at_node)
+def raise_alarm(operations: api.Operations, asked: api.Asked) -> Document:
+    """Raise an alarm, as the broker raises its own: it is logged and listed."""
     given, report = asked.arguments, operations.host.report
-    category = text(given, "category", ALARM_CATEGORY_CHARS_MAX) or "OPERATOR"
-    severity = text(given, "severity", NAME_CHARS_MAX) or "ALARM"
-    words = text(given, "text", ALARM_CHARS_MAX, 1).strip()
-    if not words:
+    category, severity, said = given["category"] or "OPERATOR", given["severity"] or "ALARM", given["text"].strip()
+    if not said:
         raise Refusal(400, "An alarm says something.", "text")
     if _CATEGORY.fullmatch(category) is None:
         raise Refusal(400, "A category is made of capital letters, digits and _, and begins with a letter.", "category")
-    if alarm_conditions.is_watched(category):
+    if alarms.is_watched(category):
         raise Refusal(400, f"Alarms of category {category} are the broker's own: it would clear this one by itself.",
                       "category")
     if severity not in ("ALARM", "PANIC"):
         raise Refusal(400, "The severity is ALARM or PANIC.", "severity")
     (report.panic if severity == "PANIC" else report.alarm)(
-        category, "%s", f"{shown(words, ALARM_CHARS_MAX)} (raised by {shown(asked.by)})")
+        category, "%s", f"{shown(said, ALARM_CHARS_MAX)} (raised by {shown(asked.who.user)})")
     return _done(operations)
 
 
-def acknowledge(operations: Operations, asked: Asked) -> Document:
-    """Acknowledge an alarm."""
-    operations.host.node.alarms.acknowledge(asked.arguments["alarm"].rpartition(":")[2], asked.by)
+@api.post("alarms/<alarm>/acknowledge", Role.OPERATOR, place=api.at_alarm)
+def acknowledge(operations: api.Operations, asked: api.Asked) -> Document:
+    """Say that somebody looks after an alarm."""
+    operations.host.node.alarms.acknowledge(asked.arguments["alarm"].rpartition(":")[2], asked.who.user)
     return {"ok": True}
 
 
-def clear(operations: Operations, asked: Asked) -> Document:
-    """Clear an alarm."""
-    operations.host.node.alarms.clear(asked.arguments["alarm"].rpartition(":")[2], asked.by)
+@api.post("alarms/<alarm>/clear", Role.OPERATOR, place=api.at_alarm)
+def clear(operations: api.Operations, asked: api.Asked) -> Document:
+    """Say that what an alarm is about is over."""
+    operations.host.node.alarms.clear(asked.arguments["alarm"].rpartition(":")[2], asked.who.user)
     return {"ok": True}
 
 
+@api.post("domains/<domain>/reconfigure", Role.ADMIN, api.WHY, answer={"nodes": "array"})
 @inlineCallbacks
-def reconfigure(operations: Operations, asked: Asked) -> Any:
+def reconfigure(operations: api.Operations, asked: api.Asked) -> Any:
     """Read the file of a domain again, at every node."""
-    name, own = text(asked.arguments, "domain", NAME_CHARS_MAX, 1), operations.collector.name
+    name, own = text(asked.arguments, "domain", api.NAME_CHARS_MAX, 1), operations.collector.name
     rows = []
     for node in (own, *(operations.collector.consoles.urls() if not asked.who.node else ())):
         try:
@@ -156,32 +177,38 @@ def reconfigure(operations: Operations, asked: Asked) -> Any:
     return {"ok": all(row["ok"] for row in rows), "nodes": rows}
 
 
+@api.post("rolling-restart", Role.ADMIN, api.REASON, answer={"order": "array"})
 @inlineCallbacks
-def rolling_restart(operations: Operations, asked: Asked) -> Any:
-    """Stop all nodes, one after the other."""
+def rolling_restart(operations: api.Operations, asked: api.Asked) -> Any:
+    """Stop all nodes, one at a time, each once the one before is back; something must start them again."""
     cluster = yield operations.collector.cluster()
-    return {"ok": True, "order": operations.restart.begin(cluster, str(asked.arguments["reason"]), asked.who)}
+    return {"ok": True, "order": operations.restart.begin(cluster, asked.arguments["reason"], asked.who)}
 
 
-def abort_restart(operations: Operations, asked: Asked) -> Document:
-    """Stop no further node."""
-    operations.restart.abort(asked.by)
+@api.post("rolling-restart/abort", Role.ADMIN)
+def abort_restart(operations: api.Operations, asked: api.Asked) -> Document:
+    """Stop no further node; one that stops does so."""
+    operations.restart.abort(asked.who.user)
     return _done(operations)
 
 
-def start_demo(operations: Operations, asked: Asked) -> Document:
-    """Begin demonstration traffic."""
-    operations.demonstration.start(asked.by)
+@api.post("demo/start", Role.OPERATOR)
+def start_demo(operations: api.Operations, asked: api.Asked) -> Document:
+    """Begin demonstration traffic at this node, where its configuration offers it."""
+    operations.demonstration.start(asked.who.user)
     return _done(operations)
 
 
-def stop_demo(operations: Operations, asked: Asked) -> Document:
-    """End demonstration traffic."""
-    operations.demonstration.stop(asked.by)
+@api.post("demo/stop", Role.OPERATOR)
+def stop_demo(operations: api.Operations, asked: api.Asked) -> Document:
+    """End it."""
+    operations.demonstration.stop(asked.who.user)
     return _done(operations)
 
 
-def end_login(operations: Operations, asked: Asked) -> Document:
-    """End a login, as another node says."""
-    operations.doorkeeper.cookies.end(text(asked.arguments, "nonce", 64, 1), operations.host.moment()[1])
+@api.post("node/logout", Role.VIEWER,
+      api.Argument("nonce", "of the login", read=api.words(64, 1), required=True), between_nodes=True)
+def end_login(operations: api.Operations, asked: api.Asked) -> Document:
+    """A login is over, here as elsewhere."""
+    operations.doorkeeper.cookies.end(asked.arguments["nonce"], operations.host.moment()[1])
     return {"ok": True}

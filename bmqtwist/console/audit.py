@@ -6,10 +6,8 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from bmqtwist.console.access import Who
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.report import shown
 
@@ -18,16 +16,6 @@ FILE_BYTES_MAX = 4 << 20
 ENTRIES_MAX = 500  # shown
 TAIL_BYTES = 256 << 10  # of the file, read at the start
 TEXT_CHARS_MAX = 500
-
-
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """An action and its outcome."""
-
-    action: str
-    target: str
-    outcome: str
-    reason: str = ""
 
 
 class AuditLog:
@@ -55,11 +43,9 @@ class AuditLog:
             if isinstance(entry, dict):
                 self.entries.append(entry)
 
-    def add(self, at: float, who: Who, source: str, node: str, done: AuditEntry) -> None:
-        """A user has done something at a node, or was refused. `source`: where the request came from."""
-        entry = {"at": round(at, 3), "user": shown(who.user), "role": who.role.word, "from": shown(source), "node": node,
-                 "action": done.action, "target": shown(done.target, TEXT_CHARS_MAX),
-                 "reason": shown(done.reason, TEXT_CHARS_MAX), "outcome": shown(done.outcome, TEXT_CHARS_MAX)}
+    def add(self, entry: Document) -> None:
+        """A user has done something at a node, or was refused."""
+        entry = {name: shown(value, TEXT_CHARS_MAX) if isinstance(value, str) else value for name, value in entry.items()}
         self.entries.append(entry)
         if self._path is not None:
             self._write(self._path, entry)

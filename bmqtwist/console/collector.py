@@ -6,22 +6,20 @@ Nothing is looked at while nobody asks, but for one row of the history every HIS
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
-from bmqtwist.console import behind
+from bmqtwist.console import consoles
 from bmqtwist.console.access import Refusal
-from bmqtwist.console.consoles import OtherConsoles
+from bmqtwist.console.consoles import OtherConsoles, PeerClient, as_body, with_query
 from bmqtwist.console.documents import Document
 from bmqtwist.console.local_queues import SWEEP_S, LocalQueues
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
-from bmqtwist.console.peers import PeerClient, as_body, with_query
 from bmqtwist.console.queues import Order, first_of
 from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
-from bmqtwist.view import cluster_facts, elections, node_facts, proxy_facts, traffic
+from bmqtwist.view import cluster_facts, connections, node_facts
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
@@ -29,24 +27,16 @@ if TYPE_CHECKING:
 FRESH_S = 0.2  # a document of that age is as good as a new one
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFiles:
-    """Of this process; 0 = that is not known."""
-
-    count: int = 0
-    most: int = 0
-
-
 class Collector:
-    """Makes all documents. `open_files`: of this process."""
+    """Makes all documents. `open_files`: of this process, and how many it may have; 0 = that is not known."""
 
-    def __init__(self, host: BrokerService, client: PeerClient, open_files: Callable[[], OpenFiles]) -> None:
+    def __init__(self, host: BrokerService, client: PeerClient, open_files: Callable[[], tuple[int, int]]) -> None:
         self._host, self._open_files = host, open_files
         broker = host.node.broker
         self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])
-        self.local = LocalQueues(broker, host.reactor, host.moment)
+        self.local = LocalQueues(host)
         self.sampler = NodeSampler(reading(broker, host.moment()[0], host.process()))
-        self._files, self._files_at = OpenFiles(), float("-inf")
+        self._files, self._files_at = (0, 0), float("-inf")
         self._behind = FlowSampler()  # of the proxies that are connected here
         self._proxies, self._proxies_at = list[Document](), float("-inf")
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
@@ -66,7 +56,6 @@ class Collector:
         self._tick = self._host.reactor.callLater(HISTORY_STEP_S - wall % HISTORY_STEP_S, self._keep)
 
     def stop(self) -> None:
-        """Nothing more."""
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
         self.local.stop()
@@ -109,8 +98,8 @@ class Collector:
             self._proxies, self._proxies_at = self._proxy_rows(now), now
         sampler = self.sampler
         part: Document = node_facts.node_document(node.broker, node.history, process, now)
-        part |= {"proxies": self._proxies, "cpuShare": round(sampler.cpu_share, 4), "openFiles": self._files.count,
-                 "openFilesMax": self._files.most, "rates": sampler.rates, "latencies": sampler.latencies,
+        part |= {"proxies": self._proxies, "cpuShare": round(sampler.cpu_share, 4), "openFiles": self._files[0],
+                 "openFilesMax": self._files[1], "rates": sampler.rates, "latencies": sampler.latencies,
                  "history": list(sampler.history), "top": self.local.top()}
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
@@ -121,24 +110,21 @@ class Collector:
 
     def _proxy_rows(self, now: float) -> list[Document]:
         broker = self._host.node.broker
-        rows = proxy_facts.proxy_rows(broker, cluster_facts.cluster_of(broker))
+        rows = connections.proxy_rows(broker, cluster_facts.cluster_of(broker))
         rates = self._behind.look(now, {row["ident"]: flow for row, flow in rows})
         return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
     @inlineCallbacks
     def own_queue(self, uri: str) -> Any:
-        """What this node knows of one queue."""
         return {**(yield self.local.queue(uri)), "primary": self.primary_of(uri)}
 
     # -- the cluster ------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """This node."""
         return cluster_facts.name_of(self._host.node.broker)
 
     def document(self, topic: Topic) -> Deferred[Document]:
-        """The document of a topic."""
         if isinstance(topic, ClusterTopic):
             return self.cluster()
         if isinstance(topic, QueuesTopic):
@@ -185,19 +171,17 @@ class Collector:
                 self._stops.pop(name, None)
         now, wall = self._host.moment()
         ended = {name: {**stop, "done": True} for name, stop in self._stops.items() if name in missing}
-        document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, _percentiles, ended)
+        document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended)
         self._add_urls(document, urls)
         self._cluster = now, document
         return document
 
     def _add_urls(self, document: Document, urls: Mapping[str, str]) -> None:
-        """A node that is down is still somewhere."""
         for node in document["nodes"]:
             node["url"] = node["url"] or urls.get(node["name"], "")
 
     @inlineCallbacks
     def queues(self, topic: QueuesTopic) -> Any:
-        """A page of the queues of all nodes."""
         own = yield self.local.rank(topic)
         found, missing = yield self.consoles.ask_all(with_query("/api/v1/node/queues", topic.query()))
         total, runs, home = own[0], [own[1]], {uri: self.name for _, uri in own[1]}
@@ -231,7 +215,7 @@ class Collector:
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
         answers, silent = yield self.consoles.ask_proxies(path, parts)
-        parts += [behind.queue_told(answer, proxy) for proxy, answer in answers]
+        parts += [consoles.queue_told(answer, proxy) for proxy, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
@@ -241,13 +225,13 @@ class Collector:
     @inlineCallbacks
     def clients(self) -> Any:
         """Who is connected, of all nodes and of the proxies whose consoles answer."""
-        path, own = "/api/v1/node/clients", node_facts.clients_part(self._host.node.broker)
+        path, own = "/api/v1/node/clients", connections.clients_part(self._host.node.broker)
         found, missing = yield self.consoles.ask_all(path)
         parts = [own, *found.values()]
         answers, silent = yield self.consoles.ask_proxies(path, parts)
         rows = [row for part in parts for row in part["clients"]]
         for proxy, answer in answers:
-            rows += behind.clients_told(answer, proxy)
+            rows += consoles.clients_told(answer, proxy)
         return {"clients": rows, "missing": missing | silent}
 
     @inlineCallbacks
@@ -258,9 +242,8 @@ class Collector:
         return (yield self.queue(QueueTopic(uri)))["primary"]
 
     def elections(self) -> Document:
-        """Terms, as this node has seen them."""
         node = self._host.node
-        return {**elections.elections(node.broker, node.events), "at": round(self._host.moment()[1], 3)}
+        return {**cluster_facts.elections(node.broker, node.events), "at": round(self._host.moment()[1], 3)}
 
     def primary_of(self, uri: str) -> str:
         """Which node leads a queue, as the metadata have it; "" = the queue is not known, or nobody does."""
@@ -268,7 +251,6 @@ class Collector:
         return cluster_facts.queue_primary(cluster, uri) if cluster is not None else ""
 
     def primary(self, partition: int) -> str:
-        """Which node leads a partition."""
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None and self._cluster is not None:  # a proxy knows what the nodes say
             return next((each["primary"] for each in self._cluster[1]["partitions"] if each["id"] == partition), "")
@@ -276,14 +258,7 @@ class Collector:
 
     @property
     def leader(self) -> str:
-        """Which node leads the cluster."""
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None:
             return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
         return str(cluster_facts.elector(cluster)["leader"])
-
-
-def _percentiles(counts: Any) -> Document:
-    if not counts:
-        return {"p50": None, "p99": None}
-    return traffic.percentiles((0,) * len(counts), tuple(counts))

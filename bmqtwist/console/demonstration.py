@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import pi, sin
 from typing import Any
 
+from msgspec import Struct, field
 from twisted.internet.defer import Deferred
 
 from bmqtwist.console.documents import Document
@@ -33,8 +33,7 @@ CONNECT_S = 10.0
 REGIONS = ("europe", "america", "asia")
 
 
-@dataclass(slots=True)
-class ShownQueue:
+class ShownQueue(Struct):
     """One queue with its consumers. `owed`: the part of a message that was not posted yet; `held`: messages that consumers
     have, and since when."""
 
@@ -44,11 +43,9 @@ class ShownQueue:
     held: deque[tuple[float, Message[bytes]]] = field(default_factory=deque)
 
     def rate(self, seconds: float) -> float:
-        """Messages a second after so many seconds."""
         return RATE * (1 + 0.8 * sin(2 * pi * seconds / (WAVE_S + 7 * self.number)))
 
     def rests(self, seconds: float) -> bool:
-        """Whether its consumers rest."""
         return (seconds + 20.0 * self.number) % REST_EVERY_S > REST_EVERY_S - REST_S
 
 
@@ -135,7 +132,6 @@ class Demonstration:
         self._tick = self._reactor.callLater(TICK_S, self._turn)
 
     def _turn(self) -> None:
-        """Post and confirm what is due."""
         if self._stops():
             self.stop()
             return

@@ -3,124 +3,197 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from twisted.internet.defer import inlineCallbacks
 
 from bmqtwist.config.text import plain
-from bmqtwist.console import copies
-from bmqtwist.console.access import Refusal
+from bmqtwist.console import operation as api
+from bmqtwist.console.access import Refusal, Role
+from bmqtwist.console.consoles import ACTION_SECONDS_MAX, with_query
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge_domains, merge_events
-from bmqtwist.console.operation import (
-    NAME_CHARS_MAX,
-    Asked,
-    Download,
-    Operations,
-    at_holder,
-    moment,
-    partition_number,
-    properties_of,
-    psn,
-)
-from bmqtwist.console.peers import ACTION_SECONDS_MAX, with_query
-from bmqtwist.console.topics import number, queue_uri, queues_topic, text
+from bmqtwist.console.topics import QueueTopic, queues_topic
 from bmqtwist.storage.partition import Partition
-from bmqtwist.view import messages, node_facts, stopping, storage_files, subscriptions
+from bmqtwist.view import connections, stopping, storage_files, subscriptions
+from bmqtwist.view import stored_queue as stored
 from bmqtwist.view.domain_facts import domain_document, domain_rows
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
 EVENTS_MAX = 1000
 EXPRESSION_CHARS_MAX = 4096
+DIFFERENCES_MAX = 100  # between copies, that are shown one by one
+_PARTITION = api.Argument("partition", "number of a partition", "integer", api.whole(-1, 0, 1_000_000), required=True)
+_GUID = api.Argument("guid", "GUID of a message, 32 hexadecimal digits", read=api.words(32, 32), required=True)
+_PAGE = (api.Argument("filter", "text that is part of the URI, in any case"),
+         api.Argument("sort", "messages, bytes, oldestSeconds, quota, putRate, pushRate, confirmRate, consumers, producers, "
+                          "partition, domain, mode or uri"),
+         api.Argument("order", "asc or desc"))
 
 
+@api.get("cluster", answer={
+    "at": "number", "servedBy": "string", "name": "string", "version": "string", "verdict": "object", "leader": "object",
+    "rates": "object", "ackLatencyMs": "object", "history": "array", "nodes": "array", "partitions": "array",
+    "proxies": "array", "queuesTop": "array", "alarms": "array", "events": "array"})
+def cluster(operations: api.Operations, asked: api.Asked) -> Any:
+    """The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, proxies, the deepest queues,
+    alarms, last events."""
+    return operations.collector.cluster()
+
+
+@api.get("node")
+def node(operations: api.Operations, asked: api.Asked) -> Any:
+    """What this node contributes to that."""
+    return operations.collector.own_part()
+
+
+@api.get("queues", *_PAGE, api.Argument("offset", "rows to leave out", "integer"),
+     api.Argument("limit", "rows at most, 1 to 500", "integer"),
+     answer={"total": "integer", "offset": "integer", "rows": "array"})
+def queues(operations: api.Operations, asked: api.Asked) -> Any:
+    """A page of the queues of the cluster."""
+    return operations.collector.queues(queues_topic(asked.arguments))
+
+
+@api.get("node/queues", *_PAGE, api.Argument("upto", "so many", "integer", api.whole(100, 1, 10_000_000)),
+     answer={"total": "integer", "entries": "array"}, between_nodes=True)
 @inlineCallbacks
-def node_queues(operations: Operations, asked: Asked) -> Any:
-    """The first queues of this node."""
-    upto = number(asked.arguments, "upto", 100, 1, 10_000_000)
-    page = queues_topic({name: asked.arguments.get(name) for name in ("filter", "sort", "order")} | {
-        "offset": max(0, upto - 1), "limit": 1})
+def node_queues(operations: api.Operations, asked: api.Asked) -> Any:
+    """The first queues of those that this node leads, as pairs of what is sorted by and URI."""
+    page = queues_topic({**asked.arguments, "offset": asked.arguments["upto"] - 1, "limit": 1})
     total, entries = yield operations.collector.local.rank(page)
     return {"total": total, "entries": entries}
 
 
+@api.post("node/rows", Role.VIEWER, api.Argument("uris", "their URIs", "array", required=True), answer={"rows": "array"},
+      between_nodes=True)
 @inlineCallbacks
-def node_rows(operations: Operations, asked: Asked) -> Any:
-    """Rows of queues of this node."""
-    uris = asked.arguments.get("uris")
+def node_rows(operations: api.Operations, asked: api.Asked) -> Any:
+    """Rows of queues that this node leads."""
+    uris = asked.arguments["uris"]
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         raise Refusal(400, "uris is an array of strings.", "uris")
     return {"rows": (yield operations.collector.local.rows(uris))}
 
 
-def node_clients(operations: Operations, asked: Asked) -> Document:
-    """Connected clients of this node."""
-    return node_facts.clients_part(operations.host.node.broker)
+@api.get("queue", api.URI, answer={"apps": "array", "consumers": "array", "producers": "array", "history": "array",
+                           "tree": "object"})
+def queue(operations: api.Operations, asked: api.Asked) -> Any:
+    """One queue: its apps, consumers, producers, history and distribution tree."""
+    return operations.collector.queue(QueueTopic(asked.arguments["uri"]))
 
 
+@api.get("node/queue", api.URI, between_nodes=True)
+def node_queue(operations: api.Operations, asked: api.Asked) -> Any:
+    """What this node knows of one queue."""
+    return operations.collector.own_queue(asked.arguments["uri"])
+
+
+@api.get("elections", answer={"terms": "array", "events": "array"})
+def elections(operations: api.Operations, asked: api.Asked) -> Document:
+    """Terms with their leaders, and what happened in elections."""
+    return operations.collector.elections()
+
+
+@api.get("clients", answer={"clients": "array", "missing": "object"})
+def clients(operations: api.Operations, asked: api.Asked) -> Any:
+    """Applications and administrators that are connected, of all nodes and of the proxies that have a console; missing says
+    why others are not told."""
+    return operations.collector.clients()
+
+
+@api.get("node/clients", answer={"clients": "array", "proxies": "array"}, between_nodes=True)
+def node_clients(operations: api.Operations, asked: api.Asked) -> Document:
+    """Those of this node, and the proxies that are connected with it."""
+    return connections.clients_part(operations.broker)
+
+
+@api.get("alarms", answer={"alarms": "array"})
 @inlineCallbacks
-def alarms(operations: Operations, asked: Asked) -> Any:
-    """Alarms of all nodes."""
+def alarms(operations: api.Operations, asked: api.Asked) -> Any:
+    """Alarms of all nodes: open ones first, then the newest."""
     return {"alarms": (yield operations.collector.cluster())["alarms"]}
 
 
+@api.get("events", api.Argument("after", "seconds since the epoch: only those that came later", "number", api.moment),
+     answer={"events": "array"})
 @inlineCallbacks
-def events(operations: Operations, asked: Asked) -> Any:
-    """Events of all nodes; or all that this one remembers, for another one."""
-    after, name = moment(asked.arguments, "after") or 0.0, operations.collector.name
+def events(operations: api.Operations, asked: api.Asked) -> Any:
+    """Events of all nodes, oldest first."""
+    after, name = asked.arguments["after"] or 0.0, operations.collector.name
     own = [{**event.tree(), "node": name} for event in operations.host.node.events.last(500) if event.at > after]
-    if asked.who.node:
+    if asked.who.node:  # another node asks for what this one remembers
         return {"events": own}
     found, _ = yield operations.collector.consoles.ask_all(with_query("/api/v1/events", {"after": repr(after)}))
     return {"events": merge_events({name: {"events": own}, **found})[-EVENTS_MAX:]}
 
 
-def log(operations: Operations, asked: Asked) -> Document:
-    """The end of the log."""
-    lines = number(asked.arguments, "lines", 200, 1, LOG_LINES_MAX)
-    level, name = text(asked.arguments, "level", 10) or "TRACE", operations.collector.name
-    return {"lines": [{**line._asdict(), "node": name} for line in operations.host.report.tail(lines, level)]}
+@api.get("audit", answer={"entries": "array"})
+def audit(operations: api.Operations, asked: api.Asked) -> Document:
+    """Who has done what in the console of this node, newest first."""
+    return {"entries": list(operations.audit.entries)[::-1]}
 
 
-def config(operations: Operations, asked: Asked) -> Document:
-    """The configuration."""
-    return {"node": operations.collector.name, "config": plain(operations.host.node.broker.configuration.app)}
+@api.get("log", api.NODE,
+     api.Argument("level", "FATAL, ERROR, WARN, INFO, DEBUG or TRACE: that severe, or more", read=api.words(10)),
+     api.Argument("lines", "lines at most, 1 to 2000", "integer", api.whole(200, 1, LOG_LINES_MAX)),
+     answer={"lines": "array"}, place=api.at_node)
+def log(operations: api.Operations, asked: api.Asked) -> Document:
+    """The last lines of the log of a node, oldest first."""
+    lines = operations.host.report.tail(asked.arguments["lines"], asked.arguments["level"] or "TRACE")
+    return {"lines": [{**line._asdict(), "node": operations.collector.name} for line in lines]}
 
 
+@api.get("config", api.NODE, answer={"node": "string", "config": "object"}, place=api.at_node)
+def config(operations: api.Operations, asked: api.Asked) -> Document:
+    """The configuration of a node that is in force, secrets masked."""
+    return {"node": operations.collector.name, "config": plain(operations.broker.configuration.app)}
+
+
+@api.get("domains", answer={"domains": "array", "missing": "object"})
 @inlineCallbacks
-def domains(operations: Operations, asked: Asked) -> Any:
-    """The domains of all nodes."""
+def domains(operations: api.Operations, asked: api.Asked) -> Any:
+    """The domains of all nodes: those in use with what is stored in them, and those that have a file."""
     found, missing = yield operations.collector.consoles.ask_all("/api/v1/node/domains")
-    parts = {operations.collector.name: domain_rows(operations.host.node.broker),
+    parts = {operations.collector.name: domain_rows(operations.broker),
              **{name: answer["domains"] for name, answer in found.items()}}
     return {"domains": merge_domains(parts), "missing": missing}
 
 
-def node_domains(operations: Operations, asked: Asked) -> Document:
-    """The domains of this node."""
-    return {"domains": domain_rows(operations.host.node.broker)}
+@api.get("node/domains", answer={"domains": "array"}, between_nodes=True)
+def node_domains(operations: api.Operations, asked: api.Asked) -> Document:
+    """Those of this node."""
+    return {"domains": domain_rows(operations.broker)}
 
 
-def domain(operations: Operations, asked: Asked) -> Document:
-    """The configuration of a domain."""
-    name = text(asked.arguments, "name", NAME_CHARS_MAX, 1)
-    found = domain_document(operations.host.node.broker, operations.collector.name, name)
+@api.get("domain", api.Argument("name", "name of the domain", read=api.words(api.NAME_CHARS_MAX, 1), required=True),
+     api.NODE, place=api.at_node,
+     answer={"name": "string", "node": "string", "config": "object", "file": "object", "problem": "string"})
+def domain(operations: api.Operations, asked: api.Asked) -> Document:
+    """The configuration of a domain at a node: what is in force, and what its file says."""
+    name = asked.arguments["name"]
+    found = domain_document(operations.broker, operations.collector.name, name)
     if found is None:
         raise Refusal(404, f"There is no domain '{name}'.", "name")
     return found
 
 
-def preflight(operations: Operations, asked: Asked) -> Document:
-    """What the stop of this node would mean."""
-    return stopping.preflight(operations.host.node.broker)
+@api.get("nodes/<node>/preflight", answer={"quorumSurvives": "boolean", "moves": "array", "sessions": "integer",
+                                       "warnings": "array"}, place=api.at_named_node)
+def preflight(operations: api.Operations, asked: api.Asked) -> Document:
+    """What would happen if that node stopped."""
+    return stopping.preflight(operations.broker)
 
 
 # -- storage files ----------------------------------------------------------------------------------------------------
 
 
-def list_files(operations: Operations, asked: Asked) -> Document:
-    """The storage files."""
+@api.get("storage", api.NODE, answer={"node": "string", "partitions": "array"}, place=api.at_node)
+def storage(operations: api.Operations, asked: api.Asked) -> Document:
+    """The storage files of a node."""
     try:
         rows = storage_files.file_rows(operations.member_of(), operations.host.node.disk)
     except OSError as error:
@@ -128,87 +201,133 @@ def list_files(operations: Operations, asked: Asked) -> Document:
     return {"node": operations.collector.name, "partitions": rows}
 
 
-def _partition(operations: Operations, asked: Asked) -> Partition:
-    return storage_files.partition_of(operations.member_of(), partition_number(asked))
+def _partition(operations: api.Operations, asked: api.Asked) -> Partition:
+    return storage_files.partition_of(operations.member_of(), asked.arguments["partition"])
 
 
-def records(operations: Operations, asked: Asked) -> Any:
-    """How many records of each kind there are."""
-    return operations.in_steps(storage_files.histogram(_partition(operations, asked)))
+@api.get("storage/records", _PARTITION, api.NODE, answer={"bytes": "integer", "kinds": "array"}, place=api.at_node)
+def records(operations: api.Operations, asked: api.Asked) -> Any:
+    """How many records of each kind a journal holds."""
+    return operations.host.in_steps(storage_files.histogram(_partition(operations, asked)))
 
 
-def journal(operations: Operations, asked: Asked) -> Any:
-    """Records one by one."""
+@api.get("storage/journal", _PARTITION, api.NODE,
+     api.Argument("before", "offset in the file: only records that begin before it", "integer", api.whole(0, 0, 1 << 40)),
+     api.Argument("limit", "records at most, 1 to 200", "integer", api.whole(50, 1, storage_files.PAGE_RECORDS_MAX)),
+     api.Argument("kind", "MESSAGE, CONFIRM, DELETION, QUEUE_OP or JOURNAL_OP", read=api.words(20)),
+     api.Argument("guid", "GUID of the message whose records are wanted", read=api.words(32)),
+     answer={"records": "array", "next": "integer", "searched": "integer"}, place=api.at_node)
+def journal(operations: api.Operations, asked: api.Asked) -> Any:
+    """Records of a journal, the newest first."""
     given = asked.arguments
-    return operations.in_steps(storage_files.journal_page(
-        _partition(operations, asked), number(given, "before", 0, 0, 1 << 40),
-        number(given, "limit", 50, 1, storage_files.PAGE_RECORDS_MAX), text(given, "kind", 20), text(given, "guid", 32)))
+    return operations.host.in_steps(storage_files.journal_page(
+        _partition(operations, asked), given["before"], given["limit"], given["kind"], given["guid"]))
 
 
+@api.get("storage/compare", _PARTITION, answer={"nodes": "array", "comparedRecords": "integer", "differing": "array",
+                                            "missing": "object"})
 @inlineCallbacks
-def compare(operations: Operations, asked: Asked) -> Any:
-    """Whether all copies of a partition say the same, as far as all of them go."""
+def compare(operations: api.Operations, asked: api.Asked) -> Any:
+    """Whether the copies of a partition say the same, by checks of their newest records."""
     partition, own, ask_all = _partition(operations, asked), operations.collector.name, operations.collector.consoles.ask_all
     query = {"partition": str(partition.partition_id)}
     reached, missing = yield ask_all(with_query("/api/v1/node/reach", query))
     reached[own] = storage_files.reach(partition)
-    first, last = copies.common(reached.values())
+    first, last = common(reached.values())
     query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
     found, silent = yield ask_all(with_query("/api/v1/node/checks", query), seconds=ACTION_SECONDS_MAX)
-    found[own] = yield operations.in_steps(storage_files.checks(partition, first, last))
-    compared, differing = copies.differences(found)
+    found[own] = yield operations.host.in_steps(storage_files.checks(partition, first, last))
+    compared, differing = differences(found)
     return {"partition": partition.partition_id, "missing": missing | silent, "first": list(first), "last": list(last),
             "comparedRecords": compared, "differing": differing,
             "nodes": [{"node": node, "first": each["first"], "last": each["last"]}
                       for node, each in sorted(reached.items())]}
 
 
-def node_reach(operations: Operations, asked: Asked) -> Document:
-    """How far this copy goes."""
+def common(reached: Iterable[Document]) -> tuple[storage_files.Psn, storage_files.Psn]:
+    """The first and the last record that all copies have."""
+    all_of_them = list(reached)
+    firsts, lasts = ([(each[name][0], each[name][1]) for each in all_of_them] for name in ("first", "last"))
+    return max(firsts), min(lasts)
+
+
+def differences(found: Mapping[str, Document]) -> tuple[int, list[Document]]:
+    """Of how many records there are checks, and which blocks do not say the same everywhere."""
+    blocks = sorted({block for each in found.values() for block in each["blocks"]}, key=_place)
+    differing = [block for block in blocks if len({tuple(each["blocks"].get(block, ())) for each in found.values()}) > 1]
+    compared = max((sum(count for count, _ in each["blocks"].values()) for each in found.values()), default=0)
+    size = storage_files.BLOCK_RECORDS
+    return compared, [{"lease": lease, "from": number * size, "to": (number + 1) * size - 1}
+                      for lease, number in map(_place, differing[:DIFFERENCES_MAX])]
+
+
+def _place(block: str) -> storage_files.Psn:
+    lease, number = block.split("-")
+    return int(lease), int(number)
+
+
+@api.get("node/reach", _PARTITION, answer={"first": "array", "last": "array"}, between_nodes=True)
+def node_reach(operations: api.Operations, asked: api.Asked) -> Document:
+    """How far the copy of this node goes."""
     return storage_files.reach(_partition(operations, asked))
 
 
-def node_checks(operations: Operations, asked: Asked) -> Any:
+@api.get("node/checks", _PARTITION,
+     api.Argument("first", "lease and sequence number of the first record, as 3-120", read=api.psn, required=True),
+     api.Argument("last", "of the last one", read=api.psn, required=True), answer={"blocks": "object"}, between_nodes=True)
+def node_checks(operations: api.Operations, asked: api.Asked) -> Any:
     """The checks of this node."""
-    return operations.in_steps(storage_files.checks(_partition(operations, asked), psn(asked, "first"), psn(asked, "last")))
+    given = asked.arguments
+    return operations.host.in_steps(storage_files.checks(_partition(operations, asked), given["first"], given["last"]))
 
 
 # -- stored messages --------------------------------------------------------------------------------------------------
 
 
-def list_messages(operations: Operations, asked: Asked) -> Any:
-    """Stored messages of a queue."""
+@api.get("messages", api.URI, api.NODE,
+     api.Argument("after", "GUID of the message behind which to begin", read=api.words(32)),
+     api.Argument("limit", "messages at most, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
+     api.Argument("guid", "GUID of the one message that is wanted", read=api.words(32)),
+     api.Argument("since", "seconds since the epoch: only what came then or later", "number", api.moment),
+     api.Argument("until", "seconds since the epoch: only what came before", "number", api.moment),
+     api.Argument("newest", "1 = the newest first", "integer"),
+     answer={"messages": "array", "next": "string"}, place=api.at_holder)
+def messages(operations: api.Operations, asked: api.Asked) -> Any:
+    """Stored messages of a queue; nothing is consumed."""
     given = asked.arguments
-    return operations.in_steps(messages.listing(operations.host.node.broker, queue_uri(given), messages.Selection(
-        text(given, "after", 32), number(given, "limit", 50, 1, MESSAGES_MAX), text(given, "guid", 32),
-        moment(given, "since"), moment(given, "until"), given.get("newest") in ("1", "true"))))
+    return operations.host.in_steps(stored.listing(operations.broker, given["uri"], stored.Selection(
+        given["after"], given["limit"], given["guid"], given["since"], given["until"], given["newest"] in ("1", "true"))))
 
 
-def message(operations: Operations, asked: Asked) -> Any:
-    """One whole message."""
-    guid = text(asked.arguments, "guid", 32, 32)
-    return operations.in_steps(messages.whole(operations.host.node.broker, queue_uri(asked.arguments), guid))
+@api.get("message", api.URI, _GUID, api.NODE, answer={"payload": "string", "truncated": "boolean"}, place=api.at_holder)
+def message(operations: api.Operations, asked: api.Asked) -> Any:
+    """One whole message: payload (base64, at most 1 MiB), properties with their types, its state for each app."""
+    return operations.host.in_steps(stored.whole(operations.broker, asked.arguments["uri"], asked.arguments["guid"]))
 
 
+@api.get("message/payload", api.URI, _GUID, api.NODE, download=True)
 @inlineCallbacks
-def payload(operations: Operations, asked: Asked) -> Any:
-    """The payload of one, from this node or, cut to what fits in an answer between nodes, from another one."""
-    uri, guid = queue_uri(asked.arguments), text(asked.arguments, "guid", 32, 32)
-    holder = yield at_holder(operations, asked)
+def payload(operations: api.Operations, asked: api.Asked) -> Any:
+    """The payload of a message, to be kept as a file."""
+    uri, guid = asked.arguments["uri"], asked.arguments["guid"]
+    holder = yield api.at_holder(operations, asked)
     if holder is None:
-        found = yield operations.in_steps(messages.payload(operations.host.node.broker, uri, guid))
-        return Download(f"{guid}.bin", found)
+        return api.Download(f"{guid}.bin", (yield operations.host.in_steps(stored.payload(operations.broker, uri, guid))))
     found = yield operations.forward(holder, asked, asked.path.replace("/message/payload", "/message", 1))
-    if found["truncated"]:
+    if found["truncated"]:  # cut to what fits in an answer between nodes
         raise Refusal(409, f"The payload is long, and stored at {holder}: load it from the console of that node.")
-    return Download(f"{guid}.bin", b64decode(found["payload"]))
+    return api.Download(f"{guid}.bin", b64decode(found["payload"]))
 
 
+@api.post("subscriptions/test", Role.VIEWER, api.URI,
+      api.Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters", read=api.words(EXPRESSION_CHARS_MAX)),
+      replace(api.PROPERTIES, text="by name, instead of stored messages"),
+      api.Argument("last", "so many of the last messages, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
+      place=api.at_holder, is_action=False)
 @inlineCallbacks
-def test_subscription(operations: Operations, asked: Asked) -> Any:
-    """An expression against stored messages, or against given properties."""
+def test_subscription(operations: api.Operations, asked: api.Asked) -> Any:
+    """Evaluate an expression against stored messages, or against properties."""
     given = asked.arguments
-    result = yield operations.in_steps(subscriptions.test(
-        operations.host.node.broker, queue_uri(given), text(given, "expression", EXPRESSION_CHARS_MAX), properties_of(given),
-        number(given, "last", 50, 1, MESSAGES_MAX)))
+    result = yield operations.host.in_steps(subscriptions.test(
+        operations.broker, given["uri"], given["expression"], given["properties"], given["last"]))
     return {"ok": True, **result}

@@ -12,22 +12,19 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import Doorkeeper, Refusal
+from bmqtwist.console.access import OPEN_SECRET, Cookies, Doorkeeper, NodeTokens, Refusal
 from bmqtwist.console.audit import AuditLog
-from bmqtwist.console.collector import Collector, OpenFiles
+from bmqtwist.console.collector import Collector
+from bmqtwist.console.consoles import PeerClient
 from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
-from bmqtwist.console.files import StaticFiles, folder
-from bmqtwist.console.http import Console, make_site
+from bmqtwist.console.http import make_site
 from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
 from bmqtwist.console.operation import Operations
-from bmqtwist.console.pages import PageWriter
-from bmqtwist.console.peers import PeerClient
-from bmqtwist.console.restarts import RollingRestart
-from bmqtwist.console.server import Parts, WebConsole
-from bmqtwist.console.stops import DelayedStop
-from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
+from bmqtwist.console.pages import PageWriter, StaticFiles, folder
+from bmqtwist.console.server import WebConsole
+from bmqtwist.console.stops import DelayedStop, RollingRestart
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
 from bmqtwist.view.cluster_facts import listener_uri, name_of
@@ -73,9 +70,9 @@ class Face:
         self._doorkeeper = doorkeeper
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
-        self._web = WebConsole(Console(host, log=host.log_failure), Parts(
+        self._web = WebConsole(
             operations, lambda: os.urandom(18).hex(), tokens, live, StaticFiles(folder("web")),
-            PageWriter(folder("templates"), bool(http.report_directory))))
+            PageWriter(folder("templates"), bool(http.report_directory)))
         self.site: Site = make_site(self._web.resource())
         self._tick: Any = None
         self._busy = self._stopped = False
@@ -84,7 +81,6 @@ class Face:
         return self._web.admit_watcher(address, headers)
 
     def start(self) -> None:
-        """The broker runs."""
         self.collector.start()
 
     def stop(self) -> None:
@@ -143,7 +139,6 @@ class Face:
 
 
 def on_the_wire(topic: Topic, document: Document) -> Document:
-    """A document as the WebSocket sends it."""
     if isinstance(topic, ClusterTopic):
         return cluster_on_the_wire(document)
     return queues_on_the_wire(document) if isinstance(topic, QueuesTopic) else document
@@ -164,9 +159,8 @@ def read_secret(http: Http) -> bytes:
     return secret
 
 
-def open_files() -> OpenFiles:
-    """Of this process."""
+def open_files() -> tuple[int, int]:
     try:
-        return OpenFiles(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:
-        return OpenFiles()
+        return 0, 0

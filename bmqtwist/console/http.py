@@ -23,8 +23,7 @@ from twisted.web.server import Site
 from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
-from bmqtwist.console.prometheus import CONTENT_TYPE, exposition_in_steps
-from bmqtwist.steps import Steps
+from bmqtwist.view.metrics import CONTENT_TYPE
 from bmqtwist.view.snapshot import BrokerState
 
 if TYPE_CHECKING:
@@ -50,12 +49,11 @@ class Console:
     def __init__(self, source: BrokerService, log: Callable[[Failure], None] | None = None,
                  plugin: StatPlugin | None = None) -> None:
         self._source, self._log = source, log
-        self._prefix, self._instance = (plugin.namespace_prefix, plugin.instance_id) if plugin is not None else ("", "")
+        self._names_prefix, self._instance = (plugin.namespace_prefix, plugin.instance_id) if plugin else ("", "")
         self._scrapes: list[Deferred[str]] = []  # that wait for the text that is being made
 
     @app.route("/livez", methods=["GET"])
     def livez(self, request: Request) -> str:
-        """That this is answered is the answer."""
         return _text(request, "ok\n")
 
     @app.route("/readyz", methods=["GET"])
@@ -68,16 +66,11 @@ class Console:
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: Request) -> Deferred[str]:
-        """For Prometheus."""
         scrape: Deferred[str] = Deferred()
         self._scrapes.append(scrape)
         if len(self._scrapes) == 1:
-            self._source.in_steps(self._exposition()).addBoth(self._scraped)
+            self._source.in_steps(self._source.metrics(self._names_prefix, self._instance)).addBoth(self._scraped)
         return scrape.addCallback(lambda text: _text(request, text, CONTENT_TYPE))
-
-    def _exposition(self) -> Steps[str]:
-        families = yield from self._source.families()
-        return (yield from exposition_in_steps(families, self._prefix, self._instance))
 
     def _scraped(self, result: str | Failure) -> None:
         scrapes, self._scrapes = self._scrapes, []
@@ -91,23 +84,20 @@ class Console:
                      "application/json")
 
     @app.handle_errors(HTTPException)
-    def refused(self, request: Request, failure: Failure) -> str:
-        """An unknown path, a method that is not offered."""
+    def refused(self, request: Request, failure: Failure) -> str | bytes:
         error = failure.value
         assert isinstance(error, HTTPException)  # what the route above says
         request.setResponseCode(error.code or 500)
         return _text(request, f"{error.name}\n")
 
     @app.handle_errors(Exception)
-    def failed(self, request: Request, failure: Failure) -> str:
-        """Our own mistake: logged in full, told in short."""
+    def failed(self, request: Request, failure: Failure) -> str | bytes:
         if self._log is not None:
             self._log(failure)
         request.setResponseCode(500)
         return _text(request, "Internal Server Error\n")
 
     def resource(self) -> Resource:
-        """What a Site serves."""
         return self.app.resource()
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document, compact, merge_patch
@@ -34,8 +35,7 @@ class Watcher(Protocol):
         """Send it one message."""
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(Struct):
     """One subscription. `seen`: the document that the watcher has; None = it waits for its first one."""
 
     ident: int
@@ -54,11 +54,9 @@ class Hub:
         self._gone: OrderedDict[str, tuple[float, Watch]] = OrderedDict()  # by stream, and until when
 
     def join(self, watcher: Watcher) -> None:
-        """Somebody watches; nothing yet."""
         self.watchers[watcher] = {}
 
     def leave(self, watcher: Watcher, now: float) -> None:
-        """A connection is gone."""
         for watch in self.watchers.pop(watcher, {}).values():
             if watch.seen is not None:
                 self._gone[watch.stream] = now + RESUME_S, watch
@@ -66,11 +64,9 @@ class Hub:
             self._gone.popitem(last=False)
 
     def topics(self) -> list[Topic]:
-        """What is watched."""
         return list(dict.fromkeys(watch.topic for watches in self.watchers.values() for watch in watches.values()))
 
     def received(self, watcher: Watcher, message: Mapping[str, Any], now: float) -> None:
-        """Somebody says what he wants to watch."""
         ident = message.get("id", message.get("unsubscribe"))
         try:
             if not isinstance(ident, int) or isinstance(ident, bool) or not 0 <= ident < ID_MAX:

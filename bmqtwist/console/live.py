@@ -35,17 +35,14 @@ class _Flow:
         self._transport, self.paused = transport, False
 
     def pauseProducing(self) -> None:
-        """Too much waits to be sent."""
         self.paused = True
 
     def resumeProducing(self) -> None:
-        """It has left."""
         self.paused = False
         if self._transport.disconnecting:  # which waits for who writes to be done
             self._transport.unregisterProducer()
 
     def stopProducing(self) -> None:
-        """The connection is gone."""
         self.paused = True
 
 
@@ -147,7 +144,6 @@ class LiveFactory(WebSocketServerFactory):
                 watcher.end(ENDED, "the login has ended")
 
     def close(self) -> None:
-        """This node goes away."""
         for watcher in list(self.hub.watchers):
             if isinstance(watcher, LiveProtocol):
                 watcher.end(GOING_AWAY, "this node goes away")

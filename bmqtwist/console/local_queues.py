@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
-from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import Key, Order, QueueBook
 from bmqtwist.console.samples import HISTORY_ROWS, FlowSampler
 from bmqtwist.console.topics import QueuesTopic
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.view.queue_facts import flow_name, living_queues, queue_here, queue_part, stored
+
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
 
 WANTED_S = 5.0  # after the last request that queues are looked at
 STEPS_PAUSE_S = 0.2  # between two steps of a look at all queues, but for the first
@@ -32,11 +34,10 @@ Ranking = tuple[str, str, bool]  # a text in the URI, what is sorted by, and whe
 
 
 class LocalQueues:
-    """`moment`: seconds now, monotonic and since the epoch."""
-
-    def __init__(self, broker: Broker, reactor: Any, moment: Callable[[], tuple[float, float]]) -> None:
-        self._broker, self._reactor, self._moment = broker, reactor, moment
-        self.book = QueueBook(lambda: living_queues(broker))
+    def __init__(self, host: BrokerService) -> None:
+        self._broker, self._reactor, self._moment, self._in_steps = (
+            host.node.broker, host.reactor, host.moment, host.in_steps)
+        self.book = QueueBook(lambda: living_queues(self._broker))
         self._wanted_until = float("-inf")
         self._sweeping: Any = None  # the next step
         self._swept: list[Deferred[None]] = []  # wait for the end of a look at all queues
@@ -46,7 +47,6 @@ class LocalQueues:
         self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
 
     def stop(self) -> None:
-        """Nothing more."""
         if self._sweeping is not None and self._sweeping.active():
             self._sweeping.cancel()
 
@@ -92,37 +92,19 @@ class LocalQueues:
         if known is None or known[0] != self.book.swept or known[1] < topic.upto:
             swept, (_, wall) = self.book.swept, self._moment()
             upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # pages that differ a little are made of one order
-            total, entries = yield self._slowly(self.book.rank(topic.text, Order(topic.sort, topic.descending), upto, wall))
+            order = Order(topic.sort, topic.descending)
+            total, entries = yield self._in_steps(self.book.rank(topic.text, order, upto, wall))
             known = self._ranks[ranking] = swept, upto, total, entries
             while len(self._ranks) > RANKS_MAX:
                 self._ranks.popitem(last=False)
         return known[2], known[3][:topic.upto]
 
-    def _slowly(self, work: Any) -> Deferred[Any]:
-        """The result of work in steps, one in each turn."""
-        done: Deferred[Any] = Deferred()
-
-        def step() -> None:
-            try:
-                next(work)
-            except StopIteration as end:
-                done.callback(end.value)
-            except Exception:
-                done.errback()
-            else:
-                self._reactor.callLater(0, step)
-
-        step()
-        return done
-
     @inlineCallbacks
     def rows(self, uris: list[str]) -> Any:
-        """Rows of queues that this node leads."""
         yield self.want()
         return self.book.rows(uris, *self._moment())
 
     def top(self) -> list[Document]:
-        """Rows of the deepest queues."""
         return self.book.rows(self.book.top, *self._moment())
 
     def keep_history(self) -> None:

@@ -49,7 +49,6 @@ class QueueRecord:
         self.depths.append(seen.messages)
 
     def row(self, wall: float) -> Document:
-        """As a row of a table, as it is now."""
         seen = queue_view(self.queue)
         return {"uri": seen.uri, "domain": seen.domain, "mode": str(seen.mode), "partition": seen.partition_id,
                 "messages": seen.messages, "bytes": seen.bytes, "messagesMax": seen.message_limit,
@@ -169,7 +168,6 @@ class QueueBook:
 
     @property
     def size(self) -> int:
-        """How many queues there are."""
         return len(self._records)
 
     def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
@@ -183,7 +181,6 @@ class QueueBook:
         return found
 
     def record(self, uri: str) -> QueueRecord | None:
-        """What is known of one queue."""
         return self._records.get(uri)
 
     def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
-from bmqtwist.view import traffic
+from bmqtwist.queue.counters import ClientStats, latency_bounds
 from bmqtwist.view.queue_facts import Flow
 from bmqtwist.view.snapshot import ProcessState
 
@@ -22,8 +23,7 @@ LOOK_SECONDS_MIN = 0.3  # between two looks that a rate is made of
 RATES = ("put", "ack", "push", "confirm", "putBytes", "pushBytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The counters of a node at one moment. `counted`: in the order of RATES; `acks`: of the histogram of latencies;
     `cpu`: seconds."""
 
@@ -34,10 +34,8 @@ class Reading:
 
 
 def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
-    """The counters now."""
-    totals = traffic.totals(broker)
-    return Reading(now, (totals.put_msgs, totals.ack_msgs, totals.push_msgs, totals.confirm_msgs, totals.put_bytes,
-                         totals.push_bytes),
+    sums = totals(broker)
+    return Reading(now, (sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.put_bytes, sums.push_bytes),
                    broker.deliveries.ack_latency.counts(), process.cpu_user + process.cpu_system)
 
 
@@ -52,11 +50,9 @@ class NodeSampler:
         self.history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
 
     def wants(self, now: float) -> bool:
-        """Whether another reading is worth it."""
         return now - self._last.now >= LOOK_SECONDS_MIN
 
     def look(self, reading: Reading) -> None:
-        """Make rates of what was counted since the last look."""
         seconds = reading.now - self._last.now
         if seconds < LOOK_SECONDS_MIN:
             return
@@ -120,3 +116,34 @@ class FlowSampler:
             self._last, self._at = dict(counted), now
         nothing: Document = dict.fromkeys(FLOW_RATES)
         return {name: self._rates.get(name, nothing) for name in counted}
+
+
+def totals(broker: Broker) -> ClientStats:
+    """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
+    sums = ClientStats()
+    sums.add(broker.sessions.past_traffic)
+    for session in broker.sessions.open:
+        if session.kind.is_from_outside:
+            sums.add(session.stats)
+    return sums
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """Below how many seconds this share of what was counted lies; None: nothing was counted.
+
+    `counts`: of each bucket of `queue.counters.AckLatency`. Within its bucket what was counted is taken to be spread evenly,
+    so the answer is right to an eighth of itself.
+    """
+    wanted, passed = sum(counts) * share, 0
+    for bucket, count in enumerate(counts):
+        if count and passed + count >= wanted:
+            low, high = latency_bounds(bucket)
+            return low + (high - low) * (wanted - passed) / count
+        passed += count
+    return None
+
+
+def percentiles(counts: Sequence[int]) -> dict[str, float | None]:
+    """p50 and p99 in milliseconds, None = nothing was counted."""
+    found = {name: percentile(counts, share) for name, share in (("p50", 0.5), ("p99", 0.99))}
+    return {name: None if seconds is None else seconds * 1000.0 for name, seconds in found.items()}

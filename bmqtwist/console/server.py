@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -22,35 +21,16 @@ from twisted.web.http import Request
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import HTTPException
 
-from bmqtwist.console import api
-from bmqtwist.console.access import (
-    OPEN_NONCE,
-    OPEN_NOTICE,
-    ROLES,
-    Asker,
-    LoginLimiter,
-    Refusal,
-    Role,
-    Who,
-    is_address,
-    is_local,
-    origin_is_ours,
-    origin_of,
-    require,
-)
+from bmqtwist.console import access, pages
 from bmqtwist.console.actions import REFUSALS, reason_of
-from bmqtwist.console.audit import AuditEntry
+from bmqtwist.console.consoles import TOKEN_HEADER, as_body
 from bmqtwist.console.documents import compact, for_script
-from bmqtwist.console.files import StaticFiles, read_report
 from bmqtwist.console.http import Console
-from bmqtwist.console.operation import Asked, Download, Operations, Route
-from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, PageWriter, Shell, page_policy
-from bmqtwist.console.peers import TOKEN_HEADER, as_body
+from bmqtwist.console.operation import Asked, Download, Operations, Route, log_action, note, perform
 from bmqtwist.console.routes import ROUTES
-from bmqtwist.console.tokens import Login, NodeRequest, NodeTokens, cookie_header, cookies_of, proof_of, read_json
 from bmqtwist.security.passwords import matches_console_hash
 
-SESSION_COOKIE, LOGIN_COOKIE = "bmq_session", "bmq_login"
+LOGIN_COOKIE = "bmq_login"
 RENEW_S = 60  # a cookie is written anew when it was used that long after it was written
 CHECKS_AT_ONCE = 2  # of passwords: each takes 64 MiB
 CHECKS_MAX = 16  # that wait or are under way
@@ -60,65 +40,36 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 WRONG = "The name or the password is wrong."
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the web face joins. `nonce`: something random; `tokens`: of other nodes, None = they are not believed; `files`,
-    `pages`: what is shown."""
-
-    operations: Operations
-    nonce: Callable[[], str]
-    tokens: NodeTokens | None
-    live: IResource
-    files: StaticFiles
-    pages: PageWriter
-
-
-class WebConsole:
-    """See above. `health`: what is served without the console, too."""
+class WebConsole(Console):
+    """Pages and API of the console, beside health and metrics. `nonce`: something random; `tokens`: of other nodes, None =
+    they are not believed; `live`: the WebSocket."""
 
     app = Klein()
 
-    def __init__(self, health: Console, parts: Parts) -> None:
-        self._health, self._parts = health, parts
-        operations = parts.operations
+    def __init__(self, operations: Operations, nonce: Callable[[], str], tokens: access.NodeTokens | None, live: IResource,
+                 files: pages.StaticFiles, writer: pages.PageWriter) -> None:
+        super().__init__(operations.host, operations.host.log_failure)
+        self._operations, self._nonce, self._tokens, self._live = operations, nonce, tokens, live
+        self._files, self._writer = files, writer
         self._host, self._collector, self._doorkeeper = operations.host, operations.collector, operations.doorkeeper
         self._cookies, self._http = self._doorkeeper.cookies, self._host.node.broker.configuration.extension.http
-        self._limiter, self._checks = LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
+        self._limiter, self._checks = access.LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
         self._cookie_path = self._http.prefix or "/"
         self._secure = self._http.url.startswith("https:")
 
     def resource(self) -> Resource:
-        """What a Site serves."""
         return Prefixed(self.app.resource(), self._http.prefix)
-
-    # -- health -----------------------------------------------------------------------------------------------------
-
-    @app.route("/livez", methods=["GET"])
-    def livez(self, request: Request) -> str:
-        """As without the console."""
-        return self._health.livez(request)
-
-    @app.route("/readyz", methods=["GET"])
-    def readyz(self, request: Request) -> str:
-        """As without the console."""
-        return self._health.readyz(request)
-
-    @app.route("/metrics", methods=["GET"])
-    def metrics(self, request: Request) -> Deferred[str]:
-        """As without the console."""
-        return self._health.metrics(request)
 
     # -- files and pages --------------------------------------------------------------------------------------------
 
     @app.route("/static/<path:name>", methods=["GET"])
     def static(self, request: Request, name: str) -> bytes:
-        """A script, a style, a picture."""
-        found = self._parts.files.find(name)
+        found = self._files.find(name)
         if found is None:
             return self._end(request, 404, b"Not Found\n", "text/plain; charset=utf-8")
         request.setHeader("ETag", found.tag)
         request.setHeader("Cache-Control", "no-cache")
-        for header, value in HEADERS.items():
+        for header, value in pages.HEADERS.items():
             request.setHeader(header, value)
         request.setHeader("Content-Type", found.content_type)
         if request.getHeader("If-None-Match") == found.tag:
@@ -130,15 +81,15 @@ class WebConsole:
     def page(self, request: Request, path: str) -> Any:
         """A page, or the way to the login; the short status for programs, at /."""
         if path == "/" and "text/html" not in (request.getHeader("Accept") or ""):
-            return self._health.status(request)
+            return self.status(request)
         try:
             who = self._identify(request)
             self._renew(request, who)
             document = yield self._collector.cluster()
-        except Refusal as refusal:
+        except access.Refusal as refusal:
             return self._turn_away(request, refusal)
-        shell = Shell(PAGES[path], self._prefix(request), self._cookies.csrf(who.nonce), who,
-                      OPEN_NOTICE if who.nonce == OPEN_NONCE else "", document["name"], for_script(document))
+        shell = pages.Shell(pages.PAGES[path], self._prefix(request), self._cookies.csrf(who.nonce), who,
+                      access.OPEN_NOTICE if who.nonce == access.OPEN_NONCE else "", document["name"], for_script(document))
         return self._page(request, 200, shell)
 
     @app.route("/report", methods=["GET"])
@@ -146,28 +97,28 @@ class WebConsole:
         """What `bmq pipeline report` has written last, as it is."""
         try:
             self._renew(request, self._identify(request))
-        except Refusal as refusal:
+        except access.Refusal as refusal:
             return self._turn_away(request, refusal)
-        content = read_report(self._http.report_directory)
+        content = pages.read_report(self._http.report_directory)
         if content is None:
             return self._message(request, 404, "No report", "There is none yet: `bmq pipeline report` writes one into the "
                                  "directory that http.reportDirectory names.")
-        request.setHeader("Content-Security-Policy", REPORT_POLICY)
+        request.setHeader("Content-Security-Policy", pages.REPORT_POLICY)
         return self._end(request, 200, content, HTML, policy=False)
 
-    def _turn_away(self, request: Request, refusal: Refusal) -> bytes:
+    def _turn_away(self, request: Request, refusal: access.Refusal) -> bytes:
         """To the login, or told why not."""
         if refusal.status == 401:
             back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
             return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
         return self._message(request, refusal.status, "Not here", refusal.reason)
 
-    def _page(self, request: Request, status: int, shell: Shell) -> bytes:
-        request.setHeader("Content-Security-Policy", page_policy(self._collector.consoles.urls().values()))
-        return self._end(request, status, self._parts.pages.write(shell).encode(), HTML, policy=False)
+    def _page(self, request: Request, status: int, shell: pages.Shell) -> bytes:
+        request.setHeader("Content-Security-Policy", pages.page_policy(self._collector.consoles.urls().values()))
+        return self._end(request, status, self._writer.write(shell).encode(), HTML, policy=False)
 
     def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
-        return self._page(request, status, Shell("message", self._prefix(request), title=title, text=text))
+        return self._page(request, status, pages.Shell("message", self._prefix(request), title=title, text=text))
 
     def _prefix(self, request: Request) -> str:
         """What stands before all paths, as the browser knows them."""
@@ -180,78 +131,68 @@ class WebConsole:
 
     # -- who --------------------------------------------------------------------------------------------------------
 
-    def _asker(self, request: Request) -> Asker:
-        forwarded = request.getHeader("X-Forwarded-For") or request.getHeader("Forwarded") or ""
-        cookies = cookies_of(request.getHeader("Cookie") or "")
-        return Asker(request.getClientAddress().host, request.getHeader("Host") or "", forwarded,
-                     cookies.get(SESSION_COOKIE, ""))
+    def _identify(self, request: Request) -> access.Who:
+        return self._doorkeeper.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
 
-    def _identify(self, request: Request) -> Who:
-        return self._doorkeeper.identify(self._asker(request), self._host.moment()[1])
-
-    def admit_watcher(self, address: str, headers: Mapping[str, str]) -> Who:
+    def admit_watcher(self, address: str, headers: Mapping[str, str]) -> access.Who:
         """Whether somebody may open a WebSocket. Refusal: no."""
         host, origin = headers.get("host", ""), headers.get("origin", "")
-        forwarded = headers.get("x-forwarded-for", "") or headers.get("forwarded", "")
         if origin:
-            others = {origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
-            if not origin_is_ours(origin, host, others):
-                raise Refusal(403, "pages of another origin may not watch here")
-        cookie = cookies_of(headers.get("cookie", "")).get(SESSION_COOKIE, "")
-        who = self._doorkeeper.identify(Asker(address, host, forwarded, cookie), self._host.moment()[1])
-        if not origin and who.nonce != OPEN_NONCE:
-            raise Refusal(403, "the header Origin is missing")
+            others = {access.origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
+            if not access.origin_is_ours(origin, host, others):
+                raise access.Refusal(403, "pages of another origin may not watch here")
+        who = self._doorkeeper.identify(address, headers.get, self._host.moment()[1])
+        if not origin and who.nonce != access.OPEN_NONCE:
+            raise access.Refusal(403, "the header Origin is missing")
         return who
 
-    def _renew(self, request: Request, who: Who) -> None:
+    def _renew(self, request: Request, who: access.Who) -> None:
         """A login that is used does not end for being idle."""
         login, wall = who.login, self._host.moment()[1]
         if login is not None and wall - login.seen >= RENEW_S:
-            self._set_session(request, Login(login.user, login.nonce, login.began, int(wall), login.proof))
+            self._set_session(request, access.Login(login.user, login.nonce, login.began, int(wall), login.proof))
 
-    def _set_session(self, request: Request, login: Login) -> None:
+    def _set_session(self, request: Request, login: access.Login) -> None:
         value = self._cookies.write(login)
-        request.cookies.append(cookie_header(SESSION_COOKIE, value, self._cookie_path, self._secure,
+        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, value, self._cookie_path, self._secure,
                                              self._cookies.life_s).encode())
 
     def _address(self, request: Request) -> str:
         """Where a request comes from: as a reverse proxy on this machine says, where there is one."""
         address = str(request.getClientAddress().host)
         told = (request.getHeader("X-Forwarded-For") or "").rpartition(",")[2].strip()
-        return told if self._http.url and is_local(address) and is_address(told) else address
+        return told if self._http.url and access.is_local(address) and access.is_address(told) else address
 
     def _same_site(self, request: Request) -> bool:
         """Whether a form was sent by a page of ours, as far as the browser says."""
         origin = request.getHeader("Origin")
         if origin is not None and origin != "null":
-            ours = {origin_of(self._http.url)} if self._http.url else set[str]()
-            return origin_is_ours(origin, request.getHeader("Host") or "", ours)
+            ours = {access.origin_of(self._http.url)} if self._http.url else set[str]()
+            return access.origin_is_ours(origin, request.getHeader("Host") or "", ours)
         return origin is None and request.getHeader("Sec-Fetch-Site") in (None, "same-origin", "none")
 
     # -- login ------------------------------------------------------------------------------------------------------
 
     @app.route("/login", methods=["GET"])
     def login_form(self, request: Request) -> bytes:
-        """Where a name and a password are asked for."""
         if self._doorkeeper.is_open:
             return self._redirect(request, f"{self._prefix(request)}/")
         return self._login_page(request, 200, "", _argument(request, "next"))
 
     def _login_page(self, request: Request, status: int, error: str, onward: str) -> bytes:
-        nonce = self._parts.nonce()
-        request.cookies.append(cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
-        return self._page(request, status, Shell("login", self._prefix(request), self._cookies.csrf(f"login {nonce}"),
+        nonce = self._nonce()
+        request.cookies.append(access.cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
+        return self._page(request, status, pages.Shell("login", self._prefix(request), self._cookies.csrf(f"login {nonce}"),
                                                  next=local_path(onward), error=error))
 
     @app.route("/login", methods=["POST"])
     @inlineCallbacks
     def login(self, request: Request) -> Any:
-        """A name and a password."""
-        parts, (now, wall) = self._parts, self._host.moment()
+        now, wall = self._host.moment()
         form = _form(request)
         name, password, onward = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
         address = self._address(request)
-        nonce = cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
+        nonce = access.cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
         if not nonce or not self._same_site(request) or not self._cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
             return self._login_page(request, 403, "This form was not ours, or it is too old. Try again.", onward)
         wait = self._limiter.wait(address, name, now)
@@ -267,22 +208,23 @@ class WebConsole:
                                    matches_console_hash, known.password_hash, password))
         if not good or user is None:
             self._limiter.failed(address, name, now)
-            api.note(parts.operations, Who(name or "?", Role.VIEWER), address, AuditEntry("login", "", "refused"))
+            note(self._operations, access.Who(name or "?", access.Role.VIEWER), address, "login", "", "refused")
             return self._login_page(request, 403, WRONG, onward)
         self._limiter.succeeded(address, name)
-        who = Who(user.name, ROLES[user.role])
-        api.note(parts.operations, who, address, AuditEntry("login", "", "ok"))
-        self._set_session(request, Login(user.name, parts.nonce(), int(wall), int(wall), proof_of(user.password_hash)))
-        request.cookies.append(cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
+        who = access.Who(user.name, access.ROLES[user.role])
+        note(self._operations, who, address, "login", "", "ok")
+        proof = access.proof_of(user.password_hash)
+        self._set_session(request, access.Login(user.name, self._nonce(), int(wall), int(wall), proof))
+        request.cookies.append(access.cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, local_path(onward) or f"{self._prefix(request)}/")
 
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
         """A login ends, here and at the other nodes."""
-        parts, wall = self._parts, self._host.moment()[1]
+        wall = self._host.moment()[1]
         try:
             who = self._identify(request)
-        except Refusal:
+        except access.Refusal:
             return self._redirect(request, f"{self._prefix(request)}/login")
         token = request.getHeader("X-CSRF-Token") or _form(request).get("csrf", "")
         if not self._same_site(request) or not self._cookies.is_csrf(who.nonce, token):
@@ -291,28 +233,26 @@ class WebConsole:
             self._cookies.end(who.nonce, wall)
             told = self._collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce}))
             told.addErrback(self._host.log_failure)
-            api.note(parts.operations, who, self._address(request), AuditEntry("logout", "", "ok"))
-        request.cookies.append(cookie_header(SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
+            note(self._operations, who, self._address(request), "logout", "", "ok")
+        request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
 
     # -- the API ----------------------------------------------------------------------------------------------------
 
     @app.route("/api/v1/live", methods=["GET"])
     def watch(self, request: Request) -> IResource:
-        """The WebSocket."""
-        return self._parts.live
+        return self._live
 
     def operate(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Deferred[bytes]:
-        """One operation of the API."""
         asked: list[Asked] = []
 
         def begin() -> Any:
             asked.append(self._admit(route, request, arguments))
-            return api.perform(self._parts.operations, asked[0])
+            return perform(self._operations, asked[0])
 
         def done(answer: Any) -> bytes:
             if asked:
-                api.log_action(self._parts.operations, asked[0], "ok")
+                log_action(self._operations, asked[0], "ok")
             if isinstance(answer, Download):
                 request.setHeader("Content-Disposition", f'attachment; filename="{answer.name}"')
                 return self._end(request, 200, answer.content, "application/octet-stream")
@@ -321,73 +261,74 @@ class WebConsole:
         def failed(failure: Failure) -> bytes:
             error = failure.value
             if isinstance(error, REFUSALS):
-                error = Refusal(409, reason_of(error))
-            if not isinstance(error, Refusal):
+                error = access.Refusal(409, reason_of(error))
+            if not isinstance(error, access.Refusal):
                 self._host.log_failure(failure)
-                error = Refusal(500, "Internal error: the log of this node says more.")
+                error = access.Refusal(500, "Internal error: the log of this node says more.")
             if asked:
-                api.log_action(self._parts.operations, asked[0], f"refused: {error.reason}")
+                log_action(self._operations, asked[0], f"refused: {error.reason}")
             elif route.method == "POST":
                 self._log_refused(route, request, error)
             return self._json(request, error.status, {"error": error.reason, "field": error.field})
 
         return maybeDeferred(begin).addCallbacks(done, failed)
 
-    def _log_refused(self, route: Route, request: Request, refusal: Refusal) -> None:
+    def _log_refused(self, route: Route, request: Request, refusal: access.Refusal) -> None:
         """An action of somebody who may not do it."""
         try:
             who = self._identify(request)
-        except Refusal:
+        except access.Refusal:
             return  # nobody we know: that is for the log of a proxy
-        api.note(self._parts.operations, who, self._address(request),
-                 AuditEntry(route.name, _path_of(request), f"refused: {refusal.reason}"))
+        note(self._operations, who, self._address(request),
+                 route.name, _path_of(request), f"refused: {refusal.reason}")
 
     def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Asked:
         """Who asks, and for what; Refusal if that may not be."""
         body = request.content.read() if request.content is not None else b""
         path = self._asked_path(request)
         who = self._identify_for(route, request, path, body)
-        require(who, route.role)
+        access.require(who, route.role)
         if route.between_nodes and not who.node:
-            raise Refusal(403, "This is for other nodes.")
+            raise access.Refusal(403, "This is for other nodes.")
         if route.method == "POST":
             if not who.node:
                 self._check_page(request, who)
             try:
-                given = read_json(body)
+                given = access.read_json(body)
             except ValueError as error:
-                raise Refusal(400, f"The request cannot be read: {error}.") from None
+                raise access.Refusal(400, f"The request cannot be read: {error}.") from None
         else:
             given = {name: _argument(request, name) or None for name in (each.name for each in route.arguments)}
         missing = next((each.name for each in route.arguments if each.required and given.get(each.name) in (None, "")), "")
         if missing:
-            raise Refusal(400, f"{missing} is missing.", missing)
+            raise access.Refusal(400, f"{missing} is missing.", missing)
         return Asked(route, who, {**given, **arguments}, path, body, self._address(request))
 
-    def _identify_for(self, route: Route, request: Request, path: str, body: bytes) -> Who:
+    def _identify_for(self, route: Route, request: Request, path: str, body: bytes) -> access.Who:
         token = request.getHeader(TOKEN_HEADER)
         if token is None:
             who = self._identify(request)
             if route.method == "GET":
                 self._renew(request, who)
             return who
-        tokens, name = self._parts.tokens, self._collector.name
+        tokens, name = self._tokens, self._collector.name
         if self._doorkeeper.is_open:
             self._identify(request)
-        request_of = NodeRequest("", name, route.method, path, body)
+        request_of = access.NodeRequest("", name, route.method, path, body)
         found = tokens.check(token, request_of, self._host.moment()[1]) if tokens is not None else None
         if found is None:
-            raise Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks differ by "
-                               "more than 30 s, or it is meant for another node.")
-        return Who(found.user or f"node {found.sender}", ROLES.get(found.role, Role.VIEWER), node=found.sender)
+            raise access.Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks "
+                                 "differ by more than 30 s, or it is meant for another node.")
+        role = access.ROLES.get(found.role, access.Role.VIEWER)
+        return access.Who(found.user or f"node {found.sender}", role, node=found.sender)
 
-    def _check_page(self, request: Request, who: Who) -> None:
+    def _check_page(self, request: Request, who: access.Who) -> None:
         if not self._cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
-            raise Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
+            raise access.Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
         if not self._same_site(request):
-            raise Refusal(403, "Pages of another origin may change nothing here.")
+            raise access.Refusal(403, "Pages of another origin may change nothing here.")
         if (request.getHeader("Content-Type") or "").partition(";")[0].strip().lower() != JSON:
-            raise Refusal(400, "The Content-Type is application/json.")
+            raise access.Refusal(400, "The Content-Type is application/json.")
 
     def _asked_path(self, request: Request) -> str:
         """The path with its query, below the prefix."""
@@ -409,14 +350,13 @@ class WebConsole:
         request.setHeader("Content-Type", content_type)
         request.setHeader("Cache-Control", "no-store")
         if policy:
-            request.setHeader("Content-Security-Policy", DATA_POLICY)
-        for header, value in HEADERS.items():
+            request.setHeader("Content-Security-Policy", pages.DATA_POLICY)
+        for header, value in pages.HEADERS.items():
             request.setHeader(header, value)
         return content
 
     @app.handle_errors(HTTPException)
     def refused(self, request: Request, failure: Failure) -> bytes:
-        """An unknown path, a method that is not offered."""
         error = failure.value
         assert isinstance(error, HTTPException)  # what the route above says
         if _path_of(request).startswith("/api/"):
@@ -426,7 +366,6 @@ class WebConsole:
 
     @app.handle_errors(Exception)
     def failed(self, request: Request, failure: Failure) -> bytes:
-        """Our own mistake: logged in full, told in short."""
         self._host.log_failure(failure)
         return self._end(request, 500, b"Internal Server Error\n", "text/plain; charset=utf-8")
 
@@ -443,13 +382,15 @@ def _show(path: str) -> Callable[..., Any]:
     def show(self: WebConsole, request: Request) -> Any:
         return self.page(request, path)
 
-    show.__name__ = f"page_{PAGES[path]}"
+    show.__name__ = f"page_{pages.PAGES[path]}"
     return show
 
 
+for _path, _answer in (("/livez", Console.livez), ("/readyz", Console.readyz), ("/metrics", Console.metrics)):
+    WebConsole.app.route(_path, methods=["GET"])(_answer)
 for _route in ROUTES:
     WebConsole.app.route(_route.path, methods=[_route.method])(_serve(_route))
-for _page in PAGES:
+for _page in pages.PAGES:
     WebConsole.app.route(_page, methods=["GET"])(_show(_page))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.queues import FILTER_CHARS_MAX, PAGE_ROWS_MAX, SORTS
@@ -14,18 +15,15 @@ OFFSET_MAX = 10_000_000
 URI_CHARS_MAX = 512
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTopic:
+class ClusterTopic(Struct, frozen=True):
     """The whole cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionsTopic:
+class ElectionsTopic(Struct, frozen=True):
     """Terms, and what happened in elections."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueuesTopic:
+class QueuesTopic(Struct, frozen=True):
     """A page of the queues of the cluster."""
 
     text: str = ""
@@ -45,10 +43,7 @@ class QueuesTopic:
                 "upto": str(self.upto)}
 
 
-@dataclass(frozen=True, slots=True)
-class QueueTopic:
-    """One queue."""
-
+class QueueTopic(Struct, frozen=True):
     uri: str
 
 

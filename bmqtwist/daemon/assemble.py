@@ -51,7 +51,7 @@ from bmqtwist.storage.store import Disk, FileSizes, Lock
 from bmqtwist.storage.vote_file import VoteFile
 from bmqtwist.textformat import timestamp_text
 from bmqtwist.view import snapshots
-from bmqtwist.view.node_history import NodeHistory
+from bmqtwist.view.events import NodeHistory
 from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
 

@@ -21,7 +21,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.logs.format import date_text
 from bmqtwist.report import INTERNAL_ERROR, Report, shown, stack
-from bmqtwist.view.tables import interval_text
+from bmqtwist.view.metrics import interval_text
 
 LINE_BYTES_MAX = 65536  # a line beyond that is dropped
 Run = Callable[[str, str, Callable[[AdminAnswer], None]], None]

@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bmqtwist.admin.commands import QueueContents
 from bmqtwist.admin.domain_operations import listed
-from bmqtwist.admin.results import QueueContents
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.report import Report
 from bmqtwist.view import cluster_facts, queue_facts
-from bmqtwist.view.alarm_conditions import settled
-from bmqtwist.view.alarms import AlarmBook
-from bmqtwist.view.tables import interval_text
+from bmqtwist.view.alarms import AlarmBook, settled
+from bmqtwist.view.metrics import interval_text
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker

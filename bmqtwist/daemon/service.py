@@ -40,14 +40,13 @@ from bmqtwist.peers.identity import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
-from bmqtwist.security.exposure import exposure_warnings
+from bmqtwist.security.authenticators import exposure_warnings
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.steps import Steps, at_once
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.view import snapshots
-from bmqtwist.view.prometheus import Family, families_in_steps
+from bmqtwist.view.metrics import exposition_in_steps, json_in_steps, tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState, ProcessState
-from bmqtwist.view.tables import json_in_steps, tables_in_steps, tree_in_steps
 
 PROCESS_NAME = "bmqbrkr"
 PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
@@ -243,16 +242,16 @@ class BrokerService(Service):
         """What the operating system says of this process."""
         return process_state(self.performer.lag.last, self.performer.lag.longest, self.performer.watchdog)
 
-    def families(self) -> Steps[list[Family]]:
-        """Its metrics now, in steps."""
+    def metrics(self, prefix: str, instance: str) -> Steps[str]:
+        """Its metrics now, for Prometheus, in steps."""
         now = self.clock.now()
         yield from self.node.sampling(now)
-        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(),
-                                                   lambda state: families_in_steps(state, self.statistics)))
+        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
+            state, self.statistics, prefix, instance)))
 
-    def in_steps(self, work: Steps[str]) -> Deferred[str]:
+    def in_steps(self, work: Steps[Any]) -> Deferred[Any]:
         """What the work gives, which goes on in turns."""
-        done: Deferred[str] = Deferred()
+        done: Deferred[Any] = Deferred()
         self.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 

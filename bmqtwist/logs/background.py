@@ -115,12 +115,10 @@ def unblocked(stream: TextIO) -> Stream:
 
 
 def drain(stream: Stream) -> None:
-    """Let a reader have what there is; more may follow."""
     if isinstance(stream, BackgroundStream):
         stream.drain()
 
 
 def close(stream: Stream) -> None:
-    """Let a reader have the rest."""
     if isinstance(stream, BackgroundStream):
         stream.close()

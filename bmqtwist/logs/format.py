@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from bmqtwist.errors import LocalError
 
@@ -27,8 +28,7 @@ MESSAGE_CHARS_MAX = 1 << 16  # of one record: what is longer is cut
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One line before it is one. `wall`: seconds since the epoch."""
 
     wall: float

@@ -14,17 +14,17 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, formatEvent
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.alarms import AlarmThrottle, alarm_text, copy_text
 from bmqtwist.logs.background import Stream
-from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record
-from bmqtwist.logs.tail import LogTail
+from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record, visible
 from bmqtwist.report import LogLine, Watched
 
 ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, as with the original
@@ -49,32 +49,25 @@ class TwistedReport(Watched):
         self.debugging = levels.most >= SEVERITIES["DEBUG"]
 
     def debug(self, text: str, *args: object) -> None:
-        """See Report."""
         if self.debugging:
             self._emit("DEBUG", text, args)
 
     def info(self, text: str, *args: object) -> None:
-        """See Report."""
         self._emit("INFO", text, args)
 
     def warn(self, text: str, *args: object) -> None:
-        """See Report."""
         self._emit("WARN", text, args)
 
     def error(self, text: str, *args: object) -> None:
-        """See Report."""
         self._emit("ERROR", text, args)
 
     def alarm(self, category: str, text: str, *args: object) -> None:
-        """See Report."""
         self._raise("ALARM", category, text % args if args else text)
 
     def panic(self, category: str, text: str, *args: object) -> None:
-        """See Report."""
         self._raise("PANIC", category, text % args if args else text)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
-        """See Report."""
         return self._lines.lines(count, level, after)
 
     def _emit(self, severity: str, text: str, args: tuple[object, ...], depth: int = 2) -> None:
@@ -89,11 +82,11 @@ class TwistedReport(Watched):
                     line=frame.f_lineno)
 
     def _raise(self, kind: str, category: str, text: str) -> None:
-        record = alarm_text(kind, category, text)
+        record = f"{kind} [{category}] {text}"
         self._emit("ERROR", record, (), depth=3)
         caller = sys._getframe(2)
         if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
-            _say(self._alarms, copy_text(kind, record) + "\n")
+            _say(self._alarms, f"{kind}: {record}\n")
         if self.watcher is not None:
             self.watcher.alarmed(kind, category, text)
 
@@ -164,7 +157,6 @@ class LogFile:
         self._file, self._size = file, file.tell()
 
     def close(self) -> None:
-        """No more lines."""
         self._file.close()
 
 
@@ -227,7 +219,6 @@ class Logs:
             self.file.reopen()
 
     def close(self) -> None:
-        """Close the file."""
         if self.file is not None:
             self.file.close()
 
@@ -238,3 +229,63 @@ def _say(stream: Stream, text: str) -> None:
         stream.flush()
     except (OSError, ValueError):
         pass  # a reader that went away; the file has the line
+
+
+COPY_INTERVAL = 60.0  # seconds between two copies of one source
+SOURCES_MAX = 4096  # sources remembered; sources are places in the code times categories, so this is not reached
+
+
+class AlarmThrottle:
+    """Lets one copy a minute pass for each source."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[object, float] = {}
+
+    def passes(self, source: object, now: float) -> bool:
+        """Whether a copy of an alarm of `source` is due at `now` (monotonic seconds); if so it counts as shown."""
+        last = self._last.get(source)
+        if last is not None and now - last < COPY_INTERVAL:
+            return False
+        if len(self._last) >= SOURCES_MAX:
+            self._last = {key: shown for key, shown in self._last.items() if now - shown < COPY_INTERVAL}
+            if len(self._last) >= SOURCES_MAX:
+                return False
+        self._last[source] = now
+        return True
+
+
+LINES_MAX = 2_000
+CHARS_MAX = 1 << 20  # of all lines together
+LINE_CHARS_MAX = 8_192  # of one; the file has all of it
+
+
+class LogTail:
+    """A ring of lines, numbered from 1 on."""
+
+    __slots__ = ("_lines", "_chars", "newest")
+
+    def __init__(self) -> None:
+        self._lines: deque[LogLine] = deque()
+        self._chars = self.newest = 0
+
+    def add(self, record: Record) -> None:
+        """One more line; the oldest ones are forgotten."""
+        text = record.message
+        if len(text) > LINE_CHARS_MAX:
+            text = f"{text[:LINE_CHARS_MAX]}... ({len(text)} characters)"
+        self.newest += 1
+        self._lines.append(LogLine(self.newest, record.wall, record.severity, record.category, visible(text)))
+        self._chars += len(self._lines[-1].text)
+        while self._lines and (len(self._lines) > LINES_MAX or self._chars > CHARS_MAX):
+            self._chars -= len(self._lines.popleft().text)
+
+    def lines(self, count: int, level: str, after: int = 0) -> list[LogLine]:
+        """The last `count` lines that are as severe as `level` (a name of `SEVERITIES`; one that is none means all of them)
+        and younger than line `after`, oldest first."""
+        threshold = SEVERITIES.get(level.upper(), max(SEVERITIES.values()))
+        kept = list(self._lines)  # other threads may say something meanwhile
+        wanted = (line for line in reversed(kept) if line.n > after
+                  and SEVERITIES.get(line.level, 0) <= threshold)
+        return list(islice(wanted, max(0, count)))[::-1]

@@ -7,21 +7,14 @@ makes the `link.authentication.Authentication` of one connection; `Security.allo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 
-from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig
+from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig, Configuration
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
 from bmqtwist.link.credentials import CredentialProvider
 from bmqtwist.report import Report, shown
-from bmqtwist.security.authorization import (
-    Action,
-    Authorizer,
-    Both,
-    DefaultAuthorizer,
-    RulesAuthorizer,
-    Setting,
-    speaks_of,
-)
+from bmqtwist.security import authorization as rules
 from bmqtwist.security.passwords import StoredPassword, make_hash
 
 BASIC_LIFETIME_MS = 600_000
@@ -30,7 +23,7 @@ CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
 ANONYMOUS = "ANONYMOUS"
 BASIC_USER = "BASIC_USER-"  # before the name of the user, in a principal
 
-Settings = Mapping[str, Setting]
+Settings = Mapping[str, rules.Setting]
 
 
 class _BuiltIn:
@@ -78,7 +71,6 @@ class BasicAuthenticator(_BuiltIn):
 
     @property
     def users(self) -> int:
-        """How many there are."""
         return len(self._users)
 
     @property
@@ -113,7 +105,6 @@ class BasicCredentialProvider:
         self._credential = Credential("BASIC", f"{user}:{password}".encode())
 
     def credential(self) -> Credential:
-        """Always the same."""
         return self._credential
 
 
@@ -131,7 +122,6 @@ class TestAuthenticator(_BuiltIn):
         self.blocking = pause > 0
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
-        """Everybody is the same test user."""
         if self._seconds:
             self._sleep(self._seconds)
         return Granted("TEST_USER", TEST_LIFETIME_MS)
@@ -142,20 +132,19 @@ class Security:
     `guarded`: an authenticator is configured."""
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
-                 authorizer: Authorizer | None = None, provider: CredentialProvider | None = None,
+                 authorizer: rules.Authorizer | None = None, provider: CredentialProvider | None = None,
                  guarded: bool = False) -> None:
         self.authenticators, self.anonymous, self.authorizer = authenticators, anonymous, authorizer
         self.provider, self.guarded = provider, guarded
 
     def connection(self, peer: str) -> Authentication:
-        """The authentication of a new connection from `peer`."""
         return Authentication(self.authenticators, self.anonymous, peer)
 
-    def allows(self, principal: str, action: Action, subject: str = "") -> bool:
+    def allows(self, principal: str, action: rules.Action, subject: str = "") -> bool:
         """May `principal` do this? Always, as long as no authorizer is configured."""
         return self.authorizer is None or self.authorizer.authorize(principal, action, subject)
 
-    def broker_refusal(self, principal: str, action: Action, subject: str = "") -> str:
+    def broker_refusal(self, principal: str, action: rules.Action, subject: str = "") -> str:
         """Why a broker may not connect as a node or a proxy (`action`); empty = it may.
 
         Where an authenticator is configured, a good credential is not enough: an application has one, too. It has to be
@@ -164,7 +153,8 @@ class Security:
         if not self.allows(principal, action, subject):
             return "Connection not authorized"
         own = self.provider is not None and principal == self.provider.principal != ""
-        if not self.guarded or own or self.authorizer is not None and speaks_of(self.authorizer, principal, action, subject):
+        if not self.guarded or own or self.authorizer is not None and rules.speaks_of(
+                self.authorizer, principal, action, subject):
             return ""
         return (f"'{shown(principal)}' is not known as a broker: it is not whom this node presents itself as "
                 f"(credentialProvider), and no rule of bmqtwist.authorization allows it {action.value}")
@@ -187,7 +177,6 @@ class Security:
             started.append(authenticator)
 
     def stop(self) -> None:
-        """Stop every authenticator."""
         for authenticator in self.authenticators.values():
             authenticator.stop()
 
@@ -280,19 +269,19 @@ def _make_provider(app: AppConfig, find: Find) -> CredentialProvider | None:
     return made  # type: ignore[return-value]
 
 
-def _make_authorizer(app: AppConfig, report: Report, find: Find) -> Authorizer | None:
+def _make_authorizer(app: AppConfig, report: Report, find: Find) -> rules.Authorizer | None:
     plugin, table = app.authorization.authorizer, app.bmqtwist.authorization
-    rules = RulesAuthorizer(table.rules, table.default, report) if table.rules or table.default == "deny" else None
+    own = rules.RulesAuthorizer(table.rules, table.default, report) if table.rules or table.default == "deny" else None
     if plugin is None:
-        return rules
-    chosen: Authorizer
+        return own
+    chosen: rules.Authorizer
     if plugin.name == "DefaultAuthorizer":
-        chosen = DefaultAuthorizer(_settings(plugin), report)
+        chosen = rules.DefaultAuthorizer(_settings(plugin), report)
     else:
         chosen = _find("Authorizer", plugin.name, find)(_settings(plugin), report)  # type: ignore[assignment]
         if not callable(getattr(chosen, "authorize", None)):
             raise LocalError(f"Authorizer plugin '{plugin.name}' needs the method authorize.")
-    return chosen if rules is None else Both(rules, chosen)
+    return chosen if own is None else rules.Both(own, chosen)
 
 
 def _settings(plugin: AuthenticatorConfig) -> Settings:
@@ -304,3 +293,38 @@ def _find(kind: str, name: str, find: Find) -> Callable[..., object]:
         return find(name)
     except LocalError as error:
         raise LocalError(f"{kind} plugin '{name}' not found or could not be created: {error}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can connect to a listener at `address`."""
+    if address == "localhost":
+        return True
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def exposure_warnings(configuration: Configuration, open_to_anybody: bool, authorizes: bool) -> list[str]:
+    """One sentence for each listener beyond loopback that is not protected, and one for the console."""
+    found = []
+    for listener in configuration.listeners:
+        if is_loopback(listener.address):
+            continue
+        missing = [text for text, absent in (
+            ("TLS (listeners[].tls)", not listener.tls), ("authentication (appConfig.authentication)", open_to_anybody),
+            ("authorization (appConfig.bmqtwist.authorization)", open_to_anybody and not authorizes)) if absent]
+        if missing:
+            found.append(f"#SECURITY Listener '{listener.name}' at {listener.address}:{listener.port} can be reached from "
+                         f"other machines without {', '.join(missing)}. Listen at 127.0.0.1, or configure what is "
+                         "missing: whoever reaches an open broker reads and writes every queue and runs commands.")
+    http = configuration.extension.http
+    if http.port and not is_loopback(http.address):
+        if http.users:
+            said = ("asks who they are; without a reverse proxy that speaks TLS before it, passwords can be read on their "
+                    "way. Metrics and health are shown to anybody.")
+        else:
+            said = ("asks nobody who they are: metrics and health are shown to anybody, its pages to this machine alone. "
+                    "Configure http.users, or listen at 127.0.0.1.")
+        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and {said}")
+    return found

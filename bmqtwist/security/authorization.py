@@ -19,14 +19,13 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from bmqtwist.config.broker import RuleConfig
 from bmqtwist.report import Report, shown
 
 Setting = bool | int | float | str
 
 
 class Action(Enum):
-    """What somebody wants to do."""
-
     CONNECT_CLIENT = "ConnectClient"
     CONNECT_PROXY = "ConnectProxy"
     CONNECT_CLUSTER_NODE = "ConnectClusterNode"
@@ -56,40 +55,18 @@ class DefaultAuthorizer:
         self._report = report
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        """Yes."""
         self._report.info("Authorize allow on %s [principal: '%s', subject: '%s']", action.value, shown(principal),
                           shown(subject))
         return True
 
 
-class Rule(Protocol):
-    """One row of the table: patterns of the shell (`*`, `?`), case-sensitive; `domain` counts for queues only."""
-
-    @property
-    def principal(self) -> str:
-        """Who."""
-
-    @property
-    def actions(self) -> Sequence[str]:
-        """What: names of actions, or `*`."""
-
-    @property
-    def domain(self) -> str:
-        """Where."""
-
-    @property
-    def effect(self) -> str:
-        """`allow` or `deny`."""
-
-
 class RulesAuthorizer:
     """Decides by the first rule that matches, else by `default` (`allow` or `deny`); every denial is logged."""
 
-    def __init__(self, rules: Sequence[Rule], default: str, report: Report) -> None:
+    def __init__(self, rules: Sequence[RuleConfig], default: str, report: Report) -> None:
         self._rules, self._default, self._report = tuple(rules), default, report
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        """What the table says."""
         rule = self.rule(principal, action, subject)
         effect = self._default if rule is None else rule.effect
         if effect != "allow":
@@ -97,7 +74,7 @@ class RulesAuthorizer:
                               shown(subject))
         return effect == "allow"
 
-    def rule(self, principal: str, action: Action, subject: str) -> Rule | None:
+    def rule(self, principal: str, action: Action, subject: str) -> RuleConfig | None:
         """The first rule that matches; None = the default decides."""
         return next((rule for rule in self._rules if _matches(rule, principal, action, subject)), None)
 
@@ -122,7 +99,7 @@ def speaks_of(authorizer: Authorizer, principal: str, action: Action, subject: s
     return not isinstance(authorizer, DefaultAuthorizer)
 
 
-def _matches(rule: Rule, principal: str, action: Action, subject: str) -> bool:
+def _matches(rule: RuleConfig, principal: str, action: Action, subject: str) -> bool:
     if "*" not in rule.actions and action.value not in rule.actions:
         return False
     if action in QUEUE_ACTIONS and not fnmatchcase(subject, rule.domain):

@@ -7,22 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from OpenSSL import SSL, crypto
-from twisted.internet.ssl import (
-    Certificate,
-    CertificateOptions,
-    KeyPair,
-    PrivateCertificate,
-    TLSVersion,
-    optionsForClientTLS,
-    trustRootFromCertificates,
-)
+from twisted.internet import ssl
 
 from bmqtwist.config.broker import TlsConfig
 from bmqtwist.errors import LocalError
 
-VERSIONS = {"TLSv1": TLSVersion.TLSv1_0, "TLSv1.0": TLSVersion.TLSv1_0, "TLSv1.1": TLSVersion.TLSv1_1,
-            "TLSv1.2": TLSVersion.TLSv1_2, "TLSv1.3": TLSVersion.TLSv1_3}
-_ORDER = (TLSVersion.TLSv1_0, TLSVersion.TLSv1_1, TLSVersion.TLSv1_2, TLSVersion.TLSv1_3)
+VERSIONS = {"TLSv1": ssl.TLSVersion.TLSv1_0, "TLSv1.0": ssl.TLSVersion.TLSv1_0, "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+            "TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_ORDER = (ssl.TLSVersion.TLSv1_0, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -60,22 +52,21 @@ class ClientContext:
     def reload(self) -> None:
         """Read the files again; LocalError: what was read before stays."""
         config = self._config
-        trusted = trustRootFromCertificates(_certificates(config.certificate_authority, "certificateAuthority"))
+        trusted = ssl.trustRootFromCertificates(_certificates(config.certificate_authority, "certificateAuthority"))
         chain = _certificates(config.certificate, "certificate")
         try:
-            own = PrivateCertificate.fromCertificateAndKeyPair(chain[0], _key(config.key))
+            own = ssl.PrivateCertificate.fromCertificateAndKeyPair(chain[0], _key(config.key))
         except ValueError as error:
             raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not fit: "
                              f"{error}") from None
         self._trusted, self._own, self._chain = trusted, own, [each.original for each in chain[1:]]
 
     def options(self, host: str) -> Any:
-        """For one connection."""
-        return optionsForClientTLS(host, self._trusted, self._own, extraCertificateOptions={
+        return ssl.optionsForClientTLS(host, self._trusted, self._own, extraCertificateOptions={
             "extraCertChain": self._chain, **_version_options(self._config.versions)})
 
 
-def server_context(config: TlsConfig) -> CertificateOptions:
+def server_context(config: TlsConfig) -> ssl.CertificateOptions:
     """The context of TLS listeners. A peer need not show a certificate; one that it shows must be good.
 
     Raises LocalError naming the file or the version that will not do.
@@ -87,7 +78,7 @@ def server_context(config: TlsConfig) -> CertificateOptions:
         authorities = _certificates(config.certificate_authority, "certificateAuthority")
         options |= {"verify": True, "requireCertificate": False, "caCerts": [each.original for each in authorities]}
     try:
-        made = CertificateOptions(privateKey=key.original, certificate=chain[0].original,
+        made = ssl.CertificateOptions(privateKey=key.original, certificate=chain[0].original,
                                   extraCertChain=[each.original for each in chain[1:]], **options)
         made.getContext()  # now rather than at the first handshake
     except SSL.Error as error:
@@ -97,14 +88,13 @@ def server_context(config: TlsConfig) -> CertificateOptions:
 
 
 def _version_options(versions: str) -> dict[str, Any]:
-    """As `CertificateOptions` takes them."""
     lowest, highest = _versions(versions)
     options: dict[str, Any] = {}
-    if lowest in (TLSVersion.TLSv1_0, TLSVersion.TLSv1_1):
+    if lowest in (ssl.TLSVersion.TLSv1_0, ssl.TLSVersion.TLSv1_1):
         options["insecurelyLowerMinimumTo"] = lowest
     else:
         options["raiseMinimumTo"] = lowest
-    if highest is not TLSVersion.TLSv1_3:
+    if highest is not ssl.TLSVersion.TLSv1_3:
         options["lowerMaximumSecurityTo"] = highest
         if options.get("raiseMinimumTo") is highest:
             options["insecurelyLowerMinimumTo"] = options.pop("raiseMinimumTo")
@@ -128,10 +118,10 @@ def _read(path: str, member: str) -> bytes:
         raise LocalError(f"tlsConfig.{member}: '{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def _certificates(path: str, member: str) -> list[Certificate]:
+def _certificates(path: str, member: str) -> list[ssl.Certificate]:
     parts = _read(path, member).split(_BEGIN)[1:]
     try:
-        found = [Certificate.loadPEM(_BEGIN + part) for part in parts]
+        found = [ssl.Certificate.loadPEM(_BEGIN + part) for part in parts]
     except (SSL.Error, ValueError):
         found = []
     if not found:
@@ -139,9 +129,10 @@ def _certificates(path: str, member: str) -> list[Certificate]:
     return found
 
 
-def _key(path: str) -> KeyPair:
+def _key(path: str) -> ssl.KeyPair:
     data = _read(path, "key")
     try:
-        return PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data else KeyPair.load(data, crypto.FILETYPE_PEM)
+        return (ssl.PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data
+                else ssl.KeyPair.load(data, crypto.FILETYPE_PEM))
     except (SSL.Error, ValueError, TypeError):
         raise LocalError(f"tlsConfig.key: '{path}' holds no private key in PEM form without a passphrase.") from None

@@ -1,12 +1,14 @@
-"""Facts about this node and its cluster: names, members, leader, primaries, where consoles are."""
+"""Facts about this node and its cluster: names, members, leader and elections, primaries, URLs of consoles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.view import snapshot as state
+from bmqtwist.view.events import EventLog, NodeEvent
 from bmqtwist.view.replicas import cluster_named
 from bmqtwist.wire.cluster_schema import NodeStatus
 
@@ -43,12 +45,10 @@ def own_ident(broker: Broker) -> str:
 
 
 def ident_of(name: str, host: str, pid: int) -> str:
-    """What tells a proxy from all others."""
     return f"{name}@{host}:{pid}"
 
 
 def own_url(broker: Broker) -> str:
-    """Where this console is found."""
     cluster = cluster_of(broker)
     if cluster is None:
         return console_url(broker.configuration.extension.http, broker.identity.host_name if broker.proxies else "")
@@ -71,7 +71,6 @@ def proxied_of(broker: Broker) -> ProxyCluster | None:
 
 
 def node_names(broker: Broker) -> list[str]:
-    """The nodes of the cluster that is shown."""
     shown = cluster_of(broker) or proxied_of(broker)
     return [node.name for node in shown.definition.nodes] if shown is not None else []
 
@@ -93,7 +92,6 @@ def peer_urls(broker: Broker) -> dict[str, str]:
 
 
 def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
-    """The members of a cluster, as this node sees them."""
     names, statuses = descriptions(cluster), cluster.members.statuses if cluster.members is not None else None
     primaries: dict[int, list[int]] = {}
     for number, primary in sorted(cluster.metadata.state.partitions.items()):
@@ -124,7 +122,6 @@ def members(cluster: Cluster, urls: dict[str, str]) -> list[Document]:
 
 
 def own_state(broker: Broker, cluster: Cluster | None) -> str:
-    """The state of this node."""
     if broker.shutdown is not None:
         return "stopping"
     if cluster is None:
@@ -133,7 +130,6 @@ def own_state(broker: Broker, cluster: Cluster | None) -> str:
 
 
 def elector(cluster: Cluster) -> Document:
-    """Who leads, as this node sees it."""
     leadership, standing = cluster.leadership, cluster.leadership.standing
     return {"state": standing.state.name, "term": standing.term, "active": leadership.active, "leads": leadership.leads,
             "leader": node_name(cluster, standing.leader)}
@@ -154,3 +150,42 @@ def queue_primary(cluster: Cluster, uri: str) -> str:
     """Which node leads a queue, as the metadata have it; "" = the queue is not known, or none does."""
     record = cluster.metadata.state.queues.get(uri)
     return partition_primary(cluster, record.partition_id) if record is not None else ""
+
+
+EVENTS_MAX = 200
+Tree = dict[str, Any]
+
+
+def terms(events: Iterable[NodeEvent]) -> list[Tree]:
+    """Who led when, by the events of elections, oldest first. `to` None: still; `end`: why it was over."""
+    found: list[Tree] = []
+    for event in events:
+        term, leader = event.detail.get("term"), event.detail.get("leader")
+        last = found[-1] if found else None
+        if last is not None and last["to"] is None and (last["term"], last["leader"]) != (term, leader):
+            last["to"], last["end"] = event.at, event.text
+            last = None
+        if leader is not None and (last is None or last["to"] is not None):
+            found.append({"term": term, "leader": leader, "from": event.at, "to": None,
+                          "reason": event.detail.get("cause", ""), "end": ""})
+    return found
+
+
+def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Tree:
+    """All of it for one cluster, by default the first one of several nodes; LocalError."""
+    cluster = cluster_named(broker, cluster_name)
+    seen = [event for event in events.last(EVENTS_MAX, ("election",))
+            if event.detail.get("cluster", cluster.name) == cluster.name]
+    elector, offset = cluster.leadership.elector, wall_offset(broker)
+    names = {node.id: node.name for node in cluster.definition.nodes}
+    silence = elector.silence(broker.loop.now)
+    return {
+        "cluster": cluster.name, "terms": terms(seen), "events": [event.tree() for event in seen],
+        "story": [{"at": each.at + offset, "before": each.before, "state": each.after, "cause": each.cause}
+                  for each in elector.story.transitions],
+        "standing": {
+            "state": elector.state.name, "leader": names.get(elector.leader) if elector.leader is not None else None,
+            "term": elector.term, "active": cluster.leadership.active, "quorum": elector.quorum, "mode": elector.mode.name,
+            "supporters": sorted(names.get(each, str(each)) for each in elector.supporters),
+            "leaderSilentSeconds": silence, "heartbeatsMissed": int(silence / elector.timing.beat_period),
+            "heartbeatsMissedMax": elector.timing.miss_count}}

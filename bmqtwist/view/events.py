@@ -1,9 +1,9 @@
-"""What happened at this node, for whoever looks back: numbered, and only so much of it.
+"""Event log of a node, and the watcher of its report.
 
     part  --report.note(kind, text, detail)-->  NodeHistory  -->  EventLog      a ring of its own for each kind
           --report.alarm(...)--------------->                -->  AlarmBook     alarms as a state, see `alarms.py`
 
-A thousand queues that are created do not push out the last election: each kind forgets its own oldest events.
+Each kind forgets its own oldest events: a thousand queues that are created do not push out the last election.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
+
+from msgspec import Struct, field
+
+from bmqtwist.view.alarms import AlarmBook
 
 KINDS = ("election", "primary", "node", "session", "alarm", "stop", "queue", "config")
 EVENTS_MAX = 500  # of each kind
@@ -22,8 +25,7 @@ TEXT_CHARS_MAX = 1_000  # of one event
 DETAIL_CHARS_MAX = 32 << 10  # of one event, as JSON
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
+class NodeEvent(Struct, frozen=True):
     """One of them. `at`: seconds since the epoch; `detail`: plain values, as JSON has them; `size`: its characters."""
 
     n: int
@@ -34,13 +36,10 @@ class NodeEvent:
     size: int = 0
 
     def tree(self) -> dict[str, Any]:
-        """As JSON."""
         return {"n": self.n, "at": self.at, "kind": self.kind, "text": self.text, "detail": dict(self.detail)}
 
 
 class _Ring:
-    """The events of one kind."""
-
     __slots__ = ("events", "size")
 
     def __init__(self) -> None:
@@ -86,3 +85,19 @@ class EventLog:
             if not kinds or kind in kinds:
                 found += takewhile(lambda event: event.n > number, reversed(ring.events))
         return sorted(found, key=lambda event: event.n)
+
+
+class NodeHistory:
+    """`report.Watcher`. `node`: its name; `wall`: seconds since the epoch, now."""
+
+    def __init__(self, node: str, wall: Callable[[], float]) -> None:
+        self.events = EventLog(node, wall)
+        self.alarms = AlarmBook(wall, lambda text, detail: self.events.note("alarm", text, detail))
+
+    def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
+        """From the report: an event."""
+        self.events.note(kind, text, detail)
+
+    def alarmed(self, severity: str, category: str, text: str) -> None:
+        """From the report: an alarm."""
+        self.alarms.raised(severity, category, text)

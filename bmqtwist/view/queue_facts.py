@@ -11,7 +11,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
-from bmqtwist.view.proxy_facts import broker_behind
+from bmqtwist.view.connections import broker_behind
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -50,18 +50,15 @@ def is_active(queue: RootQueue) -> bool:
 
 
 def meter_state(meter: Meter) -> state.MeterSnapshot:
-    """A meter and those above it."""
     return state.MeterSnapshot(meter.name, meter.messages, meter.messages_max, meter.bytes, meter.bytes_max, meter.disabled,
                             parent=meter_state(meter.parent) if meter.parent is not None else None)
 
 
 def hexadecimal(key: bytes) -> str:
-    """A key or GUID as it is printed."""
     return key.hex().upper()
 
 
 def queue_state(queue: RootQueue) -> state.QueueState:
-    """One queue in full."""
     seen, domain = queue_view(queue), queue.domain
     return state.QueueState(
         seen.uri, queue.name, seen.domain, hexadecimal(queue.key), queue.mode, seen.partition_id, seen.messages, seen.bytes,
@@ -96,7 +93,6 @@ def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
 
 
 def app_state(queue: RootQueue, app: App) -> state.AppState:
-    """One app: what it holds, who consumes it."""
     consumers = app.consumers()
     status = "unauthorized" if not app.registered else "alive" if consumers else "registered"
     router = tuple(state.RouterEntry(each.priority, each.substream.handle.client.description, each.count, each.text)
@@ -115,7 +111,6 @@ def handle_state(handle: Handle) -> state.HandleState:
 
 
 def substream_state(substream: Substream) -> state.SubstreamState:
-    """One substream with its windows."""
     return state.SubstreamState(substream.sub_id, substream.app_id or DEFAULT_APP_ID, substream.read_count,
                                 len(substream.unconfirmed), tuple(map(_subscription, substream.subscriptions)))
 
@@ -137,7 +132,6 @@ def all_relays(broker: Broker) -> Iterable[Relays]:
 
 
 def relayed_queue(broker: Broker, domain: str, name: str) -> UpstreamQueue | None:
-    """A queue that clients here have open at another node."""
     uri = f"bmq://{domain}/{name}"
     return next((relays.opened[uri] for relays in all_relays(broker) if uri in relays.opened), None)
 

@@ -88,7 +88,6 @@ def _self(name: str, cell: Cell) -> Tree:
 
 
 def _other(name: str, node_id: int, cell: Cell, now: float) -> Tree:
-    """What the primary knows of another node."""
     machine, target = cell.machine, cell.machine.targets.get(node_id)
     if node_id not in machine.up:
         return _row(name, "down", target)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from bmqtwist.queue.mode import QueueMode
 
@@ -31,8 +32,7 @@ class NodeRole(IntEnum):
     PROXY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MeterSnapshot:
+class MeterSnapshot(Struct, frozen=True):
     """What is stored against what may be stored; `parent` is the meter of the domain."""
 
     name: str
@@ -44,8 +44,7 @@ class MeterSnapshot:
     parent: MeterSnapshot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StorageState:
+class StorageState(Struct, frozen=True):
     """The stored messages of one queue, opened or not."""
 
     uri: str
@@ -57,8 +56,7 @@ class StorageState:
     internal_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionState:
+class SubscriptionState(Struct, frozen=True):
     """One subscription of a substream with its window of unconfirmed messages."""
 
     s_id: int
@@ -73,8 +71,7 @@ class SubscriptionState:
     full: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SubstreamState:
+class SubstreamState(Struct, frozen=True):
     """One app of one handle. `unconfirmed` counts messages."""
 
     sub_id: int
@@ -84,8 +81,7 @@ class SubstreamState:
     subscriptions: tuple[SubscriptionState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HandleState:
+class HandleState(Struct, frozen=True):
     """One client's use of one queue. `ident` tells handles apart in listings."""
 
     ident: int
@@ -98,8 +94,7 @@ class HandleState:
     substreams: tuple[SubstreamState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RouterEntry:
+class RouterEntry(Struct, frozen=True):
     """One subscription in the order in which the router of an app looks at them."""
 
     priority: int
@@ -108,8 +103,7 @@ class RouterEntry:
     expression: str
 
 
-@dataclass(frozen=True, slots=True)
-class AppState:
+class AppState(Struct, frozen=True):
     """One app of a queue. `status`: alive, registered or unauthorized; counts are messages; `at_end`: all delivered."""
 
     app_id: str
@@ -125,8 +119,7 @@ class AppState:
     unconfirmed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamState:
+class UpstreamState(Struct, frozen=True):
     """What a replica or proxy still owes the primary of a queue; `streams`: (id, state, generation)."""
 
     pending_puts: int = 0
@@ -135,8 +128,7 @@ class UpstreamState:
     streams: tuple[tuple[int, str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(Struct, frozen=True):
     """A queue as its primary sees it at the moment `at` (monotonic): depth, limits (0 = none), counters since it was opened.
     `oldest_wall`: when the oldest message came, None = the queue is empty."""
 
@@ -167,8 +159,7 @@ class QueueView:
                    self.bytes / self.byte_limit if self.byte_limit else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(Struct, frozen=True):
     """A queue somebody has opened since the broker started."""
 
     uri: str
@@ -201,8 +192,7 @@ class QueueState:
         return flags, sum(each.read_count for each in self.handles), sum(each.write_count for each in self.handles)
 
 
-@dataclass(frozen=True, slots=True)
-class DomainState:
+class DomainState(Struct, frozen=True):
     """A domain somebody has named since the broker started; `storages` also holds queues nobody has open."""
 
     name: str
@@ -216,8 +206,7 @@ class DomainState:
     removing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SessionState:
+class SessionState(Struct, frozen=True):
     """One connection: who is at the other end and what it has open."""
 
     description: str
@@ -225,7 +214,6 @@ class SessionState:
     kind: str
     host: str = ""
     sdk: str = ""
-    port: int = 0
     since_wall: float = 0.0
     queues: int = 0
     unconfirmed: int = 0
@@ -233,8 +221,7 @@ class SessionState:
     channel: Mapping[str, float] = field(default_factory=no_numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(Struct, frozen=True):
     """Space of one storage file in bytes: written, size limit, and written but still needed."""
 
     used: int
@@ -242,8 +229,7 @@ class FileState:
     outstanding: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSnapshot:
+class PartitionSnapshot(Struct, frozen=True):
     """One partition as this node knows it. `queues` are those mapped to it, `active` those that are open."""
 
     partition_id: int
@@ -265,8 +251,7 @@ class PartitionSnapshot:
     storages: tuple[StorageState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """One member of the cluster. `connected`: self, true or false; `primary_for`: partition ids."""
 
     description: str
@@ -278,8 +263,7 @@ class NodeState:
     primary_for: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ElectorState:
+class ElectorState(Struct, frozen=True):
     """Who leads, and how far the metadata log is."""
 
     state: str
@@ -289,21 +273,18 @@ class ElectorState:
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedQueue:
-    """A queue of the cluster's metadata. `internal_id`: PRIMARY or a number when open here, else UNASSIGNED."""
+class AssignedQueue(Struct, frozen=True):
+    """A queue of the cluster's metadata. `created`: it is open at this node, its primary."""
 
     uri: str
     key: str
     partition_id: int
     primary: str
-    internal_id: str
     domain: str
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSnapshot:
+class ClusterSnapshot(Struct, frozen=True):
     """A cluster that this broker is a member of. `unsafe_since`: seconds since the epoch, since when this node goes on
     alone; 0 = it does not."""
 
@@ -321,12 +302,10 @@ class ClusterSnapshot:
 
     @property
     def queues_by_domain(self) -> Mapping[str, int]:
-        """How many queues each domain has."""
         return Counter(queue.domain for queue in self.queues)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessState:
+class ProcessState(Struct, frozen=True):
     """What the operating system says about this process; read by the shell. Seconds, bytes and event counts."""
 
     cpu_user: float = 0.0
@@ -345,8 +324,7 @@ class ProcessState:
     turn_max: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerState:
+class BrokerState(Struct, frozen=True):
     """Everything at one moment: `now` is monotonic, `wall` the same moment since the epoch."""
 
     instance: str
@@ -363,5 +341,4 @@ class BrokerState:
 
     @property
     def queues(self) -> tuple[QueueState, ...]:
-        """The open queues of all domains."""
         return tuple(queue for domain in self.domains for queue in domain.queues)

@@ -15,21 +15,11 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps, taken
+from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import descriptions, node_states, wall_offset
-from bmqtwist.view.queue_facts import (
-    all_relays,
-    app_bytes,
-    app_messages,
-    hexadecimal,
-    is_active,
-    meter_state,
-    queue_state,
-    relay_state,
-    stored,
-)
+from bmqtwist.view.connections import session_state
 from bmqtwist.view.replicas import partition_files
-from bmqtwist.view.session_facts import session_state
 from bmqtwist.view.statistics import Source
 
 if TYPE_CHECKING:
@@ -80,10 +70,10 @@ def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
 def domain_in_steps(broker: Broker, domain: Domain) -> Steps[state.DomainState]:
     """A loaded domain, its open queues, and all its stored ones."""
     cluster, config = broker.clusters[domain.cluster], broker.domains.loaded[domain.source].config
-    queues = yield from in_steps([queue for queue in domain.queues.values() if is_active(queue)], queue_state)
+    queues = yield from in_steps([queue for queue in domain.queues.values() if facts.is_active(queue)], facts.queue_state)
     stored = yield from storages_in_steps(cluster, domain.name)
     return state.DomainState(
-        domain.name, domain.cluster, domain.mode, pretty_json(config), meter_state(domain.meter),
+        domain.name, domain.cluster, domain.mode, pretty_json(config), facts.meter_state(domain.meter),
         (*queues, *_relayed_of(broker, cluster.relays, domain)), tuple(stored),
         domain.settings.publish_app_metrics, domain.removing)
 
@@ -99,7 +89,8 @@ def storages_in_steps(cluster: Cluster, domain_name: str = "") -> Steps[list[sta
 def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
     """All of a cluster; None now and then, where a queue has very many messages that have to be looked at."""
     for queue in list(cluster.queues.values()):
-        yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, *stored(queue), not queue.in_memory)
+        yield state.StorageState(queue.uri, facts.hexadecimal(queue.key), queue.partition_id, *facts.stored(queue),
+                                 not queue.in_memory)
     for record in list(cluster.metadata.state.queues.values()):
         if record.uri in cluster.queues or record.partition_id >= len(cluster.partitions):
             continue
@@ -111,7 +102,7 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
                     yield None
                 size += sum(message.size for message in part[start:start + SUMMED_AT_ONCE])
             count += len(part)
-        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, count, size)
+        yield state.StorageState(record.uri, facts.hexadecimal(record.key), record.partition_id, count, size)
 
 
 def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
@@ -123,14 +114,14 @@ def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
     by_partition: dict[int, list[state.StorageState]] = {}
     for storage in (yield from storages_in_steps(cluster)):
         by_partition.setdefault(storage.partition_id, []).append(storage)
-    active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
+    active = {queue.uri for queue in cluster.queues.values() if facts.is_active(queue)}
     partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
                                        tuple(by_partition.get(each.partition_id, ())), active,
                                        cluster.primary_status(each.partition_id), primaries.get(each.partition_id) == name)
                        for each in cluster.partitions)
     queues = yield from in_steps(list(cluster.metadata.state.queues.values()), lambda record: state.AssignedQueue(
-        record.uri, hexadecimal(record.key), record.partition_id, primaries.get(record.partition_id, ""),
-        "PRIMARY" if record.uri in active else "UNASSIGNED", parse_uri(record.uri).qualified_domain, record.uri in active))
+        record.uri, facts.hexadecimal(record.key), record.partition_id, primaries.get(record.partition_id, ""),
+        parse_uri(record.uri).qualified_domain, record.uri in active))
     log, unsafe = cluster.metadata.log, cluster.metadata.state.unsafe
     return state.ClusterSnapshot(
         cluster.name, name, not cluster.unavailable, node_states(cluster),
@@ -140,7 +131,6 @@ def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
 
 
 def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState:
-    """Who leads, as this node sees it."""
     leadership = cluster.leadership
     standing, (term, sequence) = leadership.standing, cluster.metadata.log.lsn
     leader = "** NULL **" if standing.leader is None else names.get(standing.leader, "")
@@ -150,7 +140,6 @@ def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState
 
 def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...], active: set[str],
                     status: str = "ACTIVE", ours: bool = True) -> state.PartitionSnapshot:
-    """One partition with its files and the queues stored in it."""
     journal, data, qlist = partition_files(partition)
     return state.PartitionSnapshot(
         partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available,
@@ -163,13 +152,13 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
 def _relayed_of(broker: Broker, relays: Relays | None, domain: DomainRules) -> Iterable[state.QueueState]:
     for opened in relays.opened.values() if relays is not None else ():
         if opened.relay is not None and opened.relay.domain is domain:
-            yield relay_state(broker, opened, opened.relay)
+            yield facts.relay_state(broker, opened, opened.relay)
 
 
 def _proxied_domains(broker: Broker) -> Iterable[state.DomainState]:
     for proxy in broker.proxies.values():
         for domain in proxy.domains.values():
-            yield state.DomainState(domain.name, domain.cluster, domain.mode, "{}", meter_state(domain.meter),
+            yield state.DomainState(domain.name, domain.cluster, domain.mode, "{}", facts.meter_state(domain.meter),
                                     tuple(_relayed_of(broker, proxy.relays, domain)))
 
 
@@ -179,13 +168,13 @@ def sources(broker: Broker) -> Iterable[Source]:
     for domain in list(broker.domains.by_name.values()):
         by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
         for queue in list(domain.queues.values()):
-            if not is_active(queue):
+            if not facts.is_active(queue):
                 continue
-            yield Source(queue.uri, queue.stats, *stored(queue))
+            yield Source(queue.uri, queue.stats, *facts.stored(queue))
             for app in list(queue.apps.values()) if by_app else ():
-                messages = app_messages(queue, app)
-                yield Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages))
-    for relays in list(all_relays(broker)):
+                messages = facts.app_messages(queue, app)
+                yield Source((queue.uri, app.app_id), app.stats, messages, facts.app_bytes(queue, app, messages))
+    for relays in list(facts.all_relays(broker)):
         for relay in list(relays.queues.values()):
             yield Source(relay.uri, relay.stats, len(relay.messages), sum(
                 message.size for message in relay.messages.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.broker.graceful_stop import StopProgress
+from bmqtwist.broker.graceful_stop import Stage, StopProgress
 from bmqtwist.cluster.stop_preflight import ClusterView, MemberView, PartitionView, StopPreflight, stop_preflight
 from bmqtwist.storage.psn import Psn
 from bmqtwist.view.replicas import lag_records
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from bmqtwist.queue.queue import Queue
 
 Tree = dict[str, Any]
+# Of a stop from the console, in their order; before the first one of the broker itself it can be aborted.
+STAGES = ("waits, and can be aborted", *(stage.value for stage in Stage))
 
 
 def view_of(cluster: Cluster) -> ClusterView:
-    """What the stop of this node is judged by."""
     known, leadership, replication = cluster.metadata.state.partitions, cluster.leadership, cluster.replication
     others: list[MemberView] = []
     if cluster.members is not None:
@@ -54,7 +55,6 @@ def view_of(cluster: Cluster) -> ClusterView:
 
 
 def preflight(broker: Broker) -> Tree:
-    """What would happen if this node stopped now."""
     clusters = [stop_preflight(view_of(cluster)) for cluster in broker.clusters.values()]
     warnings = [text for each in clusters for text in each.warnings]
     proxies = sum(len(each.peers) for each in broker.sessions.downstreams.values())
@@ -84,7 +84,8 @@ def progress(broker: Broker) -> Tree | None:
         return None
     now: StopProgress = broker.shutdown.progress()
     return {
-        "stage": now.stage, "seconds": now.seconds, "clients": now.clients, "reason": now.reason, "by": now.by,
+        "stage": now.stage, "stages": STAGES, "seconds": now.seconds, "clients": now.clients,
+        "reason": now.reason, "by": now.by,
         "partitions": [number for each in now.clusters for number in each.partitions],
         "leads": any(each.leads for each in now.clusters),
         "unconfirmed": sum(each.unconfirmed for each in now.clusters),

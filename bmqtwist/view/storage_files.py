@@ -7,22 +7,16 @@ Everything is read, in steps of some thousand records. Pure: files are read thro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from msgspec import Struct
+
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import Steps
+from bmqtwist.storage import records
 from bmqtwist.storage.journal import Entry
-from bmqtwist.storage.records import (
-    MAGIC,
-    MARK_OFFSET,
-    RECORD,
-    RECORD_BYTES,
-    TYPE_SHIFT,
-    FileType,
-    RecordType,
-)
+from bmqtwist.storage.records import FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.fields import record_fields
 from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
@@ -40,14 +34,13 @@ SEARCHED_RECORDS_MAX = 50_000  # for one page
 COMPARED_RECORDS = 50_000  # the newest ones of each copy
 BLOCK_RECORDS = 1_000  # that have one check
 ARCHIVED_NAMES_MAX = 50
-_KINDS = {each.name: each for each in RecordType if each}
+_KINDS = {each.name: each for each in records.RecordType if each}
 _SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
                     "QueueUri"}
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedQueue:
+class NamedQueue(Struct, frozen=True):
     """`storage.recovery.KnownQueue` of a queue that is stored now."""
 
     uri: str
@@ -81,30 +74,30 @@ def _files(partition: Partition, archived: Sequence[str]) -> Document:
 
 def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
     """The records of so many slots of the journal, from the offset `first` on."""
-    data = files.read_journal(first, count * RECORD_BYTES)
+    data = files.read_journal(first, count * records.RECORD_BYTES)
     for number, (head, lease, wall, body, magic) in enumerate(
-            RECORD.iter_unpack(data[:len(data) // RECORD_BYTES * RECORD_BYTES])):
-        if magic == MAGIC:
-            yield first + number * RECORD_BYTES, head, lease, wall, body
+            records.RECORD.iter_unpack(data[:len(data) // records.RECORD_BYTES * records.RECORD_BYTES])):
+        if magic == records.MAGIC:
+            yield first + number * records.RECORD_BYTES, head, lease, wall, body
 
 
 def histogram(partition: Partition) -> Steps[Document]:
     """How many records of each kind the journal holds, and since when."""
     files, end = partition.files, partition.files.journal_position
     counts: dict[str, list[int]] = {}
-    for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * RECORD_BYTES):
-        for _, head, _, wall, _ in _slots(files, first, min(STEP_RECORDS, (end - first) // RECORD_BYTES)):
-            kind = head >> TYPE_SHIFT
-            row = counts.setdefault(RecordType(kind).name if kind in _NUMBERS else "UNKNOWN", [0, wall, wall])
+    for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * records.RECORD_BYTES):
+        for _, head, _, wall, _ in _slots(files, first, min(STEP_RECORDS, (end - first) // records.RECORD_BYTES)):
+            kind = head >> records.TYPE_SHIFT
+            row = counts.setdefault(records.RecordType(kind).name if kind in _NUMBERS else "UNKNOWN", [0, wall, wall])
             row[0] += 1
             row[1], row[2] = min(row[1], wall), max(row[2], wall)
         yield
     return {"partition": partition.partition_id, "bytes": end, "kinds": [
-        {"kind": name, "records": count, "bytes": count * RECORD_BYTES, "oldest": oldest, "newest": newest}
+        {"kind": name, "records": count, "bytes": count * records.RECORD_BYTES, "oldest": oldest, "newest": newest}
         for name, (count, oldest, newest) in sorted(counts.items())]}
 
 
-_NUMBERS = {int(each) for each in RecordType}
+_NUMBERS = {int(each) for each in records.RecordType}
 
 
 def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
@@ -117,13 +110,13 @@ def journal_page(partition: Partition, before: int, limit: int, kind: str, guid:
     queues = {key: NamedQueue(queue.uri, {app.app_id: app.key for app in queue.apps.values()})
               for key, queue in partition.state.queues.items()}
     rows: list[Document] = []
-    at, searched = end - (end - JOURNAL_HEADER_BYTES) % RECORD_BYTES, 0
+    at, searched = end - (end - JOURNAL_HEADER_BYTES) % records.RECORD_BYTES, 0
     while at > JOURNAL_HEADER_BYTES and len(rows) < limit and searched < SEARCHED_RECORDS_MAX:
-        count = min(STEP_RECORDS, (at - JOURNAL_HEADER_BYTES) // RECORD_BYTES)
-        first = at - count * RECORD_BYTES
+        count = min(STEP_RECORDS, (at - JOURNAL_HEADER_BYTES) // records.RECORD_BYTES)
+        first = at - count * records.RECORD_BYTES
         for entry in reversed(list(_slots(files, first, count))):
             at = entry[0]
-            if not kind or entry[1] >> TYPE_SHIFT == _KINDS[kind]:
+            if not kind or entry[1] >> records.TYPE_SHIFT == _KINDS[kind]:
                 record = view(entry)
                 if not wanted or getattr(record, "guid", b"").hex().upper() == wanted:
                     rows.append(_row(record, queues))
@@ -154,14 +147,15 @@ def reach(partition: Partition) -> Document:
     out."""
     files, end = partition.files, partition.files.journal_position
     start = _compared_from(files, COMPARED_RECORDS)
-    ends = [*_slots(files, start, 1), *_slots(files, max(start, end - RECORD_BYTES), 1)]
+    ends = [*_slots(files, start, 1), *_slots(files, max(start, end - records.RECORD_BYTES), 1)]
     psns = [view(entry).psn for entry in ends] or [(0, 0)]
     return {"partition": partition.partition_id, "first": list(psns[0]), "last": list(psns[-1])}
 
 
 def _compared_from(files: FileSets, count: int) -> int:
-    mark = int.from_bytes(files.read_journal(MARK_OFFSET, 8), "big") * 4  # of the sync point that ended the last rollover
-    return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * RECORD_BYTES)
+    # of the sync point that ended the last rollover
+    mark = int.from_bytes(files.read_journal(records.MARK_OFFSET, 8), "big") * 4
+    return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * records.RECORD_BYTES)
 
 
 def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
@@ -169,8 +163,8 @@ def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
     Where in its files something lies, and sync points, may differ from node to node, and are left out."""
     files, end = partition.files, partition.files.journal_position
     blocks: dict[str, list[int]] = {}
-    for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * RECORD_BYTES):
-        for entry in _slots(files, at, min(STEP_RECORDS, (end - at) // RECORD_BYTES)):
+    for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * records.RECORD_BYTES):
+        for entry in _slots(files, at, min(STEP_RECORDS, (end - at) // records.RECORD_BYTES)):
             record = view(entry)
             if first <= record.psn <= last:
                 block = blocks.setdefault(f"{record.lease}-{record.sequence // BLOCK_RECORDS}", [0, 0])

@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+from bmqtwist.view.stopping import STAGES
 from browser.scripted_clients import NO_CONSOLE, clients, proxies
 
 Document = dict[str, Any]
@@ -272,7 +273,8 @@ class Script:
         since, given = self.stops[name]
         if at < since:
             return {
-                "stage": "waits, and can be aborted",
+                "stage": STAGES[0],
+                "stages": STAGES,
                 "seconds": 0.0,
                 "clients": None,
                 "partitions": [],
@@ -286,16 +288,11 @@ class Script:
                 "abortable": True,
             }
         seconds = max(0.0, at - since)
-        stages = [
-            "notifies proxies",
-            "notifies members",
-            "others take over what this node leads",
-            "waits for confirms and answers",
-        ]
         done = seconds >= 3.5
         left = 0 if done else max(0, round(700 - 200 * seconds))
         stop = {
-            "stage": "done" if done else stages[min(3, int(seconds * 2))],
+            "stage": STAGES[-1 if done else 1 + min(3, int(seconds * 2))],
+            "stages": STAGES,
             "seconds": seconds,
             "clients": 0 if done else 5,
             "partitions": [],

@@ -15,12 +15,11 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens
 from bmqtwist.console.face import Face
-from bmqtwist.console.tokens import OPEN_SECRET, NodeRequest, NodeTokens
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
-from bmqtwist.view.prometheus import Family
 from bmqtwist.view.snapshot import BrokerState, ProcessState
 from kit.memory import MemoryWorld
 
@@ -106,10 +105,10 @@ class ConsoleHost:
         """The broker now."""
         return at_once(snapshots.broker_in_steps(self.node.broker, self.moment()[0]))
 
-    def families(self) -> Generator[None, None, list[Family]]:
+    def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
         """No metrics."""
         yield
-        return []
+        return ""
 
     def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         """At once."""

@@ -26,8 +26,8 @@ IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load",
               "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.rehearsal", "daemon.statistics_log",
               "reactor.watchdog", "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets",
               "sdk._adapters.transport", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
-              "console.files", "console.audit", "console.live", "console.peers", "console.collector",
-              "console.demonstration", "console.restarts", "console.api", "console.server", "console.face",
+              "console.pages", "console.audit", "console.live", "console.collector",
+              "console.demonstration", "console.stops", "console.server", "console.face",
               "console.consoles", "console.local_queues",
               "console.operation", "console.documents_api", "console.actions", "console.routes"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from bmqtwist.console.prometheus import exposition_in_steps
 from bmqtwist.steps import at_once
-from bmqtwist.view.prometheus import Family, families_in_steps
+from bmqtwist.view.metrics import exposition_in_steps, tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState
 from bmqtwist.view.statistics import Source, Statistics
-from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 
 
 def sample(statistics: Statistics, now: float, sources: Iterable[Source]) -> None:
@@ -28,11 +27,26 @@ def stats_tree(state: BrokerState, statistics: Statistics, *latencies: Any) -> d
     return at_once(tree_in_steps(state, statistics, *latencies))
 
 
-def families(state: BrokerState, statistics: Statistics) -> list[Family]:
+def exposition(state: BrokerState, statistics: Statistics, prefix: str = "", instance: str = "") -> str:
     """For Prometheus."""
-    return at_once(families_in_steps(state, statistics))
+    return at_once(exposition_in_steps(state, statistics, prefix, instance))
 
 
-def exposition(found: Iterable[Family], prefix: str = "", instance: str = "") -> str:
-    """Their text."""
-    return at_once(exposition_in_steps(found, prefix, instance))
+class Family(NamedTuple):
+    """All samples of one metric: labels and values."""
+
+    name: str
+    kind: str
+    samples: list[tuple[dict[str, str], float]]
+
+
+def families(state: BrokerState, statistics: Statistics) -> list[Family]:
+    """The metrics in the text for Prometheus."""
+    found: list[Family] = []
+    for line in exposition(state, statistics).splitlines():
+        if line.startswith("# TYPE "):
+            found.append(Family(*line.split()[2:], []))
+        else:
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', line))
+            found[-1].samples.append((labels, float(line.rpartition(" ")[2])))
+    return found

@@ -10,10 +10,11 @@ import pytest
 
 from bmqtwist.broker.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.console import samples
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import elections, messages, replicas, snapshots, stopping, subscriptions, traffic
+from bmqtwist.view import cluster_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.typed_properties import from_tree
 from sim.elected import INACTIVITY_S
@@ -34,7 +35,7 @@ def texts(node: SimulatedNode, *kinds: str) -> list[str]:
 
 def seen(node: SimulatedNode) -> dict[str, Any]:
     """Its elections."""
-    return elections.elections(node.broker, node.assembled.events)
+    return cluster_facts.elections(node.broker, node.assembled.events)
 
 
 # -- events and elections -----------------------------------------------------------------------------------------------
@@ -101,12 +102,12 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     nodes.run(1.0)
     client.drop()
     nodes.run(1.0)
-    here, there = traffic.totals(nodes.node("n1").broker), traffic.totals(nodes.node("n2").broker)
+    here, there = samples.totals(nodes.node("n1").broker), samples.totals(nodes.node("n2").broker)
     assert (here.put_msgs, here.ack_msgs, here.put_bytes, here.push_msgs) == (5, 5, 5, 0)
     assert (there.put_msgs, there.push_msgs, there.push_bytes, there.confirm_msgs) == (0, 5, 5, 5)
     counts = nodes.node("n1").broker.deliveries.ack_latency.counts()
     assert sum(counts) - sum(before) == 5
-    found = traffic.percentiles(before, counts)
+    found = samples.percentiles([new - old for old, new in zip(before, counts, strict=True)])
     assert found["p50"] is not None and 0 < found["p50"] <= found["p99"] < 1000  # type: ignore[operator]
 
 
@@ -241,14 +242,15 @@ def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
     taken = reader.take(2)
     reader.confirm(taken[0])
     nodes.run(2.0)
-    found = {node.name: at_once(messages.listing(node.broker, STRONG)) for node in nodes.machines}
+    found = {node.name: at_once(stored_queue.listing(node.broker, STRONG, stored_queue.Selection()))
+             for node in nodes.machines}
     assert {each["role"] for each in found.values()} == {"primary", "replica"}
     for node in nodes.machines:
         tree = found[node.name]
         assert [row["guid"] for row in tree["messages"]] == [row["guid"] for row in found[primary.name]["messages"]]
         assert tree["total"] == 3
-        whole = at_once(messages.whole(node.broker, STRONG, tree["messages"][0]["guid"]))
-        assert at_once(messages.payload(node.broker, STRONG, whole["guid"])) == b"message 1"
+        whole = at_once(stored_queue.whole(node.broker, STRONG, tree["messages"][0]["guid"]))
+        assert at_once(stored_queue.payload(node.broker, STRONG, whole["guid"])) == b"message 1"
         assert at_once(subscriptions.test(node.broker, STRONG, "n == 1"))["examined"] == 3
     states = [row["apps"][0]["state"] for row in found[primary.name]["messages"]]
     assert states == ["delivered"] * 3, "the reader has them all"

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from bmqtwist.console import samples
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import cluster_facts, proxy_facts, queue_facts, traffic
+from bmqtwist.view import cluster_facts, connections, queue_facts
 from sim.cluster import SimulatedCluster
 from sim.replicated import STRONG, ReplicatingCluster
 
@@ -24,7 +25,7 @@ def chain(**options: Any) -> SimulatedCluster:
 
 def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
     node = world.node(name)
-    rows = proxy_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
+    rows = connections.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
     rates = (sampler or FlowSampler()).look(world.now, {row["ident"]: flow for row, flow in rows})
     return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
@@ -63,20 +64,20 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
     world.run(1.0)
     for _ in range(2):
         for name in ("n1", "p1"):
-            found = traffic.totals(world.node(name).broker)
+            found = samples.totals(world.node(name).broker)
             assert (found.put_msgs, found.ack_msgs, found.push_msgs, found.confirm_msgs, found.push_bytes) == (
                 3, 3, 3, 2, 15), name
         world.node("p2").crash(power=False, down=None)
         world.run(1.0)
     world.node("p1").crash(power=False, down=None)
     world.run(1.0)
-    assert traffic.totals(world.node("n1").broker).push_msgs == 3
+    assert samples.totals(world.node("n1").broker).push_msgs == 3
 
 
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
     world = chain()
     world.client("p1").consume(URI)
-    [peer] = proxy_facts.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
+    [peer] = connections.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
     assert peer.downstream is not None
     peer.downstream._unacked[b"guid"] = next(iter(peer.handles.values()))
     peer.downstream.window.close()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from bmqtwist.admin import results, table
+from bmqtwist.admin import commands, table
 from bmqtwist.admin.commands import AnswerKind, Value, integer
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.text import window_text
@@ -47,10 +48,10 @@ def meter(name: str, messages: int, size: int, parent: state.MeterSnapshot | Non
     return state.MeterSnapshot(name, messages, scale * 10_000_000, size, scale * 10_485_760_000, parent=parent)
 
 
-FIRST = results.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall(623349))
-SECOND = results.ListedMessage("400002525B0910D004940A0B0C0D0E0F", 3, wall(623493))
-THIRD = results.ListedMessage("400003525B0910D029280A0B0C0D0E0F", 3, wall(623495))
-LISTED = results.QueueContents((FIRST, SECOND, THIRD), 0, 3)
+FIRST = commands.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall(623349))
+SECOND = commands.ListedMessage("400002525B0910D004940A0B0C0D0E0F", 3, wall(623493))
+THIRD = commands.ListedMessage("400003525B0910D029280A0B0C0D0E0F", 3, wall(623495))
+LISTED = commands.QueueContents((FIRST, SECOND, THIRD), 0, 3)
 
 FAN_CONFIG = json.loads(golden("ENCODING JSON_COMPACT " + FAN + "INFOS"))["domainInfo"]["configJson"]
 FAN_STORAGE = state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 2, 8)
@@ -103,32 +104,31 @@ def partition(number: int) -> state.PartitionSnapshot:
 THE_CLUSTER = state.ClusterSnapshot(
     "c3", NODE, True, (state.NodeState(NODE, "n1", 1, "dc1", "self", "E_AVAILABLE", (0, 1)),),
     state.ElectorState("LEADER", NODE, 7, 6, "ACTIVE"), (partition(0), partition(1)),
-    tuple(state.AssignedQueue("bmq://" + name, key, number, NODE, "PRIMARY" if opened else "UNASSIGNED",
+    tuple(state.AssignedQueue("bmq://" + name, key, number, NODE,
                               name.partition("/")[0], opened) for key, number, opened, name in QUEUES),
     "/var/lib/bmq/c/n1/storage")
-LOCATION = THE_CLUSTER.storage_location
 QUORUM_TEXT = "non-negative integer count of the number of peers required to persist each message"
 
 
-def purged(uri: str, messages: int, size: int, *app: str) -> results.Purged:
-    return results.Purged("bmq://" + uri, messages, size, *app)
+def purged(uri: str, messages: int, size: int, *app: str) -> commands.Purged:
+    return commands.Purged("bmq://" + uri, messages, size, *app)
 
 
-EMPTY_FAN = results.PurgeReport(tuple(purged(uri, 0, 0) for uri in ("t.fan/adm", "t.fan/sdkf", "t.fan/f9")))
+EMPTY_FAN = commands.PurgeReport(tuple(purged(uri, 0, 0) for uri in ("t.fan/adm", "t.fan/sdkf", "t.fan/f9")))
 
 TEXT_ANSWERS: list[tuple[str, int, AnswerKind, Any]] = [
     ("HELP", 0, table.HELP, table.show_help(NOBODY, False)),
     ("help plumbing", 0, table.HELP, table.show_help(NOBODY, True)),
     (PRIO + "LIST 0 UNLIMITED", 0, table.CONTENTS, LISTED),
-    (PRIO + "LIST -1 1", 0, table.CONTENTS, results.QueueContents((THIRD,), 2, 3)),
+    (PRIO + "LIST -1 1", 0, table.CONTENTS, commands.QueueContents((THIRD,), 2, 3)),
     (FAN + "INFOS", 0, table.DOMAIN, FAN_INFO),
     (PRIO + "INTERNALS", 0, table.QUEUE, INTERNALS),
-    (FAN + "QUEUE adm PURGE nope", 0, table.PURGED, results.PurgeReport(
+    (FAN + "QUEUE adm PURGE nope", 0, table.PURGED, commands.PurgeReport(
         (), ("Specified appId 'nope' not found in the storage of queue 'bmq://t.fan/adm'.",))),
-    (FAN + "QUEUE adm PURGE foo", 0, table.PURGED, results.PurgeReport((purged("t.fan/adm", 2, 8, "foo", "DB0F821754"),))),
-    (PRIO + "PURGE *", 0, table.PURGED, results.PurgeReport((purged("t.prio/adm", 3, 9),))),
-    (PRIO + "PURGE *", 1, table.PURGED, results.PurgeReport((purged("t.prio/adm", 0, 0),))),
-    (FAN + "PURGE", 0, table.PURGED, results.PurgeReport(
+    (FAN + "QUEUE adm PURGE foo", 0, table.PURGED, commands.PurgeReport((purged("t.fan/adm", 2, 8, "foo", "DB0F821754"),))),
+    (PRIO + "PURGE *", 0, table.PURGED, commands.PurgeReport((purged("t.prio/adm", 3, 9),))),
+    (PRIO + "PURGE *", 1, table.PURGED, commands.PurgeReport((purged("t.prio/adm", 0, 0),))),
+    (FAN + "PURGE", 0, table.PURGED, commands.PurgeReport(
         (purged("t.fan/sdkf", 0, 0), purged("t.fan/f9", 0, 0), purged("t.fan/adm", 2, 8)))),
     ("DOMAINS RECONFIGURE t.prio", 0, table.DONE, None),
     ("DOMAINS RECONFIGURE t.nosuch", 0, table.ERROR, ("Domain 't.nosuch' doesn't exist")),
@@ -136,16 +136,16 @@ TEXT_ANSWERS: list[tuple[str, int, AnswerKind, Any]] = [
     ("CLUSTERS LIST", 0, table.CLUSTERS, (THE_CLUSTER,)),
     (CLUSTER + "STATUS", 0, table.CLUSTER, THE_CLUSTER),
     (CLUSTER + "STORAGE SUMMARY", 0, table.STORAGE,
-     results.StorageSummary(LOCATION, THE_CLUSTER.partitions)),
+     THE_CLUSTER),
     (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, table.STORAGE,
-     results.StorageSummary(LOCATION, THE_CLUSTER.partitions[:1])),
+     replace(THE_CLUSTER, partitions=THE_CLUSTER.partitions[:1])),
     (CLUSTER + "STORAGE REPLICATION LIST_TUNABLES", 0, table.TUNABLES, (
-        results.Tunable("QUORUM", integer(1), QUORUM_TEXT),)),
-    (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, table.TUNABLE, results.Tunable("Quorum", integer(1))),
+        commands.Tunable("QUORUM", integer(1), QUORUM_TEXT),)),
+    (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, table.TUNABLE, commands.Tunable("Quorum", integer(1))),
     (CLUSTER + "STORAGE REPLICATION SET QUORUM 1", 0, table.CONFIRMATION,
-     results.TunableConfirmation("Quorum", integer(1), integer(1))),
+     commands.TunableConfirmation("Quorum", integer(1), integer(1))),
     (CLUSTER + "STATE ELECTOR SET QUORUM 1", 0, table.CONFIRMATION,
-     results.TunableConfirmation("Quorum", integer(0), integer(1))),
+     commands.TunableConfirmation("Quorum", integer(0), integer(1))),
     (CLUSTER + "STORAGE DOMAIN t.fan QUEUE_STATUS", 0, table.STORED_QUEUES, (
         (state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 0, 0),))),
 ]
@@ -180,12 +180,12 @@ def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of
 
 
 def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
-    moved = results.Transitions(2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),))
+    moved = commands.Transitions(2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),))
     samples = [(kind, result) for *_, kind, result in TEXT_ANSWERS + JSON_ANSWERS] + [
-        (table.QUEUE_HELPER, THE_CLUSTER), (table.STATISTICS, results.StatisticsReport("table", {"a": 1})),
+        (table.QUEUE_HELPER, THE_CLUSTER), (table.STATISTICS, ("table", {"a": 1})),
         (table.CONFIGURATION, "{}"),
         (table.ELECTOR_TRANSITIONS, moved), (table.PARTITION_TRANSITIONS, moved), (table.QUEUE_TRANSITIONS, moved),
-        (table.STOP_STATUS, results.StopStatus(None)), (table.STOP_STATUS, results.StopStatus(StopProgress(
+        (table.STOP_STATUS, commands.StopStatus(None)), (table.STOP_STATUS, commands.StopStatus(StopProgress(
             "notifies members", 1.5, 2, (ClusterProgress("Cluster (c)", (0, 1), True, 3, 4, 18.5),)))),
         (table.EVENTS, []), (table.ALARMS, []), (table.LOG, []), (table.REPLICAS, [])]
     by_commands = {table.ALARM, table.STOP_PREFLIGHT, table.TERMS, table.MESSAGES, table.MESSAGE, table.SUBSCRIPTION}
@@ -198,7 +198,7 @@ def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
 
 
 def test_a_purge_of_nothing_says_so() -> None:
-    assert table.PURGED.text(results.PurgeReport(())) == "No queue purged."
+    assert table.PURGED.text(commands.PurgeReport(())) == "No queue purged."
 
 
 def test_a_broadcast_meter_prints_as_disabled() -> None:

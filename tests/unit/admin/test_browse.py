@@ -1,4 +1,4 @@
-"""view/messages.py, subscriptions.py, typed_properties.py and their commands: a look that consumes nothing."""
+"""view/stored_queue.py, subscriptions.py, typed_properties.py and their commands: a look that consumes nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message
-from bmqtwist.view import messages, subscriptions
-from bmqtwist.view.messages import Selection
-from bmqtwist.view.stored_queue import locate
+from bmqtwist.view import stored_queue, subscriptions
+from bmqtwist.view.stored_queue import Selection, locate
 from bmqtwist.view.subscriptions import would_choose
 from bmqtwist.view.typed_properties import as_tree, from_tree
 from bmqtwist.wire.checksum import crc32c
@@ -53,7 +52,7 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
 
 def listing(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
     """GUIDs as they are listed."""
-    return [row["guid"] for row in at_once(messages.listing(bench.broker, uri, Selection(**asked)))["messages"]]
+    return [row["guid"] for row in at_once(stored_queue.listing(bench.broker, uri, Selection(**asked)))["messages"]]
 
 
 def drop_payloads(queue: RootQueue) -> None:
@@ -71,7 +70,7 @@ def test_pages_follow_each_other_in_both_directions(bench: Bench) -> None:
     for newest in (False, True):
         found, after = list[str](), ""
         while after is not None:
-            page = at_once(messages.listing(bench.broker, Q, Selection(after, 3, newest=newest)))
+            page = at_once(stored_queue.listing(bench.broker, Q, Selection(after, 3, newest=newest)))
             assert page["total"] == 7 and page["role"] == "primary" and len(page["messages"]) <= 3
             found += [row["guid"] for row in page["messages"]]
             after = page["next"]
@@ -118,17 +117,17 @@ def test_a_list_reads_messages_in_steps_and_leaves_out_what_goes_meanwhile(bench
     writer, reader = bench.open(), bench.open(read=True)
     guids = [post(bench, writer, b"x" * 1000, {"n": 1}) for _ in range(6)]
     drop_payloads(bench.queue())
-    steps = messages.listing(bench.broker, Q)
+    steps = stored_queue.listing(bench.broker, Q, Selection())
     next(steps)
     bench.confirm(reader, 4)
     assert [row["guid"] for row in at_once(steps)["messages"]] == [guids[0], *guids[4:]]
 
 
 def test_a_list_is_bounded_in_bytes_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "LIST_CHARS_MAX", 5000)
+    monkeypatch.setattr(stored_queue, "LIST_CHARS_MAX", 5000)
     writer = bench.open()
     guids = [post(bench, writer, properties={"p": "x" * 3000}) for _ in range(5)]
-    page = at_once(messages.listing(bench.broker, Q))
+    page = at_once(stored_queue.listing(bench.broker, Q, Selection()))
     assert len(page["messages"]) == 2 and page["next"] == guids[1]
     assert page["messages"][1]["propertiesTruncated"]
 
@@ -147,14 +146,14 @@ def test_one_message_is_shown_whole(bench: Bench, stored: str, v2: bool, compres
     guid = post(bench, bench.open(), payload, properties, v2, compress)
     if stored == "on disk":
         drop_payloads(bench.queue())
-    row = at_once(messages.listing(bench.broker, Q))["messages"][0]
-    whole = at_once(messages.whole(bench.broker, Q, guid))
+    row = at_once(stored_queue.listing(bench.broker, Q, Selection()))["messages"][0]
+    whole = at_once(stored_queue.whole(bench.broker, Q, guid))
     assert row["properties"] == whole["properties"] == properties
     assert base64.b64decode(whole["payload"]) == payload and whole["payloadBytes"] == len(payload)
     assert not whole["truncated"] and "problem" not in whole
     assert whole["compression"] == ("zlib" if compress else "none")
-    assert at_once(messages.payload(bench.broker, Q, guid)) == payload
-    short = at_once(messages.whole(bench.broker, Q, guid, 10))
+    assert at_once(stored_queue.payload(bench.broker, Q, guid)) == payload
+    short = at_once(stored_queue.whole(bench.broker, Q, guid, 10))
     assert base64.b64decode(short["payload"]) == payload[:10] and short["truncated"]
     assert json.loads(json.dumps(whole)) == whole
 
@@ -163,7 +162,7 @@ def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
     payload = bytes(range(256)) * 4096
     guid = post(bench, bench.open(), payload)
     drop_payloads(bench.queue())
-    steps, count = messages.payload(bench.broker, Q, guid), 0
+    steps, count = stored_queue.payload(bench.broker, Q, guid), 0
     while True:
         try:
             next(steps)
@@ -176,7 +175,7 @@ def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
 
 def test_a_bomb_is_inflated_no_further_than_it_is_shown(bench: Bench) -> None:
     guid = post(bench, bench.open(), bytes(32 << 20), compress=True)
-    whole = at_once(messages.whole(bench.broker, Q, guid, 100))
+    whole = at_once(stored_queue.whole(bench.broker, Q, guid, 100))
     assert whole["truncated"] and whole["payloadBytes"] is None and base64.b64decode(whole["payload"]) == bytes(100)
 
 
@@ -189,24 +188,24 @@ def test_what_makes_no_sense_is_told_and_nothing_more(bench: Bench, data: bytes,
     writer.queue.post(Put(writer, message, 0, True), bench.now, bench.broker.loop.wall(bench.now))
     bench.turn()
     guid = (b"g" * 16).hex()
-    assert "problem" in at_once(messages.listing(bench.broker, Q))["messages"][0]
-    assert at_once(messages.whole(bench.broker, Q, guid))["problem"]
+    assert "problem" in at_once(stored_queue.listing(bench.broker, Q, Selection()))["messages"][0]
+    assert at_once(stored_queue.whole(bench.broker, Q, guid))["problem"]
     with pytest.raises(LocalError):
-        at_once(messages.payload(bench.broker, Q, guid))
+        at_once(stored_queue.payload(bench.broker, Q, guid))
 
 
 def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
     guid = post(bench, bench.open(), b"x" * 100)
     drop_payloads(bench.queue())
     bench.queue().messages[bytes.fromhex(guid)].crc ^= 1
-    assert "damaged" in at_once(messages.whole(bench.broker, Q, guid))["problem"]
+    assert "damaged" in at_once(stored_queue.whole(bench.broker, Q, guid))["problem"]
 
 
 # -- what each app has to do with it --------------------------------------------------------------------------------------
 
 
 def apps(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
-    row = at_once(messages.listing(bench.broker, F, Selection(guid=guid)))["messages"][0]
+    row = at_once(stored_queue.listing(bench.broker, F, Selection(guid=guid)))["messages"][0]
     return {app["appId"]: (app["state"], app["to"]) for app in row["apps"]}
 
 
@@ -216,11 +215,12 @@ def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> N
     bench.open(F, "bar", read=True, name="two", expression="n > 5")
     guid = post(bench, writer, properties={"n": 3})
     assert apps(bench, guid) == {"foo": ("delivered", ["one"]), "bar": ("pending", []), "baz": ("pending", [])}
-    row = at_once(messages.listing(bench.broker, F))["messages"][0]
+    row = at_once(stored_queue.listing(bench.broker, F, Selection()))["messages"][0]
     assert [app.get("why") for app in row["apps"]] == [None, "matches no subscription", "no consumer"]
     bench.confirm(first)
     assert apps(bench, guid)["foo"] == ("confirmed", [])
-    assert at_once(messages.listing(bench.broker, F))["messages"][0]["apps"][0]["at"] == bench.broker.loop.wall(bench.now)
+    found = at_once(stored_queue.listing(bench.broker, F, Selection()))
+    assert found["messages"][0]["apps"][0]["at"] == bench.broker.loop.wall(bench.now)
     assert len(bench.queue(F).messages) == 1
 
 

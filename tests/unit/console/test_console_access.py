@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bmqtwist.config.broker import ConsoleUser
 from bmqtwist.console.access import (
+    ENDED_MAX,
     FORGET_S,
     FREE_FAILURES,
+    SKEW_S,
     TRACKED_MAX,
     WAIT_SECONDS_MAX,
-    Asker,
+    Cookies,
     Doorkeeper,
+    Login,
     LoginLimiter,
+    NodeRequest,
+    NodeTokens,
     Refusal,
     Role,
     Who,
+    cookie_header,
+    cookies_of,
     host_of,
     is_local,
     origin_is_ours,
-    require,
-)
-from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditEntry, AuditLog
-from bmqtwist.console.pages import page_policy
-from bmqtwist.console.server import local_path
-from bmqtwist.console.tokens import (
-    ENDED_MAX,
-    SKEW_S,
-    Cookies,
-    Login,
-    NodeRequest,
-    NodeTokens,
-    cookie_header,
-    cookies_of,
     proof_of,
     read_json,
+    require,
 )
+from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
+from bmqtwist.console.pages import page_policy
+from bmqtwist.console.server import local_path
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0
 WHO = Who("ada", Role.ADMIN)
 ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
+
+
+def asked(address: str, host: str, forwarded: str, cookie: str) -> tuple[str, Callable[[str], str | None]]:
+    """Where a request comes from, and its headers."""
+    return address, {"host": host, "forwarded": forwarded, "cookie": f"bmq_session={cookie}"}.get
+
+
+def entry(action: str, target: str, outcome: str, reason: str = "") -> dict[str, object]:
+    """Of the audit log."""
+    return {"at": 5.0, "user": WHO.user, "role": WHO.role.word, "from": "127.0.0.1", "node": "n1", "action": action,
+            "target": target, "reason": reason, "outcome": outcome}
 
 
 def login(**changes: object) -> Login:
@@ -123,7 +132,7 @@ def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
     door = Doorkeeper({}, cookies())
     for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
                           ("::ffff:127.0.0.1", "LOCALHOST")):
-        assert door.identify(Asker(address, host, "", ""), WALL).role is Role.ADMIN
+        assert door.identify(*asked(address, host, "", ""), WALL).role is Role.ADMIN
 
 
 @pytest.mark.parametrize("address, host, forwarded", [
@@ -133,7 +142,7 @@ def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
 def test_without_users_nobody_else_may_anything(address: str, host: str, forwarded: str) -> None:
     """Other machines; names that lead here by rebinding; what a proxy passes on."""
     with pytest.raises(Refusal) as refused:
-        Doorkeeper({}, cookies()).identify(Asker(address, host, forwarded, ""), WALL)
+        Doorkeeper({}, cookies()).identify(*asked(address, host, forwarded, ""), WALL)
     assert refused.value.status == 403
 
 
@@ -141,13 +150,13 @@ def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
     book = cookies()
     door = Doorkeeper({"ada": ADA}, book)
     good = book.write(login())
-    assert door.identify(Asker("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
+    assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
     for cookie in stale:  # another password since, a user that was removed, none, no cookie of ours
         with pytest.raises(Refusal) as refused:
-            door.identify(Asker("127.0.0.1", "localhost", "", cookie), WALL)
+            door.identify(*asked("127.0.0.1", "localhost", "", cookie), WALL)
         assert refused.value.status == 401
-    who = door.identify(Asker("10.1.1.1", "x", "", good), WALL)
+    who = door.identify(*asked("10.1.1.1", "x", "", good), WALL)
     assert door.still(who, WALL + 100) and not door.still(who, WALL + 700)
     book.end("n", WALL)
     assert not door.still(who, WALL)
@@ -239,13 +248,13 @@ def test_the_audit_log_is_written_read_again_and_bounded(tmp_path: Path) -> None
     told: list[str] = []
     log = AuditLog(str(tmp_path), told.append)
     for number in range(3):
-        log.add(5.0, WHO, "127.0.0.1", "n1", AuditEntry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
+        log.add(entry("purge", "bmq://d/q\n" + "x" * 9000, "ok", f"because {number}"))
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == 3 and json.loads(lines[2])["reason"] == "because 2" and len(lines[2]) < 1000
     assert list(AuditLog(str(tmp_path), told.append).entries) == list(log.entries) == [json.loads(line) for line in lines]
     with open(tmp_path / FILE, "ab") as file:
         file.truncate(FILE_BYTES_MAX)
-    log.add(6.0, WHO, "127.0.0.1", "n1", AuditEntry("stop", "n2", "ok"))
+    log.add(entry("stop", "n2", "ok"))
     assert (tmp_path / f"{FILE}.1").stat().st_size == FILE_BYTES_MAX and (tmp_path / FILE).stat().st_size < 1000
     assert AuditLog(str(tmp_path), told.append).entries[-1]["action"] == "stop" and not told
 
@@ -254,5 +263,5 @@ def test_an_audit_log_that_cannot_be_written_is_told_once_and_kept_in_memory(tmp
     told: list[str] = []
     log = AuditLog(str(tmp_path / "nothing" / "here"), told.append)
     for _ in range(3):
-        log.add(5.0, WHO, "127.0.0.1", "n1", AuditEntry("stop", "n1", "ok"))
+        log.add(entry("stop", "n1", "ok"))
     assert len(told) == 1 and "cannot be written" in told[0] and len(log.entries) == 3

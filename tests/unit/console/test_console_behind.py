@@ -9,10 +9,10 @@ import pytest
 from kit.console import ConsoleWorld
 from twisted.internet.defer import Deferred, fail, succeed
 
-from bmqtwist.console import behind
+from bmqtwist.console import consoles as module
 from bmqtwist.console.access import Refusal, Who
-from bmqtwist.console.peers import RETRY_S
-from bmqtwist.view import node_facts
+from bmqtwist.console.consoles import RETRY_S
+from bmqtwist.view import connections
 
 URI = "bmq://d/q"
 
@@ -62,8 +62,8 @@ def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> Non
     (found, missing), consoles = looked(tmp_path, {
         "http://a:1": Refusal(502, "no answer in time"), "http://b:1": (403, {"error": "no"}), "http://c:1": (200, [1])},
         [proxy("p1", "a"), proxy("p2", "b"), proxy("p3", url=""), proxy("p4", "c"), proxy("p5", url="javascript:x")])
-    assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": behind.NO_CONSOLE,
-                                       "p4": "Proxy p4: 200", "p5": behind.NO_CONSOLE}
+    assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": module.NO_CONSOLE,
+                                       "p4": "Proxy p4: 200", "p5": module.NO_CONSOLE}
     assert len(consoles.asked) == 3
 
 
@@ -87,26 +87,26 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
 def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path) -> None:
     """What it were sent would be good at that node."""
     (found, missing), consoles = looked(tmp_path, {}, [proxy("n1")])
-    assert consoles.asked == [] and missing == {"n1": behind.NAMED_AS_A_NODE}
+    assert consoles.asked == [] and missing == {"n1": module.NAMED_AS_A_NODE}
 
 
 @pytest.mark.parametrize("rows", [None, 1, [1, None, {}, {"client": 1, "id": "a"}, {"client": "a"}],
                                   {"client": "a", "id": "b"}])
 def test_an_answer_that_makes_no_sense_has_no_clients(rows: Any) -> None:
-    assert behind.clients_told({"clients": rows}, proxy("p")) == []
-    told = behind.queue_told({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
+    assert module.clients_told({"clients": rows}, proxy("p")) == []
+    told = module.queue_told({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
     assert told["consumers"] == told["producers"] == told["proxies"] == [] and told["rates"] in ({}, rows)
 
 
 def test_a_proxy_speaks_for_itself_alone() -> None:
     row = {"client": "app:1", "ident": "", "node": "n1", "id": "n1:1", "unconfirmed": 2,
            "subscriptions": [None, {"expression": "x"}]}
-    told = behind.queue_told({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
+    told = module.queue_told({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
                              proxy("p"))
     assert not told["leads"] and told["apps"] == [] and told["node"] == "p" and told["ident"] == "p@h:1"
     assert [(each["node"], each["proxy"], each["subscriptions"]) for each in told["consumers"]] == [
         ("p", True, [{"expression": "x"}])]
-    [client] = behind.clients_told({"clients": [row]}, proxy("p"))
+    [client] = module.clients_told({"clients": [row]}, proxy("p"))
     assert (client["node"], client["proxy"], client["id"]) == ("p", True, "p@h:1 n1:1")
 
 
@@ -114,7 +114,7 @@ def test_the_list_of_clients_names_the_proxies_that_are_left_out(tmp_path: Path,
     console = ConsoleWorld(tmp_path)
     console.world.domain("d")
     console.world.producer(URI)
-    part = node_facts.clients_part
-    monkeypatch.setattr(node_facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
+    part = connections.clients_part
+    monkeypatch.setattr(connections, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
     found = console.ask("/api/v1/clients").json
-    assert found["missing"] == {"p3": behind.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]
+    assert found["missing"] == {"p3": module.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]

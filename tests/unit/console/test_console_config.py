@@ -15,7 +15,7 @@ from bmqtwist.config.compose import console_problems
 from bmqtwist.config.declare import ConfigError, decode_text
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
-from bmqtwist.security.exposure import exposure_warnings
+from bmqtwist.security.authenticators import exposure_warnings
 from bmqtwist.security.passwords import hash_for_console
 from bmqtwist.security.passwords import matches_console_hash as matches
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from kit.layers import ROOT
 
-from bmqtwist.console.files import StaticFiles, folder
-from bmqtwist.console.pages import PAGES
+from bmqtwist.console.pages import PAGES, StaticFiles, folder
 
 
 def test_in_a_checkout_they_are_beside_the_package() -> None:
@@ -27,7 +26,7 @@ def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
                     str(tmp_path / "build"),
                     "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
     found = subprocess.run(
-        [sys.executable, "-c", "from bmqtwist.console.files import *; from bmqtwist.console.pages import *\n"
+        [sys.executable, "-c", "from bmqtwist.console.pages import *; from bmqtwist.console.pages import *\n"
          "print(folder('web')); print(*StaticFiles(folder('web')).names)\n"
          "PageWriter(folder('templates')).write(Shell('login', ''))"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},

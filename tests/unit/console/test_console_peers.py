@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import Refusal, Role, Who
-from bmqtwist.console.peers import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
-from bmqtwist.console.restarts import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
+from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
+from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
 from bmqtwist.peers.identity import Identity
 from bmqtwist.peers.welcome import (
     CONSOLE_EXTENSION,
@@ -110,7 +110,7 @@ def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
                 more(b"x" * (ANSWER_BYTES_MAX // 2))
         return succeed(None).addCallback(feed)
 
-    monkeypatch.setattr("bmqtwist.console.peers.treq.collect", collect)
+    monkeypatch.setattr("bmqtwist.console.consoles.treq.collect", collect)
     found: list[Any] = []
     _collect(None).addErrback(found.append)
     assert found[0].type is TooLong

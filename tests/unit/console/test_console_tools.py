@@ -10,15 +10,16 @@ import pytest
 from kit.console import ConsoleWorld
 from twisted.internet.task import Clock
 
-from bmqtwist.console import copies
+from bmqtwist.console import documents_api as copies
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.demonstration import REST_EVERY_S, REST_S, Demonstration, ShownQueue
 from bmqtwist.console.merge import merge_domains
 from bmqtwist.console.samples import FlowSampler
-from bmqtwist.console.stops import BEGUN, WAITS, DelayedStop
+from bmqtwist.console.stops import BEGUN, DelayedStop
 from bmqtwist.errors import LocalError
 from bmqtwist.report import ListReport
 from bmqtwist.view import storage_files
+from bmqtwist.view.stopping import STAGES
 
 URI = "bmq://d/q"
 MESSAGES = 30
@@ -176,7 +177,8 @@ def test_a_stop_that_has_not_begun_is_aborted(console: ConsoleWorld) -> None:
     assert console.post("/api/v1/nodes/n1/stop", asked).json == {"ok": True}
     console.settle(10.0)
     (node,) = console.ask("/api/v1/cluster").json["nodes"]
-    assert node["state"] == "up" and node["stop"]["stage"] == WAITS and 19 < node["stop"]["secondsLeft"] <= 20
+    assert node["state"] == "up" and node["stop"]["stage"] == STAGES[0] and 19 < node["stop"]["secondsLeft"] <= 20
+    assert node["stop"]["stages"] == list(STAGES)
     again = console.post("/api/v1/nodes/n1/stop", asked)
     assert again.status == 409 and "new kernel" in again.json["error"]
     assert console.post("/api/v1/nodes/n1/abort-stop", {}).json == {"ok": True}

@@ -11,12 +11,11 @@ import pytest
 from kit.console import PASSWORDS, ConsoleWorld, between, users
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import Role
+from bmqtwist.console.access import NodeTokens, Role
 from bmqtwist.console.face import read_secret
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
 from bmqtwist.console.server import WebConsole
-from bmqtwist.console.tokens import NodeTokens
 from bmqtwist.errors import LocalError
 
 SECRET = "0123456789abcdef0123456789abcdef"

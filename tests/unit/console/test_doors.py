@@ -13,7 +13,7 @@ import pytest
 from kit import codec
 from kit.client import RequestRefused, consumer_info
 from kit.memory import MemoryWorld
-from kit.statistics import exposition, families, stats_tables, stats_tree
+from kit.statistics import exposition, stats_tables, stats_tree
 
 from bmqtwist.console.http import status
 from bmqtwist.errors import PeerError
@@ -21,7 +21,7 @@ from bmqtwist.logs.format import LineFormat, Record
 from bmqtwist.report import shown
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
-from bmqtwist.view.tables import json_in_steps
+from bmqtwist.view.metrics import json_in_steps
 
 FORGED = "21NOV2026_00:00:00.000 forged"
 HOSTILE = {
@@ -132,7 +132,7 @@ def looks(world: MemoryWorld) -> dict[str, str]:
     layout = LineFormat("%d %s %m\n")
     return {
         "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),
-        "metrics": exposition(families(state, statistics)), "console": json.dumps(status(state, "")),
+        "metrics": exposition(state, statistics), "console": json.dumps(status(state, "")),
         "statistics": stats_tables(state, statistics),
         "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),
         "internals": world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS") + world.admin("DOMAINS DOMAIN f QUEUE q INTERNALS"),

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from kit.statistics import exposition, families
+from kit.statistics import exposition
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, execute
@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from bmqtwist.config.broker import StatPlugin
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, make_site
 from bmqtwist.steps import at_once
-from bmqtwist.view.prometheus import Family, families_in_steps
+from bmqtwist.view.metrics import exposition_in_steps, sample_text
 from bmqtwist.view.snapshot import (
     AppState,
     BrokerState,
@@ -45,7 +45,7 @@ STATE = BrokerState(
     domains=(DomainState("t.fan.~lab", "c1", "fanout", "{}", METER, (QUEUE,),
                          (StorageState("bmq://t.fan.~lab/q", "AABBCCDDEE", 1, 21, 63),
                           StorageState("bmq://t.fan.~lab/idle", "BBBBCCDDEE", 1, 0, 0))),),
-    sessions=(SessionState('evil"\\\n:1', "127.0.0.1:5", "client", port=30114, counters={"put_msgs": 32},
+    sessions=(SessionState('evil"\\\n:1', "127.0.0.1:5", "client", counters={"put_msgs": 32},
                            channel={"in_bytes": 7}),),
     clusters=(ClusterSnapshot("c1", "n1", True, (), ElectorState("LEADER", "n1", 1, 2, "ACTIVE"),
                            (PartitionSnapshot(1, "n1", 1, 77, data=FileState(50, 100, 25)),)),))
@@ -62,8 +62,8 @@ class Stub:
             raise RuntimeError("secret detail")
         return STATE
 
-    def families(self) -> Generator[None, None, list[Family]]:
-        return families_in_steps(self.state(), Statistics(0.0))
+    def metrics(self, prefix: str, instance: str) -> Generator[None, None, str]:
+        return exposition_in_steps(self.state(), Statistics(0.0), prefix, instance)
 
     def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         return execute(at_once, work)
@@ -138,7 +138,7 @@ def test_our_own_mistake_is_logged_in_full_and_told_in_short() -> None:
 
 def test_the_text_follows_the_format() -> None:
     """Samples of one metric stand together below its type, and labels cannot break out of their quotes."""
-    text = exposition(families(STATE, Statistics(0.0)), "my.prefix_", "other")
+    text = exposition(STATE, Statistics(0.0), "my.prefix_", "other")
     seen: list[str] = []
     for line in text.splitlines():
         typed = re.fullmatch(r"# TYPE (my_prefix_[a-z_0-9]+) (counter|gauge)", line)
@@ -153,8 +153,7 @@ def test_the_text_follows_the_format() -> None:
 
 def test_a_sample_without_labels_has_no_braces_and_whole_numbers_no_point() -> None:
     """Both are as people write them."""
-    assert exposition([Family("a", "gauge", [((), 2.0), ((("L", ""),), 2.5)])]) == "# TYPE a gauge\na 2\na 2.5\n"
-    assert exposition([]) == ""
+    assert sample_text("a", (), 2.0) + sample_text("a", (("L", ""),), 2.5) == "a 2\na 2.5\n"
 
 
 def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:

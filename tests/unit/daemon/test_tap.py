@@ -32,7 +32,7 @@ from bmqtwist.config.broker import (
 )
 from bmqtwist.config.clusters import Clusters
 from bmqtwist.report import ListReport
-from bmqtwist.security.exposure import exposure_warnings
+from bmqtwist.security.authenticators import exposure_warnings
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 

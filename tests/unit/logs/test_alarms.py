@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from bmqtwist.logs.alarms import SOURCES_MAX, AlarmThrottle, alarm_text, copy_text
+import io
+
+from bmqtwist.logs.format import Levels
+from bmqtwist.logs.observer import SOURCES_MAX, AlarmThrottle, TwistedReport
 
 
 def test_an_alarm_reads_as_operators_know_it() -> None:
     """Monitoring matches on these words."""
-    record = alarm_text("ALARM", "QUEUE_STUCK", "Queue 'q' seems to be stuck.")
-    assert record == "ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck."
-    assert copy_text("ALARM", record) == "ALARM: ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck."
-    assert copy_text("PANIC", alarm_text("PANIC", "C", "t")) == "PANIC: PANIC [C] t"
+    copies, lines = io.StringIO(), list[object]()
+    report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, lambda event: lines.append(event["text"]))
+    report.alarm("QUEUE_STUCK", "Queue '%s' seems to be stuck.", "q")
+    report.panic("C", "t")
+    assert lines == ["ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.", "PANIC [C] t"]
+    assert copies.getvalue() == "ALARM: ALARM [QUEUE_STUCK] Queue 'q' seems to be stuck.\nPANIC: PANIC [C] t\n"
 
 
 def test_copies_of_one_source_pass_once_a_minute() -> None:

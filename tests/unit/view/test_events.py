@@ -1,4 +1,4 @@
-"""view/events.py, alarms.py, alarm_conditions.py, node_history.py, logs/tail.py: what a node remembers of its life."""
+"""view/events.py, alarms.py, logs/observer.py: events, alarms and log lines that a node keeps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from kit.admin_kit import STARTED_WALL, Bench
 
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import Record
-from bmqtwist.logs.tail import CHARS_MAX as LOG_CHARS_MAX
-from bmqtwist.logs.tail import LINES_MAX, LogTail
+from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
+from bmqtwist.logs.observer import LINES_MAX, LogTail
 from bmqtwist.report import ListReport, NullReport
-from bmqtwist.view.alarm_conditions import MOMENTARY_S, settled
-from bmqtwist.view.alarms import ALARMS_MAX, AlarmBook, AlarmState, subject_of
-from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog
-from bmqtwist.view.node_history import NodeHistory
+from bmqtwist.view.alarms import ALARMS_MAX, MOMENTARY_S, AlarmBook, AlarmState, settled, subject_of
+from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog, NodeHistory
 
 
 class Moment:

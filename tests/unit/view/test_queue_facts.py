@@ -7,11 +7,11 @@ import re
 
 from kit.admin_kit import Bench
 from kit.layers import PACKAGE
+from kit.statistics import families
 
 from bmqtwist.console.queues import QueueBook
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
-from bmqtwist.view.prometheus import families_in_steps
 from bmqtwist.view.queue_facts import queue_view, stored
 
 URI, DOMAIN = "bmq://d/q", "DOMAINS DOMAIN d "
@@ -36,8 +36,8 @@ def test_everything_that_shows_the_depth_of_a_queue_shows_the_same() -> None:
     infos = json.loads(bench.run(f"ENCODING JSON_COMPACT {DOMAIN}INFOS"))["domainInfo"]["storageContent"]["storages"][0]
     listed = re.search(r"/ (\d+)\] \(total: (\d+)", bench.run(f"{DOMAIN}QUEUE q LIST 0 UNLIMITED"))
     at_once(bench.statistics.sampling(bench.now, snapshots.sources(bench.broker)))
-    metrics = {family.name: family.samples[0][1] for family in at_once(families_in_steps(
-        at_once(snapshots.broker_in_steps(bench.broker, bench.now)), bench.statistics))}
+    metrics = {family.name: family.samples[0][1] for family in families(
+        at_once(snapshots.broker_in_steps(bench.broker, bench.now)), bench.statistics)}
     row = console_row(bench)
     assert listed is not None
     assert {(storage["numMessages"], storage["numBytes"]), (infos["numMessages"], infos["numBytes"]),

@@ -1,7 +1,7 @@
-"""The proxies that are connected here.
+"""Connections of this node: applications, administrators, and proxies.
 
-A proxy is known by its ident: its name, host and process. It is the same at every node that the proxy is connected with, and
-at the proxy itself; names alone need not differ.
+The ident of a proxy (its name, host and process) is the same at every node that the proxy is connected with, and at the
+proxy itself; names alone need not differ.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.link.states import State
 from bmqtwist.peers.welcome import announced_name, announced_url
-from bmqtwist.view import session_facts
-from bmqtwist.view.cluster_facts import ident_of, wall_offset
+from bmqtwist.view import snapshot as state
+from bmqtwist.view.cluster_facts import cluster_of, ident_of, name_of, proxied_of, wall_offset
+from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from bmqtwist.link.session import Session
     from bmqtwist.member.cluster import Cluster
 
+SESSIONS_MAX = 2000  # of one node, in the list of clients
 PROXIES_MAX = 200  # of one node, in its documents
 Document = dict[str, Any]
 
@@ -39,7 +41,6 @@ def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
 
 
 def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
-    """Where their consoles are."""
     return [proxy_of(peer.session) for peer in connected(broker, cluster)]
 
 
@@ -49,7 +50,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, 
     offset = wall_offset(broker)
     rows = []
     for peer in connected(broker, cluster):
-        seen, client, stats = session_facts.session_state(peer.session, offset), peer.downstream, peer.session.stats
+        seen, client, stats = session_state(peer.session, offset), peer.downstream, peer.session.stats
         rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
                       "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
                       "unacked": client.unacked if client is not None else 0,
@@ -75,3 +76,41 @@ def broker_behind(client: Any, cluster: Cluster | None) -> Document:
         return {"ident": name, "name": name}
     found = proxy_of(client.session)
     return {"ident": found["ident"], "name": found["name"], "proxy": found}
+
+
+_KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
+
+
+def session_state(session: Session, offset: float) -> state.SessionState:
+    identity = session.identity
+    kind = _KINDS.get(identity.client_type, "unknown") if session.negotiated_at is not None else "unknown"
+    unconfirmed = sum(len(substream.unconfirmed) for handle in session.handles.values()
+                      for substream in handle.substreams.values())
+    return state.SessionState(
+        session.description, session.peer, kind, identity.host_name,
+        f"{identity.sdk_language.name.removeprefix('E_')} {identity.sdk_version}", session.connected_at + offset,
+        len(session.handles), unconfirmed, session.stats.totals(), session.channel.totals())
+
+
+def clients(broker: Broker) -> list[Document]:
+    """Applications and administrators that are connected here."""
+    name, offset, proxied = name_of(broker), wall_offset(broker), proxied_of(broker) is not None
+    found: list[Document] = []
+    for number, session in enumerate(broker.sessions.open):
+        if len(found) == SESSIONS_MAX:
+            break
+        identity = session.identity
+        if session.negotiated_at is None or identity.client_type == ClientType.E_TCPBROKER:
+            continue
+        state = session_state(session, offset)
+        found.append({"id": f"{name}:{session.session_number}:{number}", "client": state.description, "node": name,
+                      "proxy": proxied, "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
+                      "since": round(state.since_wall, 3), "queues": state.queues, "unconfirmed": state.unconfirmed,
+                      "state": "connected", "putMessages": state.counters.get("put_msgs", 0),
+                      "pushMessages": state.counters.get("push_msgs", 0),
+                      "bytesIn": state.channel.get("in_bytes", 0), "bytesOut": state.channel.get("out_bytes", 0)})
+    return found
+
+
+def clients_part(broker: Broker) -> Document:
+    return {"clients": clients(broker), "proxies": proxies(broker, cluster_of(broker))}
