@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from bmqtwist.admin import cluster_operations, domain_operations
+from bmqtwist.admin import operations as admin
 from bmqtwist.broker import local_producer
 from bmqtwist.console import operation as api
 from bmqtwist.console.access import Refusal, Role
@@ -61,7 +61,7 @@ def abort_stop(operations: api.Operations, asked: api.Asked) -> Document:
 @inlineCallbacks
 def move(operations: api.Operations, asked: api.Asked) -> Any:
     """Let another node be primary of a partition."""
-    yield operations.operate(asked, cluster_operations.move_partition, operations.member_of().name,
+    yield operations.operate(asked, admin.move_partition, operations.member_of().name,
                              asked.arguments["partition"], operations.known(asked.arguments["to"]))
     return {"ok": True}
 
@@ -70,7 +70,7 @@ def move(operations: api.Operations, asked: api.Asked) -> Any:
 @inlineCallbacks
 def rollover(operations: api.Operations, asked: api.Asked) -> Any:
     """Begin a new file set of a partition."""
-    yield operations.operate(asked, cluster_operations.roll_over, operations.member_of().name, asked.arguments["partition"])
+    yield operations.operate(asked, admin.roll_over, operations.member_of().name, asked.arguments["partition"])
     return {"ok": True}
 
 
@@ -82,8 +82,8 @@ def rollover(operations: api.Operations, asked: api.Asked) -> Any:
 def purge(operations: api.Operations, asked: api.Asked) -> Any:
     """Drop all messages of a queue, or of one of its apps."""
     uri = parse_uri(asked.arguments["uri"])
-    report = yield operations.operate(asked, domain_operations.purge_queue, uri.qualified_domain, uri.queue,
-                                      asked.arguments["app"] or domain_operations.WHOLE_QUEUE)
+    report = yield operations.operate(asked, admin.purge_queue, uri.qualified_domain, uri.queue,
+                                      asked.arguments["app"] or admin.WHOLE_QUEUE)
     if report.errors:
         raise Refusal(409, report.errors[0])
     return {"ok": True, "messages": sum(each.messages for each in report.purged),
@@ -166,7 +166,7 @@ def reconfigure(operations: api.Operations, asked: api.Asked) -> Any:
     for node in (own, *(operations.collector.consoles.urls() if not asked.who.node else ())):
         try:
             if node == own:
-                yield operations.operate(asked, domain_operations.reconfigure_domain, name)
+                yield operations.operate(asked, admin.reconfigure_domain, name)
             else:
                 yield operations.forward(node, asked)
             rows.append({"node": node, "ok": True, "error": ""})

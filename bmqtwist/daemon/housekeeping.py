@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.admin.commands import QueueContents
-from bmqtwist.admin.domain_operations import listed
+from bmqtwist.admin.operations import listed
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.report import Report

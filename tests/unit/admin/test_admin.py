@@ -12,7 +12,7 @@ from kit.admin_kit import Bench
 
 from bmqtwist.admin.commands import Value, integer
 from bmqtwist.admin.context import PublishIntervals
-from bmqtwist.admin.domain_operations import list_slice
+from bmqtwist.admin.operations import list_slice
 from bmqtwist.errors import LocalError, Refused
 
 Q = "DOMAINS DOMAIN d QUEUE q "
