@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bmqtwist.admin import commands, text
@@ -19,11 +19,6 @@ def dump(tree: Tree, pretty: bool) -> str:
     if pretty:
         return json.dumps(tree, indent=4, ensure_ascii=False).replace("/", "\\/") + "\n"
     return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).replace("/", "\\/")
-
-
-def compact(tree: Mapping[str, Any]) -> str:
-    """JSON in one line, as a string in JSON."""
-    return json.dumps(tree, separators=(",", ":"))
 
 
 def _timestamp(wall: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.admin import json, operations, text
 from bmqtwist.admin.commands import AnswerKind, Arguments, Entry, Json
+from bmqtwist.view.metrics import compact_json
 
 if TYPE_CHECKING:
     from bmqtwist.admin.context import AdminContext
@@ -20,7 +21,7 @@ DOMAIN = AnswerKind("domainInfo", text.domain_info, json.domain_info)
 PURGED = AnswerKind("purgedQueues", text.purge_report, json.purge_report)
 CONTENTS = AnswerKind("queueContents", text.queue_contents, json.queue_contents)
 QUEUE = AnswerKind("queueInternals", text.queue_internals, json.queue_internals)
-STATISTICS = AnswerKind("stats", lambda stats: str(stats[0]), lambda stats: json.compact(stats[1]))
+STATISTICS = AnswerKind("stats", lambda stats: str(stats[0]), lambda stats: compact_json(stats[1]))
 TUNABLE = AnswerKind("tunable", lambda one: f"{one.name} = {one.value}", json.tunable)
 TUNABLES = AnswerKind("tunables", text.tunables, lambda found: {"tunables": list(map(json.tunable, found))})
 CONFIRMATION = AnswerKind("tunableConfirmation", lambda result: f"{result.name} set to {result.new} from {result.old}",

@@ -133,7 +133,7 @@ def raise_alarm(operations: api.Operations, asked: api.Asked) -> Document:
         raise Refusal(400, "An alarm says something.", "text")
     if _CATEGORY.fullmatch(category) is None:
         raise Refusal(400, "A category is made of capital letters, digits and _, and begins with a letter.", "category")
-    if alarms.is_watched(category):
+    if category in alarms.CONDITIONS:
         raise Refusal(400, f"Alarms of category {category} are the broker's own: it would clear this one by itself.",
                       "category")
     if severity not in ("ALARM", "PANIC"):

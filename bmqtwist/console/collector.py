@@ -5,7 +5,7 @@ Nothing is looked at while nobody asks, but for one row of the history every HIS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
@@ -172,13 +172,10 @@ class Collector:
         now, wall = self._host.moment()
         ended = {name: {**stop, "done": True} for name, stop in self._stops.items() if name in missing}
         document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended)
-        self._add_urls(document, urls)
+        for node in document["nodes"]:
+            node["url"] = node["url"] or urls.get(node["name"], "")  # a node that is down has one, too
         self._cluster = now, document
         return document
-
-    def _add_urls(self, document: Document, urls: Mapping[str, str]) -> None:
-        for node in document["nodes"]:
-            node["url"] = node["url"] or urls.get(node["name"], "")
 
     @inlineCallbacks
     def queues(self, topic: QueuesTopic) -> Any:

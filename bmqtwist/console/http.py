@@ -106,7 +106,7 @@ def make_site(resource: Resource) -> Site:
     site = _Site(resource, requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
-    site.log = _no_log  # type: ignore[method-assign]
+    site.log = lambda request: None  # type: ignore[method-assign]
     return site
 
 
@@ -177,10 +177,6 @@ class _Site(Site):
         protocol.makeConnection, protocol.connectionLost = makeConnection, connectionLost
         protocol.taken_over = taken_over
         return protocol
-
-
-def _no_log(request: Request) -> None:
-    """Requests are not logged."""
 
 
 def status(state: BrokerState, unready: str) -> dict[str, object]:

@@ -228,14 +228,14 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         for ident, leaf in found.items():
             if ident in behind and ident not in placed:
                 placed.add(ident)
-                leaf.update({name: _rate(behind[ident], rate) for name, rate in _LEAF_RATES})
+                leaf.update({name: behind[ident].get("rates", {}).get(rate) for name, rate in _LEAF_RATES})
                 leaf["children"] = clients(behind[ident])
         return list(found.values())
 
     def broker(part: Document, kind: str, leaves: list[Document]) -> Document:
         return {"name": part["node"], "kind": kind, "state": "connected", "children": leaves,
                 "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves),
-                **{name: _rate(part, rate) for name, rate in _LEAF_RATES}}
+                **{name: part.get("rates", {}).get(rate) for name, rate in _LEAF_RATES}}
 
     root: Document = {"name": primary, "kind": "primary", "state": "active" if row else "unknown", "unconfirmed": 0,
                       "pushRate": row["pushRate"] if row else None, "bytesRate": None,
@@ -246,7 +246,8 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         leaves = clients(part)
         if part["node"] == primary:
             root["children"] += [leaf for leaf in leaves if leaf["kind"] != "replica" or leaf["name"] not in members]
-            root.update(unconfirmed=sum(leaf["unconfirmed"] for leaf in leaves), bytesRate=_rate(part, "pushBytesRate"))
+            root.update(unconfirmed=sum(leaf["unconfirmed"] for leaf in leaves),
+                        bytesRate=part.get("rates", {}).get("pushBytesRate"))
         elif leaves:
             root["children"].append(broker(part, "replica", leaves))
     for ident, part in behind.items():  # those of which no node tells
@@ -254,11 +255,6 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         if leaves:
             root["children"].append(broker(part, "proxy", leaves))
     return root
-
-
-def _rate(part: Document, name: str) -> float | None:
-    found: float | None = part.get("rates", {}).get(name)
-    return found
 
 
 QUOTA_WARNING = 0.8  # of what a queue may hold

@@ -168,16 +168,11 @@ _APP = re.compile(r"\?id=(.*)$")
 _PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 
-def is_watched(category: str) -> bool:
-    """Whether alarms of a category are over as soon as the broker sees it."""
-    return category in _CONDITIONS
-
-
 def settled(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
     """Those of these alarms that are over; `wall`: seconds since the epoch, now."""
     found = []
     for alarm in alarms:
-        condition = _CONDITIONS.get(alarm.category)
+        condition = CONDITIONS.get(alarm.category)
         if condition is not None and condition(broker, alarm, wall):
             found.append(alarm)
     return found
@@ -262,11 +257,8 @@ def _has_upstream(broker: Broker, alarm: AlarmState, wall: float) -> bool:
                if alarm.subject in ("", f"ClusterProxy ({proxy.name})"))
 
 
-def _is_past(broker: Broker, alarm: AlarmState, wall: float) -> bool:
-    return wall - alarm.last_at >= MOMENTARY_S
-
-
-_CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
+# The categories of alarms that the broker clears, and the condition that is over then.
+CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     "CAPACITY_STATE_HIGH_WATERMARK": _below(MeterState.STATE_HIGH_WATERMARK),
     "CAPACITY_STATE_FULL": _below(MeterState.STATE_FULL),
     "QUEUE_STUCK": _is_not_stuck,
@@ -278,5 +270,5 @@ _CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     "PARTITION_AVAILABLESPACE_SOFTLIMIT": _has_space,
     "CLUSTER": _is_led,
     "CLUSTER_ACTIVE_NODE_UNKNOWN": _has_upstream,
-    "DISPATCHER": _is_past,
+    "DISPATCHER": lambda broker, alarm, wall: wall - alarm.last_at >= MOMENTARY_S,
 }

@@ -305,13 +305,13 @@ def json_in_steps(tree: dict[str, Any]) -> Steps[str]:
     domains: dict[str, dict[str, Any]] = tree["domainQueues"]["domains"]
     texts = []
     for name, queues in domains.items():
-        members = yield from in_steps(queues.items(), lambda member: f"{_json(member[0])}:{_json(member[1])}")
-        texts.append(f"{_json(name)}:{{{','.join(members)}}}")
-    around = _json({**tree, "domainQueues": {"domains": {}}})
+        members = yield from in_steps(queues.items(), lambda member: f"{compact_json(member[0])}:{compact_json(member[1])}")
+        texts.append(f"{compact_json(name)}:{{{','.join(members)}}}")
+    around = compact_json({**tree, "domainQueues": {"domains": {}}})
     return f"{around[:-3]}{','.join(texts)}{around[-3:]}"
 
 
-def _json(value: Any) -> str:
+def compact_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -188,7 +188,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
                 proxies[other["ident"]] = other["proxy"]
             user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
                               "node": name, "proxy": proxied, "broker": handle.client.is_broker,
-                              "queues": _queues_of(handle)}
+                              "queues": len(getattr(handle.client, "handles", (handle,)))}  # rates are those of all
             stats = getattr(handle.client, "stats", None)  # test messages come from no session
             if stats is not None:
                 flows[flow_name(user)] = _flow_of([stats])
@@ -218,11 +218,6 @@ def _flow_of(stats: Iterable[Any]) -> Flow:
     found = list(stats)
     return (sum(each.put_msgs for each in found), sum(each.put_bytes for each in found),
             sum(each.push_msgs for each in found), sum(each.push_bytes for each in found))
-
-
-def _queues_of(handle: Handle) -> int:
-    """How many queues the client of a handle has open: its rates are those of all of them."""
-    return len(getattr(handle.client, "handles", (handle,)))
 
 
 def _app(app: state.AppState) -> Document:
