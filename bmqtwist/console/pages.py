@@ -107,10 +107,6 @@ class StaticFiles:
                            part.startswith((".", "__")) for part in path.relative_to(root).parts)}
         self._known: dict[str, StaticFile] = {}
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._paths)
-
     def find(self, name: str) -> StaticFile | None:
         """A file as it is now; None = there is none of that name."""
         path = self._paths.get(name)

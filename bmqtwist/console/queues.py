@@ -166,10 +166,6 @@ class QueueBook:
             yield
         self._records, self.top, self.swept = records, [uri for _, uri in best], clock()
 
-    @property
-    def size(self) -> int:
-        return len(self._records)
-
     def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
         """Rows of queues, as they are now; those that are gone are left out."""
         found = []
@@ -179,9 +175,6 @@ class QueueBook:
                 record.look(now)
                 found.append(record.row(wall))
         return found
-
-    def record(self, uri: str) -> QueueRecord | None:
-        return self._records.get(uri)
 
     def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
         """How many queues there are with a text in their URI, and the first of them."""

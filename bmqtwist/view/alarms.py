@@ -68,11 +68,6 @@ class AlarmState(Struct, frozen=True):
     cleared_by: str = ""
     cleared_at: float = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Neither over nor seen."""
-        return not self.cleared_at and not self.acknowledged_by
-
     def tree(self) -> dict[str, Any]:
         return {"id": str(self.number), "severity": self.severity, "category": self.category, "subject": self.subject,
                 "text": self.text, "raisedAt": self.raised_at, "lastAt": self.last_at, "count": self.count,
@@ -117,11 +112,6 @@ class AlarmBook:
     def active(self) -> list[AlarmState]:
         """Those that are not over."""
         return [self._alarms[number] for number in self._active.values()]
-
-    @property
-    def open(self) -> int:
-        """How many are neither over nor seen."""
-        return sum(alarm.is_open for alarm in self.active)
 
     def alarms(self) -> list[AlarmState]:
         """All that are remembered, newest first."""

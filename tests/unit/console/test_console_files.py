@@ -27,12 +27,12 @@ def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
                     "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
     found = subprocess.run(
         [sys.executable, "-c", "from bmqtwist.console.pages import *; from bmqtwist.console.pages import *\n"
-         "print(folder('web')); print(*StaticFiles(folder('web')).names)\n"
+         "print(folder('web')); print(*StaticFiles(folder('web'))._paths)\n"
          "PageWriter(folder('templates')).write(Shell('login', ''))"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         check=True, capture_output=True, text=True).stdout.splitlines()
     assert found[0] == str(tmp_path / "lib" / "bmqtwist" / "console" / "web")
-    assert set(found[1].split()) == set(StaticFiles(ROOT / "web").names)
+    assert set(found[1].split()) == set(StaticFiles(ROOT / "web")._paths)
 
 
 def test_a_file_that_changes_is_sent_anew_and_one_that_goes_is_gone(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_file_that_changes_is_sent_anew_and_one_that_goes_is_gone(tmp_path: Pa
     (tmp_path / ".secret.js").write_text("x")
     (tmp_path / "a.exe").write_text("x")
     files = StaticFiles(tmp_path)
-    assert files.names == ["pages/a.js"]
+    assert list(files._paths) == ["pages/a.js"]
     first = files.find("pages/a.js")
     assert first is not None and first.content == b"1" and files.find("pages/a.js") is first
     (tmp_path / "pages" / "a.js").write_text("22")

@@ -68,7 +68,7 @@ def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
         before = book.looked
         more = book.step()
         most, steps = max(most, book.looked - before), steps + 1
-    assert most <= STEP_QUEUES and book.looked == 50_000 and book.size == 50_000 and steps >= 50_000 / STEP_QUEUES
+    assert most <= STEP_QUEUES and book.looked == 50_000 and len(book._records) == 50_000 and steps >= 50_000 / STEP_QUEUES
     work = book.rank("", Order("messages", True), 40_000, 0.0)
     most = 0
     while True:
@@ -89,7 +89,7 @@ def test_pages_are_in_order_and_queues_of_equal_rank_by_name(sort: str, descendi
     queues = [FakeQueue(number, number % 3, number % 2) for number in range(RANK_STEP_QUEUES + 30)]
     book, order = swept(queues), Order(sort, descending)
     total, found = run(book.rank("", order, 50, 110.0))
-    everything = [(order.value(book.record(queue.uri), 110.0), queue.uri) for queue in queues]  # type: ignore[arg-type]
+    everything = [(order.value(book._records[queue.uri], 110.0), queue.uri) for queue in queues]
     by_name = sorted(everything, key=lambda entry: entry[1])
     expected = sorted(by_name, key=lambda entry: entry[0], reverse=descending)
     assert total == len(queues) and found == expected[:50]
