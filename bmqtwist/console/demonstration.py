@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
 from functools import partial
 from math import pi, sin
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from twisted.internet.defer import Deferred
 
 from bmqtwist.console.documents import Document
 from bmqtwist.errors import BmqError, LocalError
-from bmqtwist.report import Report
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack
 from bmqtwist.sdk.tx import Queue, Session
+from bmqtwist.view.cluster_facts import listener_uri
+
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
 
 NAMES = ("orders", "payments")  # of the queues in each domain
 TICK_S = 0.1
@@ -50,13 +52,12 @@ class ShownQueue(Struct):
 
 
 class Demonstration:
-    """`address`: of the broker, "" = it has no listener without TLS; `domains`: where there are queues for it; `apps` tells
-    the apps of a domain, none = it is no fanout domain; `wall`: seconds since the epoch; `stops`: the broker stops."""
+    """Traffic through the broker of `host`, in the domains of `http.demoDomains`."""
 
-    def __init__(self, reactor: Any, address: str, domains: Sequence[str], apps: Callable[[str], Sequence[str]],
-                 wall: Callable[[], float], stops: Callable[[], bool], report: Report) -> None:
-        self._reactor, self._address, self._domains, self._apps = reactor, address, tuple(domains), apps
-        self._wall, self._stops, self._report = wall, stops, report
+    def __init__(self, host: BrokerService) -> None:
+        self._host, self._broker, self._reactor, self._report = host, host.node.broker, host.reactor, host.report
+        self._address = listener_uri(self._broker)  # "" = it has no listener without TLS
+        self._domains = self._broker.configuration.extension.http.demo_domains
         self._sessions: list[Session] = []
         self._queues: list[ShownQueue] = []
         self._tick: Any = None
@@ -81,7 +82,7 @@ class Demonstration:
             raise LocalError("Demonstration traffic needs a listener without TLS")
         if self._sessions:
             raise LocalError("Demonstration traffic runs already")
-        self._by, self._since, self._problem = by, self._wall(), ""
+        self._by, self._since, self._problem = by, self._host.moment()[1], ""
         self._posted = self._confirmed = self._refused = 0
         sessions = self._sessions = [Session(self._reactor, self._address, connect_timeout_s=CONNECT_S,
                                              open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")
@@ -106,7 +107,7 @@ class Demonstration:
         for session in sessions:
             await session.start()
         for domain in self._domains:
-            apps = self._apps(domain)
+            apps = self._broker.domains.provider.load(domain, self._broker.loop.now).config.app_ids
             for name in NAMES:
                 uri = f"bmq://{domain}/demo-{name}"
                 shown = ShownQueue(await producer.open(uri, write=True), len(self._queues))
@@ -132,7 +133,7 @@ class Demonstration:
         self._tick = self._reactor.callLater(TICK_S, self._turn)
 
     def _turn(self) -> None:
-        if self._stops():
+        if self._broker.shutdown is not None:
             self.stop()
             return
         seconds = self._reactor.seconds() - self._began

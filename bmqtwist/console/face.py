@@ -27,7 +27,7 @@ from bmqtwist.console.server import WebConsole
 from bmqtwist.console.stops import DelayedStop, RollingRestart
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
-from bmqtwist.view.cluster_facts import listener_uri, name_of
+from bmqtwist.view.cluster_facts import name_of
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
@@ -53,16 +53,9 @@ class Face:
         self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
-        broker = host.node.broker
-        demonstration = Demonstration(
-            host.reactor, listener_uri(broker), http.demo_domains,
-            lambda domain: broker.domains.provider.load(domain, broker.loop.now).config.app_ids, lambda: host.moment()[1],
-            lambda: broker.shutdown is not None, host.report)
+        demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
                                  lambda node, reason, who: operations.stop_node(node, reason, who), host.report)
-        delayed_stop = DelayedStop(
-            host.reactor, lambda: host.moment()[0], lambda reason, by: host.stop_gracefully(reason, by),
-            lambda: host.node.broker.shutdown is not None, lambda text: host.report.note("stop", text))
         self._operations = operations = Operations(host, self.collector, self._client, audit, doorkeeper, demonstration,
                                                    restart, delayed_stop, http.prefix)
         self.collector.restart, self.collector.delayed_stop = lambda: restart.state, lambda: delayed_stop.state

@@ -8,7 +8,7 @@ start them again. The node that serves goes last; it is restarted, but does not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from twisted.internet.defer import maybeDeferred
@@ -17,6 +17,9 @@ from bmqtwist.console.access import Refusal, Who
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import Document
 from bmqtwist.view.stopping import STAGES
+
+if TYPE_CHECKING:
+    from bmqtwist.daemon.service import BrokerService
 
 DELAY_SECONDS_MAX = 3600
 BEGUN = ("The stop has begun: clients and other nodes have been told, so it cannot be aborted. Start the node again once it "
@@ -32,37 +35,39 @@ class _Waiting(Struct, frozen=True):
 
 
 class DelayedStop:
-    """`now`: seconds, monotonic; `begin` stops this node, with the reason and who wants it; `begun`: it stops already;
-    `note` tells an event."""
+    """The stop of the node of `host`, after a delay within which it can be aborted."""
 
-    def __init__(self, reactor: Any, now: Callable[[], float], begin: Callable[[str, str], None],
-                 begun: Callable[[], bool], note: Callable[[str], None]) -> None:
-        self._reactor, self._now, self._begin, self._begun, self._note = reactor, now, begin, begun, note
+    def __init__(self, host: BrokerService) -> None:
+        self._host = host
         self._waiting: _Waiting | None = None
 
+    @property
+    def _begun(self) -> bool:
+        return self._host.node.broker.shutdown is not None
+
     def ask(self, reason: str, by: str, delay: int) -> None:
-        """Stop in so many seconds. Refusal: it is to stop already; LocalError of `begin`."""
+        """Stop in so many seconds. Refusal: it is to stop already; LocalError: it is starting or stopping."""
         if self._waiting is not None:
             raise Refusal(409, f"This node is to stop already, as {self._waiting.by} wants: {self._waiting.reason}")
-        if delay <= 0 or self._begun():
-            self._begin(reason, by)
+        if delay <= 0 or self._begun:
+            self._host.stop_gracefully(reason, by)
             return
-        now = self._now()
-        self._waiting = _Waiting(self._reactor.callLater(delay, self._over), now, now + delay, reason, by)
-        self._note(f"this node is to stop in {delay} s, by {by}: {reason}")
+        now, _ = self._host.moment()
+        self._waiting = _Waiting(self._host.reactor.callLater(delay, self._over), now, now + delay, reason, by)
+        self._host.report.note("stop", f"this node is to stop in {delay} s, by {by}: {reason}")
 
     def _over(self) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is not None and not self._begun():
-            self._begin(waiting.reason, waiting.by)
+        if waiting is not None and not self._begun:
+            self._host.stop_gracefully(waiting.reason, waiting.by)
 
     def abort(self, by: str) -> None:
         """It does not stop. Refusal: it is not to, or it is too late."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
-            raise Refusal(409, BEGUN if self._begun() else "This node is not to stop.")
+            raise Refusal(409, BEGUN if self._begun else "This node is not to stop.")
         waiting.call.cancel()
-        self._note(f"the stop of this node is aborted by {by}")
+        self._host.report.note("stop", f"the stop of this node is aborted by {by}")
 
     def end(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -72,7 +77,7 @@ class DelayedStop:
     @property
     def state(self) -> Document | None:
         """As `view.stopping.progress` would have it; None = nothing waits."""
-        waiting, now = self._waiting, self._now()
+        waiting, (now, _) = self._waiting, self._host.moment()
         if waiting is None:
             return None
         return {"stage": STAGES[0], "stages": STAGES, "seconds": now - waiting.since, "clients": None,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kit.console import ConsoleWorld
-from twisted.internet.task import Clock
 
 from bmqtwist.console import documents_api as copies
 from bmqtwist.console.access import Refusal
@@ -17,7 +16,6 @@ from bmqtwist.console.merge import merge_domains
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.console.stops import BEGUN, DelayedStop
 from bmqtwist.errors import LocalError
-from bmqtwist.report import ListReport
 from bmqtwist.view import storage_files
 from bmqtwist.view.stopping import STAGES
 
@@ -196,13 +194,13 @@ def test_a_stop_begins_when_its_time_has_come(console: ConsoleWorld) -> None:
     assert console.host.stops == [("r", "local")]
 
 
-def test_a_stop_that_has_begun_is_not_aborted() -> None:
-    begun: list[str] = []
-    stop = DelayedStop(Clock(), lambda: 0.0, lambda reason, by: begun.append(by), lambda: bool(begun), lambda text: None)
+def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
+    stop = DelayedStop(console.host)  # type: ignore[arg-type]
     stop.ask("r", "ada", 0)
+    console.host.node.broker.stop(console.world.now, "r", "ada")
     with pytest.raises(Refusal) as refused:
         stop.abort("ada")
-    assert refused.value.reason == BEGUN and begun == ["ada"]
+    assert refused.value.reason == BEGUN and console.host.stops == [("r", "ada")]
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
@@ -245,14 +243,15 @@ def test_traffic_is_offered_where_it_is_configured_alone(tmp_path: Path, console
     assert offered.ask("/api/v1/cluster").json["demo"]["running"] is False
 
 
-def test_traffic_begins_once_and_nowhere_without_a_listener() -> None:
-    report = ListReport()
-    nowhere = Demonstration(Clock(), "", ("d",), lambda name: (), lambda: 0.0, lambda: False, report)
+def test_traffic_begins_once_and_nowhere_without_a_listener(tmp_path: Path) -> None:
+    host = ConsoleWorld(tmp_path, {"demoDomains": ["d"]}).host
+    nowhere = Demonstration(host)  # type: ignore[arg-type]
+    nowhere._address = ""
     with pytest.raises(LocalError, match="without TLS"):
         nowhere.start("ada")
     assert nowhere.state is not None and not nowhere.state["running"]
     nowhere.stop("ada")
-    assert report.lines == []
+    assert not any("demonstration" in line for _, line in host.report.lines)
 
 
 def test_consumers_rest_once_in_a_while_and_not_all_at_once() -> None:
