@@ -54,7 +54,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "reactor/incoming", "link/pace", "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts",
     "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
     "broker/storage_turn", "broker/deliveries", "broker/output", "broker/sessions", "broker/periodic_jobs", "broker/broker",
-    "loop/loop", "loop/timers", "reactor/performer",
+    "loop/loop", "reactor/performer",
     "reactor/epoll_round",
     "reactor/admission", "reactor/loop_lag", "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
     "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "storage/reports",

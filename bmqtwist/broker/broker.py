@@ -24,16 +24,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from bmqtwist.broker.access import QueueAccess
+from bmqtwist.broker.access import Domains, QueueAccess
 from bmqtwist.broker.commands import Commands
 from bmqtwist.broker.deliveries import Deliveries
-from bmqtwist.broker.domains import Domains
 from bmqtwist.broker.graceful_stop import Shutdown
 from bmqtwist.broker.output import Output
 from bmqtwist.broker.periodic_jobs import PeriodicJobs
 from bmqtwist.broker.sessions import Sessions
 from bmqtwist.broker.storage_turn import StorageTurn
-from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterProxyDefinition
 from bmqtwist.config.provider import DomainProvider
@@ -181,13 +179,11 @@ class Broker:
         scheduler.end_turn()
 
     def _write_metadata(self, metadata: ClusterMetadata, now: float) -> None:
-        job = metadata.wants_write(self.loop.wall(now))
+        loop, contain = self.loop, self.loop.contain
+        job = metadata.wants_write(loop.wall(now))
         if job is not None:
-            self.loop.in_thread(partial(metadata.perform, job), partial(self._metadata_written, metadata, job),
-                                partial(self._metadata_failed, metadata, job))
-
-    def _metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
-        self.loop.contain.run("metadata: after a write", partial(metadata.written, job, self.loop.wall(now)))
-
-    def _metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
-        self.loop.contain.run("metadata: after a failed write", partial(metadata.failed, job, error, self.loop.wall(now)))
+            loop.in_thread(
+                partial(metadata.perform, job),
+                lambda now: contain.run("metadata: after a write", partial(metadata.written, job, loop.wall(now))),
+                lambda error, now: contain.run("metadata: after a failed write",
+                                               partial(metadata.failed, job, error, loop.wall(now))))

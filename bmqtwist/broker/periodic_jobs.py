@@ -23,7 +23,7 @@ SESSION_CHECK_PERIOD_S = 1.0
 
 
 class PeriodicJobs:
-    """Those of one broker."""
+    """Timers of one broker, and what they run."""
 
     def __init__(self, loop: Loop, sessions: Sessions, storage: StorageTurn, clusters: dict[str, Cluster],
                  proxies: dict[str, ProxyCluster]) -> None:

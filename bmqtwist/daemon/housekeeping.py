@@ -115,7 +115,7 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
 
 
 class Watch:
-    """The watch of one broker; `start` sets its timers going among the broker's own."""
+    """Inspections of one broker, by timers of its own."""
 
     def __init__(self, broker: Broker, alarms: AlarmBook | None = None) -> None:
         self._broker, self._alarms = broker, alarms
@@ -126,12 +126,12 @@ class Watch:
         self._between = float("-inf")  # when `check` is called once more between two regular times
 
     def start(self, now: float) -> None:
-        """To be called once, when the broker starts."""
+        """Start the timers, once."""
         self._broker.loop.timers.every(now, STUCK_POLL_S, self.check)
         self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.collect)
 
     def check(self, now: float) -> None:
-        """Raise an alarm for queues that became stuck, and tell of those that are not any more."""
+        """Inspect the queues that may be stuck."""
         broker = self._broker
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
         self._monitor.check(queues, now, cluster_facts.wall_offset(broker))
@@ -141,7 +141,7 @@ class Watch:
             broker.loop.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
-        """Delete queues that are empty and have been open nowhere for long enough; see which alarms are over."""
+        """Delete queues that are empty and have been open nowhere for long enough; clear alarms whose condition has ended."""
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:

@@ -141,7 +141,10 @@ class BrokerService(Service):
         self.node.open()
         self.performer.start()
         self.node.start()
-        self._start_statistics_log()
+        printer = self.configuration.app.stats.printer
+        if self.statistics.enabled and printer.print_interval:
+            self._statistics_log = StatisticsLog(printer, time.time, report)
+            self.broker.loop.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
         self._open_ports()
         if self._directory is not None:
             self._pipe = ControlPipe(self.reactor, os.path.join(self._directory, PIPE),
@@ -200,12 +203,6 @@ class BrokerService(Service):
             self.report.error("Reload: %s. What was in use before stays.", error)
 
     # -- statistics -------------------------------------------------------------------------------------------------
-
-    def _start_statistics_log(self) -> None:
-        printer = self.configuration.app.stats.printer
-        if self.statistics.enabled and printer.print_interval:
-            self._statistics_log = StatisticsLog(printer, time.time, self.report)
-            self.broker.loop.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
 
     def _print_statistics(self, now: float) -> None:
         log, loop = self._statistics_log, self.broker.loop

@@ -20,7 +20,7 @@ from bmqtwist.cluster.partition_events import (
     Records,
 )
 from bmqtwist.cluster.partition_wire import encode_partition_message
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Timers
 from bmqtwist.member.cell import Cell
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report

@@ -13,7 +13,7 @@ from bmqtwist.storage.partition import Partition
 
 
 class DomainSource(Protocol):
-    """`broker.domains.Domains`."""
+    """`broker.access.Domains`."""
 
     def domain(self, name: str) -> Domain:
         """A domain by its qualified name, loaded at the first call; raises Refused."""

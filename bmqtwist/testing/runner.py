@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from bmqtwist.config.broker import Configuration
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
 from bmqtwist.testing.connection import ClientEnd, Surroundings, TappedConnection

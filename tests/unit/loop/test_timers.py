@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Timers
 
 
 def test_nothing_is_due_before_its_moment_and_everything_at_it() -> None:

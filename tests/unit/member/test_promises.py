@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from bmqtwist.loop.timers import Timers
+from bmqtwist.loop.loop import Timers
 from bmqtwist.member.promises import SAVE_AGAIN_S, Promises
 from bmqtwist.storage.promise_file import StoredPromise
 
