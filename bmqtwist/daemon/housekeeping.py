@@ -141,7 +141,7 @@ class Watch:
             broker.loop.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
-        """Delete queues that are empty and have been open nowhere for long enough; clear alarms whose condition has ended."""
+        """Delete queues that are empty and have been open nowhere for long enough; clear alarms that have ended."""
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
