@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,17 +85,15 @@ class Connection:
         last: LocalError = Unreachable("there is no broker to ask")
         for broker in self.brokers:
             try:
-                client = AdminClient(broker.host, broker.port, self.timeout, context if broker.tls else None)
+                with ExitStack() as stack:
+                    client = AdminClient(broker.host, broker.port, self.timeout, context if broker.tls else None)
+                    stack.callback(client.close)
+                    if self.user is not None:
+                        client.authenticate("BASIC", f"{self.user}:{self.password}".encode())
+                    client.negotiate(as_client)
+                    stack.pop_all()
+                    return client
             except LocalError as error:
-                last = error
-                continue
-            try:
-                if self.user is not None:
-                    client.authenticate("BASIC", f"{self.user}:{self.password}".encode())
-                client.negotiate(as_client)
-                return client
-            except LocalError as error:
-                client.close()
                 last = error
         raise last
 

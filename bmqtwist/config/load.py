@@ -81,21 +81,19 @@ class DomainReader:
 
     def read(self, name: str) -> DomainFile:
         """The text of a domain's file, and what is wrong with it if there is none."""
-        path = self.path(name)
+        return self._file(self.path(name))
+
+    def read_proxy_cluster(self, name: str) -> DomainFile:
+        """`proxyclusters/<name>.json`: the second place where a proxy cluster may be defined."""
+        return self._file(f"{self.directory}/proxyclusters/{name}.json")
+
+    def _file(self, path: str) -> DomainFile:
         if not os.path.exists(path):  # False also for names that no file system takes
             return DomainFile(path, None, missing=True)
         try:
             return DomainFile(path, read_text(path))
         except OSError:
             return DomainFile(path, None)
-
-    def read_proxy_cluster(self, name: str) -> DomainFile:
-        """`proxyclusters/<name>.json`: the second place where a proxy cluster may be defined."""
-        path = f"{self.directory}/proxyclusters/{name}.json"
-        try:
-            return DomainFile(path, read_text(path))
-        except (OSError, ValueError):  # ValueError: a name with a zero byte
-            return DomainFile(path, None, missing=not os.path.exists(path))
 
     def stamp(self) -> int:
         """Changes when the configuration directory changes: its modification time in nanoseconds; 0 = unreadable."""

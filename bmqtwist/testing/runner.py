@@ -164,8 +164,6 @@ class BrokerRunner:
                 self.run()
 
     def crash(self) -> None:
-        """The machine loses power: connections break, and what was not durable is lost. What was acknowledged is
-        durable, unless its domain is in memory."""
         with self.lock:
             if self.up:
                 self.note("broker crashes")
@@ -203,7 +201,6 @@ class BrokerRunner:
             return connection
 
     def disconnect(self, client: str | None) -> int:
-        """Cut the connections (of one client); how many."""
         with self.lock:
             self.touch()
             connections = [connection for connection in self.connections if client in (None, connection.name)]
@@ -215,8 +212,6 @@ class BrokerRunner:
     # -- time -------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let the broker's clock jump: messages expire, consumers are given up, delayed bytes arrive. The clocks of
-        clients do not notice."""
         with self.lock:
             step = seconds / _ADVANCE_STEPS_MAX
             target = self.clock() + seconds
