@@ -114,6 +114,7 @@ class Bench:
         self._posted = self._answered = self._foreign = 0
         self._refusals: Counter[str] = Counter()
         self._last_ack = self._last_delivery = 0
+        self._flight = [0] * len(writers)  # posts without acknowledgement, by producer
         self._news = asyncio.Event()
         self._watch: Watch = lambda count: None
 
@@ -150,26 +151,26 @@ class Bench:
         share = None if plan.count is None else plan.count // plan.producers + (index < plan.count % plan.producers)
         end = None if plan.duration is None else begun + int(plan.duration * 1e9)
         interval = plan.producers * 1e9 / plan.rate if plan.rate else 0.0
-        done, flight = 0, _Flight()
+        done = 0
         while (share is None or done < share) and (end is None or clock() < end) and not life.stopping.is_set():
             due = begun + int((done + index / plan.producers) * interval) if interval else clock()
             if due > clock():
                 await life.sleep((due - clock()) / 1e9)
-            while flight.count + plan.batch > max(plan.in_flight, plan.batch) and not life.stopping.is_set():
+            while self._flight[index] + plan.batch > max(plan.in_flight, plan.batch) and not life.stopping.is_set():
                 self._news.clear()
                 await life.wait_for(self._news.wait())
             for _ in range(plan.batch if share is None else min(plan.batch, share - done)):
                 stamp = begun + int((done + index / plan.producers) * interval) if interval else clock()
                 queue.post_nowait(STAMP.pack(self._run_id, stamp) + self._filler, on_ack=self._on_ack,
-                                  correlation=(flight, stamp))
+                                  correlation=(index, stamp))
                 done += 1
-                flight.count += 1
+                self._flight[index] += 1
                 self._posted += 1
             await asyncio.sleep(0)
 
     def _on_ack(self, ack: Ack) -> None:
-        flight, stamp = cast("tuple[_Flight, int]", ack.correlation)
-        flight.count -= 1
+        index, stamp = cast("tuple[int, int]", ack.correlation)
+        self._flight[index] -= 1
         self._answered += 1
         if ack.ok:
             self._last_ack = now = time.monotonic_ns()
@@ -222,10 +223,6 @@ class Bench:
             "consumedPerSecond": round(consumed / reading) if reading > 0 else 0,
             "ackMs": self._acks.figures_ms(), "deliveryMs": self._deliveries.figures_ms(),
             "clientCpuPercent": round(100 * cpu / wall) if wall else 0}
-
-
-class _Flight:
-    count = 0
 
 
 async def _tick(total: int, watch: Watch) -> None:

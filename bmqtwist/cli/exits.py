@@ -31,23 +31,23 @@ EXIT_CODES = {
 class CommandFailed(LocalError):
     """A command ends here: the sentence for standard error and the exit code."""
 
-    def __init__(self, message: str, code: int) -> None:
+    CODE = EXIT_USAGE
+
+    def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or self.CODE
 
 
 class Unreachable(CommandFailed):
     """There is no broker, or it went away."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, EXIT_UNREACHABLE)
+    CODE = EXIT_UNREACHABLE
 
 
 class NotAllowed(CommandFailed):
     """The broker is there and does not want us."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, EXIT_NOT_ALLOWED)
+    CODE = EXIT_NOT_ALLOWED
 
 
 def exit_code(error: BmqError) -> int:

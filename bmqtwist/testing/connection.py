@@ -187,7 +187,7 @@ class TappedConnection:
             for unit in tap.units(buffer, begin, span, to_broker):
                 if not self.name and unit.kind == "negotiation":
                     self.name = tap.client = unit.event.client = self._around.name_of(tap.process)
-                fault = faults.for_unit(unit, self.name) if faults.armed else None
+                fault = faults.first(unit.kind, self.name, unit.event) if faults.armed else None
                 hit = hit or fault is not None
                 recorder.add(unit.event)
                 passing.append((unit, fault))

@@ -20,8 +20,7 @@ from typing import Literal, Self, get_args
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.sdk import Result
-from bmqtwist.testing.events import OfQueue
-from bmqtwist.testing.wiretap import Unit
+from bmqtwist.testing.events import Event, OfQueue
 
 ToBroker = Literal["negotiation", "authentication", "open", "configure", "close", "disconnect", "post", "confirm"]
 ToClient = Literal["answer", "ack", "delivery"]
@@ -145,17 +144,9 @@ class Faults:
         self.armed.remove(fault)
         self._ended(fault)
 
-    def for_unit(self, unit: Unit, client: str) -> Fault | None:
-        """From connections: the first fault that counts for this, booked as a hit."""
-        event = unit.event
+    def first(self, kind: str, client: str, event: Event | None = None) -> Fault | None:
+        """From the broker: the first fault that counts for this, booked as a hit."""
         uri, app = (event.uri, event.app) if isinstance(event, OfQueue) else ("", "")
-        return self._first(unit.kind, client, uri, app)
-
-    def for_connection(self, client: str) -> Fault | None:
-        """From the runner: the fault that refuses a connection, booked as a hit."""
-        return self._first(CONNECTION, client)
-
-    def _first(self, kind: str, client: str, uri: str = "", app: str = "") -> Fault | None:
         for fault in self.armed:
             if fault.matches(kind, client, uri, app):
                 fault.hit()

@@ -20,7 +20,7 @@ from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
 from bmqtwist.testing.connection import ClientEnd, Surroundings, TappedConnection
 from bmqtwist.testing.events import Note
-from bmqtwist.testing.faults import Fault, Faults
+from bmqtwist.testing.faults import CONNECTION, Fault, Faults
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
 
@@ -189,7 +189,7 @@ class BrokerRunner:
         with self.lock:
             if not self.up or not self.node.broker.sessions.serving:
                 raise ConnectionRefusedError("the broker is down")
-            if self.faults.for_connection(name):
+            if self.faults.first(CONNECTION, name):
                 self.note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
             self.touch()

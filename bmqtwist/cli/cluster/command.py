@@ -22,7 +22,6 @@ from bmqtwist.cli.cluster.local import (
     BrokerView,
     ClusterRecord,
     LocalCluster,
-    Misused,
     complaints,
     leader_of,
     locked,
@@ -32,6 +31,7 @@ from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
 from bmqtwist.config.broker import Durability
 from bmqtwist.config.sample import ELECTORS, SampleBroker, sample_brokers
+from bmqtwist.errors import LocalError
 
 NODES, PROXIES, ELECTOR, DURABILITY = 3, 0, "fast", "group"
 _NODES_MAX = 15
@@ -99,7 +99,7 @@ def _ports(count: int, first: int | None) -> list[int]:
     if first is None:
         return free_ports(count)
     if first + count > 65536:
-        raise Misused(f"--base-port {first}: {count} ports are needed, and 65535 is the last one")
+        raise LocalError(f"--base-port {first}: {count} ports are needed, and 65535 is the last one")
     return list(range(first, first + count))
 
 
@@ -113,8 +113,8 @@ def _check_same(found: LocalCluster, nodes: int | None, proxies: int | None, bas
         "--elector": (elector, found.record.elector)}
     for option, (wanted, there) in has.items():
         if wanted is not None and wanted != there:
-            raise Misused(f"the cluster in '{found.directory}' was made with {option} {there}, not {wanted}: leave the "
-                          "option out, or name another directory with --dir")
+            raise LocalError(f"the cluster in '{found.directory}' was made with {option} {there}, not {wanted}: leave the "
+                             "option out, or name another directory with --dir")
 
 
 @cluster.command()
@@ -175,8 +175,8 @@ def roll(directory: Path, timeout: float) -> None:
         views = found.views()
         wrong = complaints(found.brokers, views)
         if wrong:
-            raise Misused(f"the cluster is not healthy ({'; '.join(wrong)}), and to stop one more broker could end its "
-                          f"service: mend that first; `bmq cluster up --dir {directory}` starts what is down")
+            raise LocalError(f"the cluster is not healthy ({'; '.join(wrong)}), and to stop one more broker could end its "
+                             f"service: mend that first; `bmq cluster up --dir {directory}` starts what is down")
         leader = leader_of(found.brokers, views)[0]
         for broker in sorted(found.brokers, key=lambda each: each.name == leader):
             _restart(found, broker, timeout)
@@ -207,11 +207,11 @@ def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> 
     broker = found.broker(name)
     path = found.home(broker) / OUTPUT if output else found.log(broker)
     if not path.exists():
-        raise Misused(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; look at "
-                      f"`bmq cluster logs {broker.name} --output`")
-    last, file = last_lines(path, lines)
+        raise LocalError(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; look at "
+                         f"`bmq cluster logs {broker.name} --output`")
+    file = open(path, "rb")  # noqa: SIM115 - `added` may put another one in its place
     out = sys.stdout.buffer
-    out.writelines(last)
+    out.writelines(deque(file, maxlen=lines))
     out.flush()
     for data in added(path, file) if follow else ():
         out.write(data)
@@ -237,8 +237,8 @@ def _at_work(directory: Path) -> Iterator[LocalCluster]:
 def _running(found: LocalCluster, name: str) -> SampleBroker:
     broker = found.broker(name)
     if not found.pid(broker):
-        raise Misused(f"{broker.name} is down already; `bmq cluster restart {broker.name} --dir {found.directory}` starts "
-                      "it")
+        raise LocalError(f"{broker.name} is down already; `bmq cluster restart {broker.name} --dir {found.directory}` "
+                         "starts it")
     return broker
 
 
@@ -291,12 +291,6 @@ def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]
 
 
 _FOLLOW_POLL_S = 0.2
-
-
-def last_lines(path: Path, count: int) -> tuple[list[bytes], IO[bytes]]:
-    """Its last so many lines, and the file, read to its end. OSError."""
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    return list(deque(file, maxlen=count)), file
 
 
 def added(path: Path, file: IO[bytes]) -> Iterator[bytes]:

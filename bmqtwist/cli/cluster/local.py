@@ -27,10 +27,10 @@ from urllib.request import urlopen
 from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.cluster import processes
 from bmqtwist.cli.cluster.processes import is_free
-from bmqtwist.cli.exits import EXIT_USAGE, CommandFailed, Unreachable
+from bmqtwist.cli.exits import Unreachable
 from bmqtwist.config.load import DOMAINS_DIRECTORY
 from bmqtwist.config.sample import CLUSTER, LOG, SampleBroker, cluster_files, domain_files
-from bmqtwist.errors import BmqError
+from bmqtwist.errors import BmqError, LocalError
 
 RECORD, LOCK, CONFIGURATION = "cluster.json", ".lock", "etc"
 OUTPUT = "logs/output.log"  # what a broker prints, in its working directory: most of all why it did not start
@@ -43,13 +43,6 @@ _HOST = "localhost"
 _ANSWER_SECONDS_MAX = 5.0
 
 Say = Callable[[str], None]
-
-
-class Misused(CommandFailed):
-    """What was asked for does not fit what is there."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, EXIT_USAGE)
 
 
 @dataclass(slots=True)
@@ -68,17 +61,17 @@ class ClusterRecord:
 
     @classmethod
     def read(cls, path: Path) -> ClusterRecord:
-        """Misused if it cannot be understood."""
+        """LocalError if it cannot be understood."""
         try:
             tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if tree["version"] != _VERSION:
-                raise Misused(f"{path} is of another version of bmq ({tree['version']}): end its brokers with that one, and "
-                              "make the cluster anew in another directory")
+                raise LocalError(f"{path} is of another version of bmq ({tree['version']}): end its brokers with that one, "
+                                 "and make the cluster anew in another directory")
             pids = {each["name"]: int(each.pop("pid")) for each in tree["brokers"]}
             return cls([SampleBroker(**each) for each in tree["brokers"]], tree["elector"], tree["durability"], pids)
         except (ValueError, KeyError, TypeError) as error:
-            raise Misused(f"{path} is damaged ({error!r}): restore it from a copy; or end the brokers (their pids are in "
-                          f"{path.parent}/*/bmqbrkr.pid), remove {path.parent}, and make the cluster anew") from None
+            raise LocalError(f"{path} is damaged ({error!r}): restore it from a copy; or end the brokers (their pids are in "
+                             f"{path.parent}/*/bmqbrkr.pid), remove {path.parent}, and make the cluster anew") from None
 
 
 class LocalCluster:
@@ -90,14 +83,14 @@ class LocalCluster:
     @classmethod
     def load(cls, directory: Path, say: Say) -> LocalCluster:
         if not (directory / RECORD).exists():
-            raise Misused(f"there is no cluster in '{directory}': name its directory with --dir, or make one with "
-                          f"`bmq cluster up --dir {directory}`")
+            raise LocalError(f"there is no cluster in '{directory}': name its directory with --dir, or make one with "
+                             f"`bmq cluster up --dir {directory}`")
         return cls(directory, ClusterRecord.read(directory / RECORD), say)
 
     @classmethod
     def make(cls, directory: Path, record: ClusterRecord, say: Say) -> LocalCluster:
         if any(each.name not in (LOCK, f"{RECORD}.new") for each in directory.iterdir()):
-            raise Misused(f"'{directory}' is not empty, and holds no cluster: name a directory of its own with --dir")
+            raise LocalError(f"'{directory}' is not empty, and holds no cluster: name a directory of its own with --dir")
         made = cls(directory, record, say)
         made.save()
         return made
@@ -113,13 +106,13 @@ class LocalCluster:
         return self.record.brokers
 
     def broker(self, name: str) -> SampleBroker:
-        """`n2`, or 2 for that node; Misused if there is none."""
+        """`n2`, or 2 for that node; LocalError if there is none."""
         wanted = f"n{name}" if name.isdecimal() else name
         for each in self.brokers:
             if each.name == wanted:
                 return each
-        raise Misused(f"there is no broker '{name}' in '{self.directory}': it has "
-                      f"{', '.join(each.name for each in self.brokers)}")
+        raise LocalError(f"there is no broker '{name}' in '{self.directory}': it has "
+                         f"{', '.join(each.name for each in self.brokers)}")
 
     def home(self, broker: SampleBroker) -> Path:
         return self.directory / broker.name
@@ -152,9 +145,9 @@ class LocalCluster:
         for each in brokers:
             for port in filter(None, (each.port, each.http_port)):
                 if not is_free(port):
-                    raise Misused(f"{each.name} cannot start: another program listens at its port {port}. End that program; "
-                                  f"or name another port in {self.home(each)}/{CONFIGURATION}, in clusters.json of all "
-                                  f"brokers, and in {self.directory / RECORD}")
+                    raise LocalError(f"{each.name} cannot start: another program listens at its port {port}. End that "
+                                     f"program; or name another port in {self.home(each)}/{CONFIGURATION}, in clusters.json "
+                                     f"of all brokers, and in {self.directory / RECORD}")
         for each in brokers:
             output = self.home(each) / OUTPUT
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -215,12 +208,12 @@ class LocalCluster:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else starts or stops brokers of the directory meanwhile; Misused if somebody does."""
+    """Nobody else starts or stops brokers of the directory meanwhile; LocalError if somebody does."""
     with open(directory / LOCK, "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Misused(f"another `bmq cluster` is at work in '{directory}': wait until it is done") from None
+            raise LocalError(f"another `bmq cluster` is at work in '{directory}': wait until it is done") from None
         yield
 
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bmqtwist.cli.bmqbrkr import PID_FILE
-from bmqtwist.cli.exits import EXIT_USAGE, CommandFailed
 from bmqtwist.config.compose import ENVIRONMENT
+from bmqtwist.errors import LocalError
 
 _COMMANDS = (b"bmqbrkr", b"twistd")
 _POLL_S, _BEGIN_S = 0.05, 0.002
@@ -120,5 +120,5 @@ def free_ports(count: int) -> list[int]:
         ports = list(range(first, first + count))
         if all(map(is_free, ports)):
             return ports
-    raise CommandFailed(f"no {count} free ports in a row were found from {_RANGE.start} to {_RANGE.stop}: name the first "
-                        "of them with --base-port", EXIT_USAGE)
+    raise LocalError(f"no {count} free ports in a row were found from {_RANGE.start} to {_RANGE.stop}: name the first "
+                     "of them with --base-port")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import click
 
-from bmqtwist.cli.cluster.local import Misused
 from bmqtwist.cli.exits import Unreachable
 from bmqtwist.cluster.unsafe import rewritten, unsafe_of
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
+from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_storage_key
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.ledger_file import LedgerFile
@@ -50,8 +50,8 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
     """
     node = _node(directory, cluster)
     if not accept_data_loss:
-        raise Misused(f"{node.name} would go on without {node.others}: messages that they have acknowledged, and it does "
-                      "not have, would be lost. If they never come back, say so with --accept-data-loss")
+        raise LocalError(f"{node.name} would go on without {node.others}: messages that they have acknowledged, and it does "
+                         "not have, would be lost. If they never come back, say so with --accept-data-loss")
     _rewrite(node, UnsafeInfo(node.node_id, int(time.time())))
     click.echo(f"{node.name} of cluster '{node.definition.name}' goes on alone with its next start. Never start "
                f"{node.others} with their present storage.")
@@ -72,11 +72,11 @@ def _node(directory: str, name: str | None) -> _Node:
     try:
         configuration = load(directory).configuration
     except ConfigError as error:
-        raise Misused(f"the configuration cannot be used:\n{error}") from None
+        raise LocalError(f"the configuration cannot be used:\n{error}") from None
     several = [each for each in configuration.clusters.my_clusters if len(each.nodes) > 1 and name in (None, each.name)]
     if len(several) != 1:
-        raise Misused(f"'{directory}' has {len(several)} clusters of several nodes" + (
-            f" with the name '{name}'" if name else "; name one with --cluster" if several else ""))
+        raise LocalError(f"'{directory}' has {len(several)} clusters of several nodes" + (
+                         f" with the name '{name}'" if name else "; name one with --cluster" if several else ""))
     return _Node(several[0], configuration.self_nodes[several[0].name])
 
 
@@ -92,9 +92,9 @@ def _rewrite(node: _Node, unsafe: UnsafeInfo | None) -> None:
         file.open()
         data, wall = file.read_all(), int(time.time())
         if not data:
-            raise Misused(f"'{location}' holds no metadata ledger: this node was never part of the cluster")
+            raise LocalError(f"'{location}' holds no metadata ledger: this node was never part of the cluster")
         if (unsafe_of(data) is None) is (unsafe is None):
-            raise Misused(f"{node.name} " + ("goes on alone already" if unsafe else "does not go on alone"))
+            raise LocalError(f"{node.name} " + ("goes on alone already" if unsafe else "does not go on alone"))
         log_id = make_storage_key(node.name, time.time_ns(), set())
         file.replace(log_id, rewritten(data, node.node_id, node.name, log_id, unsafe, wall), wall)
     except OSError as error:

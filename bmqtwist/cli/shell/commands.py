@@ -340,9 +340,6 @@ class Flags:
     def any(self) -> bool:
         return self.read or self.write
 
-    def __str__(self) -> str:
-        return ",".join(name.upper() for name in ("read", "write", "ack") if getattr(self, name))
-
 
 def parse_flags(text: str) -> Flags:
     """Flags from `read,write,ack`, in any case; CommandError names those that do not exist."""
