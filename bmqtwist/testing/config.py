@@ -30,6 +30,9 @@ _LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queue
            "domain_messages_ratio": ("domainLimits", "messagesWatermarkRatio"),
            "domain_bytes_ratio": ("domainLimits", "bytesWatermarkRatio")}
 
+# Parameters of `plain_domain`, and their names for `domain_config`; None = the default there.
+_RENAMED = {"max_messages": "queue_messages", "max_bytes": "queue_bytes", "max_delivery_attempts": "maxDeliveryAttempts",
+            "ttl": "messageTtl"}
 _MODES = ("priority", "fanout", "broadcast")
 _CONSISTENCIES = ("eventual", "strong")
 
@@ -153,27 +156,24 @@ class ConfigDirectory:
         (self.etc / "domains" / f"{name}.json").unlink()
 
 
-def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] | list[str] = (),
-                 in_memory: bool = False, max_messages: int | None = None, max_bytes: int | None = None,
-                 max_delivery_attempts: int = 0, ttl: float = 3600, subscriptions: Mapping[str, str] | None = None,
-                 consistency: str = "eventual", **parameters: Any) -> str:
+def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] | list[str] = (), in_memory: bool = False,
+                 subscriptions: Mapping[str, str] | None = None, consistency: str = "eventual", **parameters: Any) -> str:
     """The text of a domain's file from what `Broker.domain` takes; LocalError if that is contradictory."""
     for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
         if value not in known:
             raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
     members = [each.name for each in DomainConfig.DECLARED]
-    for wrong in sorted(parameters.keys() - set(members)):
+    for wrong in sorted(parameters.keys() - {*members, *_RENAMED}):
         close = get_close_matches(wrong, ["in_memory", "max_messages", "max_bytes", *members], 1)
         raise LocalError(f"domain {name}: there is no {wrong!r}" + (f", did you mean {close[0]!r}?" if close else ""))
     if (mode == "fanout") != bool(app_ids):
         raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
-    limits: dict[str, Any] = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))
-                              if value is not None}
     given = [app_subscription(app, text) for app, text in (subscriptions or {}).items()]
+    named: dict[str, Any] = {_RENAMED.get(key, key): int(value) if key == "ttl" else value
+                             for key, value in parameters.items() if value is not None or key not in _RENAMED}
     return json.dumps(domain_config(
         name, mode, apps=tuple(app_ids), in_memory=in_memory or mode == "broadcast", subscriptions=given,
-        strong=consistency == "strong", messageTtl=int(ttl), maxDeliveryAttempts=max_delivery_attempts,
-        **limits, **parameters), indent=2)
+        strong=consistency == "strong", **named), indent=2)
 
 
 @lru_cache(maxsize=1)
