@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from bmqtwist.testing.aio import loop_waker, settle
-from bmqtwist.testing.runner import BrokerRunner, LoopEnd, Waker
+from bmqtwist.testing.runner import BrokerRunner, LoopEnd
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS_MAX = 10.0
@@ -51,7 +51,6 @@ class Port:
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Callable[[], object] = lambda: None
-        self.waker: Waker | None = None
         self._thread = threading.Thread(target=self._run, name="bmqtwist-testing-port", daemon=True)
         self._thread.start()
         self._ready.wait(START_SECONDS_MAX)
@@ -81,7 +80,7 @@ class Port:
         self._loop = loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         self._stop = lambda: settle(over)
-        self.waker = waker = loop_waker(self._runner, loop)
+        waker = loop_waker(self._runner, loop)
         server: Any = await loop.create_server(lambda: _Accepted(self._runner, waker), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]
         self._ready.set()

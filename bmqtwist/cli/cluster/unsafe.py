@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import click
 
 from bmqtwist.cli.exits import Unreachable
 from bmqtwist.cluster.unsafe import rewritten, unsafe_of
-from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.clusters import ClusterDefinition, ClusterNode
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load
 from bmqtwist.errors import LocalError
@@ -22,22 +21,6 @@ _cluster = click.option("--cluster", metavar="NAME", help="Which one, if the nod
 _configuration = click.argument("directory", metavar="CONFIGDIR", type=click.Path(exists=True, file_okay=False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A node as its configuration directory has it."""
-
-    definition: ClusterDefinition
-    node_id: int
-
-    @property
-    def name(self) -> str:
-        return next(each.name for each in self.definition.nodes if each.id == self.node_id)
-
-    @property
-    def others(self) -> str:
-        return ", ".join(each.name for each in self.definition.nodes if each.id != self.node_id)
-
-
 @click.command("unsafe-force")
 @_configuration
 @_cluster
@@ -48,13 +31,13 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
     CONFIGDIR is its configuration directory; its broker is down. The other nodes must never start again with what they
     have: end them, and keep them ended.
     """
-    node = _node(directory, cluster)
+    definition, node, others = _member(directory, cluster)
     if not accept_data_loss:
-        raise LocalError(f"{node.name} would go on without {node.others}: messages that they have acknowledged, and it does "
+        raise LocalError(f"{node.name} would go on without {others}: messages that they have acknowledged, and it does "
                          "not have, would be lost. If they never come back, say so with --accept-data-loss")
-    _rewrite(node, UnsafeInfo(node.node_id, int(time.time())))
-    click.echo(f"{node.name} of cluster '{node.definition.name}' goes on alone with its next start. Never start "
-               f"{node.others} with their present storage.")
+    _rewrite(definition, node, UnsafeInfo(node.id, int(time.time())))
+    click.echo(f"{node.name} of cluster '{definition.name}' goes on alone with its next start. Never start {others} with "
+               "their present storage.")
 
 
 @click.command("unsafe-clear")
@@ -62,13 +45,14 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
 @_cluster
 def unsafe_clear(directory: str, cluster: str | None) -> None:
     """Let a node that went on alone be one of several again. Its broker is down, the storage of the others is empty."""
-    node = _node(directory, cluster)
-    _rewrite(node, None)
-    click.echo(f"{node.name} of cluster '{node.definition.name}' is one of several again. Start it with one other node, "
+    definition, node, _ = _member(directory, cluster)
+    _rewrite(definition, node, None)
+    click.echo(f"{node.name} of cluster '{definition.name}' is one of several again. Start it with one other node, "
                "whose storage is empty, and the rest when both are available.")
 
 
-def _node(directory: str, name: str | None) -> _Node:
+def _member(directory: str, name: str | None) -> tuple[ClusterDefinition, ClusterNode, str]:
+    """The cluster of several nodes in a configuration directory, the node of the directory, and the names of the others."""
     try:
         configuration = load(directory).configuration
     except ConfigError as error:
@@ -77,12 +61,14 @@ def _node(directory: str, name: str | None) -> _Node:
     if len(several) != 1:
         raise LocalError(f"'{directory}' has {len(several)} clusters of several nodes" + (
                          f" with the name '{name}'" if name else "; name one with --cluster" if several else ""))
-    return _Node(several[0], configuration.self_nodes[several[0].name])
+    own = configuration.self_nodes[several[0].name]
+    return (several[0], next(each for each in several[0].nodes if each.id == own),
+            ", ".join(each.name for each in several[0].nodes if each.id != own))
 
 
-def _rewrite(node: _Node, unsafe: UnsafeInfo | None) -> None:
+def _rewrite(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> None:
     """Replace the ledger by one that says so; the present one is kept beside it."""
-    disk, location = RealDisk(), node.definition.partition_config.location
+    disk, location = RealDisk(), definition.partition_config.location
     try:
         lock = disk.lock(location)
     except OSError as error:
@@ -96,7 +82,7 @@ def _rewrite(node: _Node, unsafe: UnsafeInfo | None) -> None:
         if (unsafe_of(data) is None) is (unsafe is None):
             raise LocalError(f"{node.name} " + ("goes on alone already" if unsafe else "does not go on alone"))
         log_id = make_storage_key(node.name, time.time_ns(), set())
-        file.replace(log_id, rewritten(data, node.node_id, node.name, log_id, unsafe, wall), wall)
+        file.replace(log_id, rewritten(data, node.id, node.name, log_id, unsafe, wall), wall)
     except OSError as error:
         raise Unreachable(f"the metadata ledger in '{location}' cannot be replaced: {error.strerror or error}") from None
     finally:
