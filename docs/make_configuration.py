@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from bmqtwist.config.broker import BrokerConfig
 from bmqtwist.config.clusters import Clusters
-from bmqtwist.config.declare import Declaration, Section, range_of, words_of
+from bmqtwist.config.declare import Declaration, Scalar, Section
 from bmqtwist.config.domain import DomainVariant
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -38,9 +37,9 @@ def _object(cls: type[Section], path: str, seen: set[type]) -> list[str]:
     lines += [_row(declared) for declared in members]
     lines.append("")
     for declared in members:
-        if dataclasses.is_dataclass(declared.kind):
+        if not isinstance(declared.kind, Scalar):
             inner = f"{path}.{declared.name}" if path else declared.name
-            lines += _object(declared.kind, inner + ("[]" if declared.many else ""), seen)  # type: ignore[arg-type]
+            lines += _object(declared.kind, inner + ("[]" if declared.many else ""), seen)
     return lines
 
 
@@ -52,15 +51,7 @@ def _row(declared: Declaration) -> str:
 
 
 def _kind(declared: Declaration) -> str:
-    kind: Any = declared.kind
-    if dataclasses.is_dataclass(kind):
-        name = "object"
-    elif declared.enumerated:
-        name = ", ".join(f"`{option}`" for option in words_of(kind))
-    elif kind in (bool, str, float):
-        name = {bool: "bool", str: "string", float: "number"}[kind]
-    else:
-        name = range_of(kind).name
+    name = declared.kind.name if isinstance(declared.kind, Scalar) else "object"
     return f"array of {name}" if declared.many else name
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 from json import JSONDecodeError
@@ -18,7 +18,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Literal,
+    NamedTuple,
     TypeAlias,
     TypeVar,
     Union,
@@ -36,25 +36,36 @@ T = TypeVar("T", bound="Section")
 NAME_CHARS_MAX = 100  # longer names and words are not compared with the known ones
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The integers a member may hold, both ends included, and the name of that type for the tables."""
+class Scalar(NamedTuple):
+    """The single values that a member may hold. `name`: of the type, in the tables; `expected`: what a complaint says;
+    `words`: the value is one of them, if there are any."""
 
     name: str
-    low: int
-    high: int
+    expected: str
+    fits: Callable[[Any], bool]
+    words: tuple[str, ...] = ()
 
 
-Int32: TypeAlias = Annotated[int, Range("int", -(1 << 31), (1 << 31) - 1)]
-Natural: TypeAlias = Annotated[int, Range("int >= 0", 0, (1 << 31) - 1)]
-Positive: TypeAlias = Annotated[int, Range("int >= 1", 1, (1 << 31) - 1)]
-UInt32: TypeAlias = Annotated[int, Range("uint32", 0, (1 << 32) - 1)]
-Int64: TypeAlias = Annotated[int, Range("int64", -(1 << 63), (1 << 63) - 1)]
-Natural64: TypeAlias = Annotated[int, Range("int64 >= 0", 0, (1 << 63) - 1)]
-UInt64: TypeAlias = Annotated[int, Range("uint64", 0, (1 << 64) - 1)]
-CASELESS = "caseless"  # in the annotation of words: upper and lower case are the same, upper is what is kept
+def _integer(name: str, low: int, high: int) -> Scalar:
+    return Scalar(name, "an integer" if name == "int" else f"an integer from {low} to {high}",
+                  lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high)
+
+
+Int32: TypeAlias = Annotated[int, _integer("int", -(1 << 31), (1 << 31) - 1)]
+Natural: TypeAlias = Annotated[int, _integer("int >= 0", 0, (1 << 31) - 1)]
+Positive: TypeAlias = Annotated[int, _integer("int >= 1", 1, (1 << 31) - 1)]
+UInt32: TypeAlias = Annotated[int, _integer("uint32", 0, (1 << 32) - 1)]
+Int64: TypeAlias = Annotated[int, _integer("int64", -(1 << 63), (1 << 63) - 1)]
+Natural64: TypeAlias = Annotated[int, _integer("int64 >= 0", 0, (1 << 63) - 1)]
+UInt64: TypeAlias = Annotated[int, _integer("uint64", 0, (1 << 64) - 1)]
 PORT_MAX = 65535
-Port: TypeAlias = Annotated[int, Range("port", 0, PORT_MAX)]
+Port: TypeAlias = Annotated[int, _integer("port", 0, PORT_MAX)]
+CASELESS = "caseless"  # in the annotation of words: upper and lower case are the same, upper is what is kept
+_SCALARS = {
+    bool: Scalar("bool", "true or false", lambda value: isinstance(value, bool)),
+    str: Scalar("string", "a string", lambda value: isinstance(value, str) and "\0" not in value),  # which no path can hold
+    float: Scalar("number", "a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
+                  and abs(value) < 1e300)}
 
 
 def member(text: str, default: Any = dataclasses.MISSING, *, unit: str = "", name: str = "", ignored: str = "",
@@ -76,7 +87,8 @@ class Declaration:
     """One member as the decoder and the tables see it."""
 
     attribute: str
-    kind: Any
+    kind: type[Section] | Scalar
+    convert: Callable[[Any], Any]  # a value as it stands in the file
     nullable: bool
     many: bool
     default: Any
@@ -91,8 +103,9 @@ class Declaration:
         return self.default is dataclasses.MISSING
 
     @property
-    def enumerated(self) -> bool:
-        return bool(words_of(self.kind))
+    def expected(self) -> str:
+        single = self.kind.expected if isinstance(self.kind, Scalar) else "an object"
+        return single if not self.many else "an array of strings" if self.kind is _SCALARS[str] else "an array of objects"
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -119,10 +132,26 @@ def _declarations(cls: type) -> tuple[Declaration, ...]:
             nullable, kind = True, next(arg for arg in get_args(kind) if arg is not type(None))
         if get_origin(kind) is tuple:
             many, kind = True, get_args(kind)[0]
+        convert = _upper if CASELESS in get_args(kind) else float if kind is float else lambda value: value
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         told = {**field.metadata, "name": field.metadata["name"] or camel_case(field.name)}
-        found.append(Declaration(field.name, kind, nullable, many, default, **told))
+        found.append(Declaration(field.name, _kind(kind), convert, nullable, many, default, **told))
     return tuple(found)
+
+
+def _kind(annotation: Any) -> type[Section] | Scalar:
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    scalar = next((extra for extra in get_args(annotation) if isinstance(extra, Scalar)), None)
+    words = get_args(get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
+    if scalar is None and words:
+        return Scalar(", ".join(f"`{word}`" for word in words), "one of " + ", ".join(f'"{word}"' for word in words),
+                      words.__contains__, words)
+    return scalar or annotation
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
 
 
 def camel_case(attribute: str) -> str:
@@ -210,7 +239,7 @@ class _Decoder:
             where = join(path, declared.name)
             if child is None or child.value is None and (declared.nullable or not declared.mandatory):
                 if declared.mandatory:
-                    self.problem(at, where, f"is missing, expected {describe_kind(declared)}")
+                    self.problem(at, where, f"is missing, expected {declared.expected}")
                 continue
             if declared.ignored and not quiet:
                 self.notice(child, where, f"has no effect here: {declared.ignored}")
@@ -225,42 +254,30 @@ class _Decoder:
 
     def value(self, declared: Declaration, at: Located, path: str, quiet: bool) -> Any:
         if not declared.many:
-            return self.single(declared.kind, at, path, quiet)
+            return self.single(declared, at, path, quiet)
         if not isinstance(at.value, list):
-            self.problem(at, path, f"found {at.describe()}, expected {describe_kind(declared)}")
+            self.problem(at, path, f"found {at.describe()}, expected {declared.expected}")
             return None
         for i, child in enumerate(at.value):
             self.lines[self.file, f"{path}[{i}]"] = child.line
-        return tuple(self.single(declared.kind, child, f"{path}[{i}]", quiet) for i, child in enumerate(at.value))
+        return tuple(self.single(declared, child, f"{path}[{i}]", quiet) for i, child in enumerate(at.value))
 
-    def single(self, kind: Any, at: Located, path: str, quiet: bool) -> Any:
-        if dataclasses.is_dataclass(kind):
-            return self.object(kind, at, path, quiet)  # type: ignore[arg-type]
-        value = at.value
-        if kind is bool:
-            fits = isinstance(value, bool)
-        elif kind is str:
-            fits = isinstance(value, str) and "\0" not in value  # which no path can hold
-        elif kind is float:
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        elif words_of(kind):
-            if isinstance(value, str) and CASELESS in get_args(kind):
-                value = value.upper()
-            fits = value in words_of(kind)
-        else:
-            limits = range_of(kind)
-            fits = isinstance(value, int) and not isinstance(value, bool) and limits.low <= value <= limits.high
-        if not fits:
-            self.problem(at, path, f"found {at.describe()}, expected {describe_scalar(kind)}{hint(kind, value)}")
+    def single(self, declared: Declaration, at: Located, path: str, quiet: bool) -> Any:
+        kind = declared.kind
+        if not isinstance(kind, Scalar):
+            return self.object(kind, at, path, quiet)
+        value = declared.convert(at.value) if kind.words else at.value
+        if not kind.fits(value):
+            self.problem(at, path, f"found {at.describe()}, expected {kind.expected}{hint(kind, value)}")
             return None
-        return float(value) if kind is float else value  # type: ignore[arg-type]
+        return declared.convert(value)
 
 
-def hint(kind: Any, value: object) -> str:
-    """`; did you mean "x"?` for a misspelt enumerator, else nothing."""
-    if kind is str and isinstance(value, str):
-        return " without NUL characters"
-    return _nearest(value, words_of(kind)) if isinstance(value, str) else ""
+def hint(kind: Scalar, value: object) -> str:
+    """`; did you mean "x"?` for a misspelt word, else nothing."""
+    if not isinstance(value, str):
+        return ""
+    return " without NUL characters" if kind is _SCALARS[str] else _nearest(value, kind.words)
 
 
 def unknown_member(name: str, names: Collection[str]) -> str:
@@ -275,33 +292,3 @@ def _nearest(name: str, names: Collection[str]) -> str:
 
 def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def words_of(kind: Any) -> tuple[str, ...]:
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    return get_args(kind) if get_origin(kind) is Literal else ()
-
-
-def range_of(kind: Any) -> Range:
-    return next(extra for extra in get_args(kind)[1:] if isinstance(extra, Range))
-
-
-def describe_scalar(kind: Any) -> str:
-    """What a single value must be, in words."""
-    if dataclasses.is_dataclass(kind):
-        return "an object"
-    if kind in (bool, str, float):
-        return {bool: "true or false", str: "a string", float: "a number"}[kind]
-    if words_of(kind):
-        return "one of " + ", ".join(f'"{word}"' for word in words_of(kind))
-    limits = range_of(kind)
-    if limits.name == "int":
-        return "an integer"
-    return f"an integer from {limits.low} to {limits.high}"
-
-
-def describe_kind(declared: Declaration) -> str:
-    if declared.many:
-        return "an array of " + {str: "strings"}.get(declared.kind, "objects")
-    return describe_scalar(declared.kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bmqtwist.config.declare import Section
+from bmqtwist.config.declare import Scalar, Section
 
 MASK = "***"
 
@@ -68,6 +68,6 @@ def bracketed(value: Any) -> str:
         inner = getattr(value, declared.attribute)
         if inner is None and value.IS_CHOICE:
             continue
-        shown = inner if declared.enumerated else bracketed(inner)
+        shown = inner if isinstance(declared.kind, Scalar) and declared.kind.words else bracketed(inner)
         parts.append(f"{declared.name} = {shown} ")
     return f"[ {''.join(parts)}]" if parts else ""
