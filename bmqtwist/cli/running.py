@@ -15,7 +15,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -57,7 +57,7 @@ class Life:
         self.error = self.error or error
         self._task.cancel()
 
-    async def wait_for(self, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T | None:
+    async def wait_for(self, what: Awaitable[T], timeout_s: float | None = None) -> T | None:
         return await until(self.stopping, what, timeout_s)
 
     async def sleep(self, seconds: float) -> None:
@@ -110,20 +110,20 @@ class Life:
 
     def _heard(self, connection: Connection, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST:
-            _note(f"the connection was lost ({event.message or 'no reason given'}), trying to come back")
+            note(f"the connection was lost ({event.message or 'no reason given'}), trying to come back")
             self._patience = self._loop.call_later(connection.timeout, self.fail, Unreachable(
                 f"no broker at {connection.where} for {connection.timeout:g} s after the connection was lost"))
         elif event.kind is EventKind.RECONNECTED:
-            _note("connected again")
+            note("connected again")
             if self._patience is not None:
                 self._patience.cancel()
         elif event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
             self.fail(NotAllowed(f"{event.uri} could not be opened again: {event.result} {event.message}"))
         elif event.kind is EventKind.ERROR:
-            _note(f"the broker: {event.message or event.result}")
+            note(f"the broker: {event.message or event.result}")
 
 
-async def until(event: asyncio.Event, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T | None:
+async def until(event: asyncio.Event, what: Awaitable[T], timeout_s: float | None = None) -> T | None:
     """The outcome of `what`; None if the event is set first, or the time is over (`what` is cancelled)."""
     work, stop = asyncio.ensure_future(what), asyncio.ensure_future(event.wait())
     try:
@@ -172,7 +172,7 @@ def _reason(connection: Connection) -> CommandFailed | None:
         return Unreachable(f"{connection.where} is no broker: {error}")
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     with suppress(OSError):
         click.echo(f"bmq: {text}", err=True)
 
@@ -222,7 +222,7 @@ async def open_queue(life: Life, session: Session, uri: str, *, read: bool = Fal
                      options: QueueOptions | None = None) -> Queue:
     """An open queue; NotAllowed with the broker's words, Unreachable if it does not answer."""
     try:
-        queue = await life.wait_for(_opened(session, uri, read, write, options))
+        queue = await life.wait_for(session.open(uri, read=read, write=write, options=options))
     except SdkError as error:
         if error.result in (Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED):
             raise Unreachable(f"{uri} was not opened in time: {error.message or error.result}") from None
@@ -230,7 +230,3 @@ async def open_queue(life: Life, session: Session, uri: str, *, read: bool = Fal
     if queue is None:
         raise CommandFailed("interrupted before the queue was open", life.code)
     return queue
-
-
-async def _opened(session: Session, uri: str, read: bool, write: bool, options: QueueOptions | None) -> Queue:
-    return await session.open(uri, read=read, write=write, options=options)

@@ -12,7 +12,6 @@ first records are copies; they keep their numbers (lease, sequence), and so none
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import deque
@@ -31,7 +30,7 @@ from bmqtwist.cli.consume import Limits, Printer, Printing, Reading, printing_op
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAllowed
 from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output
-from bmqtwist.cli.running import Life, checked_uri, in_thread, open_queue, run
+from bmqtwist.cli.running import Life, checked_uri, in_thread, note, open_queue, run
 from bmqtwist.cli.storageverify import read_ledger
 from bmqtwist.cli.textforms import Form
 from bmqtwist.ids import QueueUri, parse_uri
@@ -194,7 +193,7 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
 
     async def from_broker(life: Life) -> int:
         with Output() as output:
-            client = await life.wait_for(_await(in_thread(connection.admin)))
+            client = await life.wait_for(in_thread(connection.admin))
             if client is None:
                 return EXIT_GOOD
             with client:
@@ -212,10 +211,6 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
                 queue = await open_queue(life, session, uri, read=True, options=options)
                 return await Printer(life, queue, output, form, plan, 0, lambda done: None).run()
     raise SystemExit(run(from_broker if directory is None else from_storage))
-
-
-async def _await(future: asyncio.Future[Any]) -> Any:
-    return await future
 
 
 async def _ask(client: AdminClient, command: str) -> dict[str, Any]:
@@ -293,14 +288,14 @@ class Listing:
         contents = _member(tree, "queueContents")
         if not isinstance(contents, dict):
             if not self._waiting:
-                _note(f"{_error_of(tree)}; waiting for it")
+                note(f"{_error_of(tree)}; waiting for it")
             self._waiting = True
             return []
         found = {each["guid"]: self._line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
                  for each in contents["messages"]}
         fresh = [line for guid, line in found.items() if guid not in self._seen]
         if self._seen and len(fresh) == LOOK_MESSAGES_MAX:
-            _note(f"more than {LOOK_MESSAGES_MAX} messages arrived since the last look: some are not shown")
+            note(f"more than {LOOK_MESSAGES_MAX} messages arrived since the last look: some are not shown")
         self._seen = set(found)
         return fresh
 
@@ -313,15 +308,11 @@ class Listing:
 async def _stored(life: Life, follower: StorageFollower, form: Form) -> list[bytes]:
     """The messages that were stored since the last look."""
     waiting = follower.waiting
-    found = await life.wait_for(_await(in_thread(follower.look)))
+    found = await life.wait_for(in_thread(follower.look))
     follower.waiting = waiting or follower.known is None
     if follower.waiting and not waiting:
-        _note("the files know no such queue; waiting for it")
+        note("the files know no such queue; waiting for it")
     for problem in follower.problems:
-        _note(problem)
+        note(problem)
     follower.problems.clear()
     return [line for message in found or () if (line := form(message)) is not None]
-
-
-def _note(text: str) -> None:
-    click.echo(f"bmq: {text}", err=True)
