@@ -295,8 +295,8 @@ def _camel(name: str) -> str:
 def _fill(members: Members, tree: dict[str, Any]) -> dict[str, Any]:
     tree = {name if name in members else _camel(name): value for name, value in tree.items()}
     _known(tree, tuple(members))
-    return {name: default if tree.get(name) is None else _named(tree, name, read, default)
-            for name, (read, default) in members.items()}
+    given = {name: _named(tree, name, members[name][0], None) for name, value in tree.items() if value is not None}
+    return {name: given.get(name, default) for name, (_, default) in members.items()}
 
 
 def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
