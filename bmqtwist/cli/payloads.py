@@ -28,16 +28,6 @@ class BadInput(LocalError):
     """The input cannot be posted; the text says which line or file and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
-    """One message to post. `where`: what a complaint calls it."""
-
-    payload: bytes
-    properties: dict[str, object] = field(default_factory=dict)
-    types: dict[str, PropertyType] = field(default_factory=dict)
-    where: str = ""
-
-
 @dataclass(slots=True)
 class Properties:
     values: dict[str, object] = field(default_factory=dict)
@@ -52,6 +42,15 @@ class Properties:
         """These, and those of `base` that are not among them."""
         types = {name: kind for name, kind in base.types.items() if name not in self.values}
         return Properties({**base.values, **self.values}, {**types, **self.types})
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One message to post. `where`: what a complaint calls it."""
+
+    payload: bytes
+    properties: Properties
+    where: str
 
 
 def type_of(name: str) -> PropertyType:
@@ -112,8 +111,7 @@ def parse_json_line(line: bytes, base: Properties, where: str) -> Post:
     try:
         own = _json_properties(tree.get("properties"))
         own.check()
-        merged = own.over(base)
-        return Post(_json_payload(tree), merged.values, merged.types, where)
+        return Post(_json_payload(tree), own.over(base), where)
     except LocalError as error:
         raise BadInput(f"{where}: {error}") from None
 

@@ -104,8 +104,7 @@ def produce(connection: Connection, uri: str, payload: tuple[str, ...], files: t
 
 
 async def _produce(life: Life, connection: Connection, wish: Wish) -> int:
-    fixed = [Post(read_whole(path), wish.properties.values, wish.properties.types, path)
-             for path in wish.files if path != "-"]
+    fixed = [Post(read_whole(path), wish.properties, path) for path in wish.files if path != "-"]
     async with life.session(connection, compression=wish.compress) as session:
         queue = await open_queue(life, session, wish.uri, write=True)
         poster = Poster(life, queue)
@@ -140,15 +139,14 @@ def _total(wish: Wish) -> tuple[int | None, bool]:
 
 async def _posts(life: Life, wish: Wish, files: list[Post], poster: Poster, watch: Watch) -> AsyncIterator[Post]:
     """What is to be posted, one after the other."""
-    values, types = wish.properties.values, wish.properties.types
     if wish.payloads or wish.files:
-        fixed = files + [Post(os.fsencode(text), values, types, f"payload {number}")
+        fixed = files + [Post(os.fsencode(text), wish.properties, f"payload {number}")
                          for number, text in enumerate(wish.payloads, 1)]
         if "-" in wish.files:
             whole = b"".join([chunk async for chunk in stdin_chunks(life.stopping, watch)])
             if not whole:
                 raise BadInput("standard input is empty: a message needs at least one byte")
-            fixed.insert(wish.files.index("-"), Post(whole, values, types, "standard input"))
+            fixed.insert(wish.files.index("-"), Post(whole, wish.properties, "standard input"))
         for post in itertools.cycle(fixed) if wish.count else fixed:
             yield post
         return
@@ -158,7 +156,7 @@ async def _posts(life: Life, wish: Wish, files: list[Post], poster: Poster, watc
         elif wish.json_lines:
             yield parse_json_line(piece, wish.properties, f"line {number}")
         else:
-            yield Post(piece, values, types, f"line {number}")
+            yield Post(piece, wish.properties, f"line {number}")
 
 
 async def _post_all(life: Life, wish: Wish, posts: AsyncIterator[Post], poster: Poster) -> None:
@@ -201,7 +199,7 @@ class Poster:
         self.tried += 1
         size = len(post.payload)
         try:
-            self.queue.post_nowait(post.payload, post.properties, post.types, on_ack=self._answered,
+            self.queue.post_nowait(post.payload, post.properties.values, post.properties.types, on_ack=self._answered,
                                    correlation=(post.where, size))
         except SdkError as error:
             self._refuse(post.where, error.result.value, error.message)

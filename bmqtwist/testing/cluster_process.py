@@ -11,7 +11,7 @@ from typing import Any
 from bmqtwist.cli.cluster.processes import free_ports
 from bmqtwist.config.sample import ELECTORS
 from bmqtwist.errors import BmqError
-from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.config import CLUSTER, node_config
 from bmqtwist.testing.process import START_SECONDS_MAX, BrokerProcess, NotInTime, _Started
 
 _POLL_S = 0.05
@@ -32,9 +32,7 @@ class ClusterProcess(_Started):
     def __init__(self, root: Path, nodes: int = 3, proxies: int = 0, *, app: dict[str, Any] | None = None,
                  cluster: dict[str, Any] | None = None) -> None:
         ports = free_ports(2 * nodes + proxies)
-        members = [{"id": number, "name": f"n{number}", "dataCenter": "dc1",
-                    "transport": {"tcp": {"endpoint": f"tcp://127.0.0.1:{ports[number - 1]}"}}}
-                   for number in range(1, nodes + 1)]
+        members = [node_config(number, f"n{number}", f"127.0.0.1:{ports[number - 1]}") for number in range(1, nodes + 1)]
         definition = {"elector": ELECTORS["fast"], **(cluster or {}), "nodes": members}
         self.consoles = {f"n{number}": f"http://127.0.0.1:{ports[nodes + number - 1]}" for number in range(1, nodes + 1)}
         self._brokers: dict[str, BrokerProcess] = {}

@@ -67,12 +67,16 @@ def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster
     operations.update(cluster.pop("queue_operations", {}))
     definition = {
         "name": CLUSTER,
-        "nodes": [{"id": 1, "name": NODE, "dataCenter": "dc1",
-                   "transport": {"tcp": {"endpoint": f"tcp://localhost:{port}"}}}],
+        "nodes": [node_config(1, NODE, f"localhost:{port}")],
         "partitionConfig": partition, "queueOperations": operations,
         "messageThrottleConfig": cluster.pop("throttle", {})}
     definition.update(cluster)
     return {"myClusters": [definition], "myVirtualClusters": [{"name": CLUSTER, "selfNodeId": 1}], "proxyClusters": []}
+
+
+def node_config(number: int, name: str, address: str) -> dict[str, Any]:
+    """One of the `nodes` of a cluster."""
+    return {"id": number, "name": name, "dataCenter": "dc1", "transport": {"tcp": {"endpoint": f"tcp://{address}"}}}
 
 
 def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
@@ -81,8 +85,7 @@ def member_configuration(number: int, count: int, port: int, *, app: Mapping[str
     `alone`: it is the only one, and knows of no others."""
     storage = PurePosixPath(f"/memory/n{number}/storage")
     members = [number] if alone else range(1, count + 1)
-    nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
-              "transport": {"tcp": {"endpoint": f"tcp://n{each}:{port}"}}} for each in members]
+    nodes = [node_config(each, f"n{each}", f"n{each}:{port}") for each in members]
     clusters = clusters_config(storage, port, **{"nodes": nodes, **(cluster or {})})
     clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
     return configuration(broker_config(storage, port, **{"hostName": f"n{number}", **(app or {})}), clusters)
@@ -93,8 +96,7 @@ def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, ap
                         virtual: Sequence[Mapping[str, Any]] = ()) -> Configuration:
     """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host; `virtual`:
     its myVirtualClusters."""
-    nodes = [{"id": number, "name": each, "dataCenter": "dc1",
-              "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
+    nodes = [node_config(number, each, f"{each}:{port}") for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
     definition = {key: made[key] for key in ("name", "queueOperations")}
     clusters = {"myClusters": [], "myVirtualClusters": list(virtual),

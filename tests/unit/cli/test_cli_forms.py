@@ -84,15 +84,15 @@ def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, val
     assert line is not None
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     post = parse_json_line(line, Properties(), "line 1")
-    assert post.payload == payload and post.properties == original.properties
-    assert post.types == original.property_types
+    assert post.payload == payload and post.properties.values == original.properties
+    assert post.properties.types == original.property_types
 
 
 def test_properties_of_the_line_win_over_those_of_the_command_line() -> None:
     """Value and type."""
     base = parse_properties(("a:int32=1", "b:int32=2"))
     post = parse_json_line(b'{"payload": "x", "properties": {"a": "one"}}', base, "line 1")
-    assert post.properties == {"a": "one", "b": 2} and post.types == {"b": PropertyType.INT32}
+    assert post.properties.values == {"a": "one", "b": 2} and post.properties.types == {"b": PropertyType.INT32}
 
 
 def test_escapes_are_understood_and_others_refused() -> None:
