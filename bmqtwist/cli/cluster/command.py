@@ -74,8 +74,7 @@ def cluster() -> None:
 @click.option("--elector", type=click.Choice(list(ELECTORS)),
               help="fast: another node leads within 3 s. original: the times of the original, up to 24 s.")
 @_until_healthy
-def up(directory: Path, nodes: int | None, proxies: int | None, base_port: int | None, durability: str | None,
-       elector: str | None, timeout: float) -> None:
+def up(directory: Path, timeout: float, **wanted: Any) -> None:
     """Make a cluster and start it; in a directory that has one, start what is down, with its data kept.
 
     Ends when the cluster is healthy: all brokers run, and the nodes follow one leader that is active.
@@ -85,11 +84,13 @@ def up(directory: Path, nodes: int | None, proxies: int | None, base_port: int |
         if (directory / RECORD).exists():
             found = LocalCluster.load(directory, _say)
         else:
-            count = (NODES if nodes is None else nodes, PROXIES if proxies is None else proxies)
-            ports = _ports(2 * sum(count), base_port)
-            record = ClusterRecord(sample_brokers(*count, ports), elector or ELECTOR, durability or DURABILITY)
+            nodes, proxies = wanted["nodes"], wanted["proxies"]
+            count = NODES if nodes is None else nodes, PROXIES if proxies is None else proxies
+            ports = _ports(2 * sum(count), wanted["base_port"])
+            record = ClusterRecord(sample_brokers(*count, ports), wanted["elector"] or ELECTOR,
+                                   wanted["durability"] or DURABILITY)
             found = LocalCluster.make(directory, record, _say)
-        _check_same(found, nodes, proxies, base_port, durability, elector)
+        _check_same(found, wanted)
         found.write_missing()
         found.start([each for each in found.brokers if not found.pid(each)])
         _show(found, found.wait_until_healthy(timeout, found.brokers))
@@ -103,18 +104,15 @@ def _ports(count: int, first: int | None) -> list[int]:
     return list(range(first, first + count))
 
 
-def _check_same(found: LocalCluster, nodes: int | None, proxies: int | None, base_port: int | None,
-                durability: str | None, elector: str | None) -> None:
+def _check_same(found: LocalCluster, wanted: dict[str, Any]) -> None:
     """What a cluster is made of is said once."""
     count = sum(1 for each in found.brokers if each.node_id)
-    has: dict[str, tuple[object, object]] = {
-        "--nodes": (nodes, count), "--proxies": (proxies, len(found.brokers) - count),
-        "--base-port": (base_port, found.brokers[0].port), "--durability": (durability, found.record.durability),
-        "--elector": (elector, found.record.elector)}
-    for option, (wanted, there) in has.items():
-        if wanted is not None and wanted != there:
-            raise LocalError(f"the cluster in '{found.directory}' was made with {option} {there}, not {wanted}: leave the "
-                             "option out, or name another directory with --dir")
+    has = {"nodes": count, "proxies": len(found.brokers) - count, "base_port": found.brokers[0].port,
+           "durability": found.record.durability, "elector": found.record.elector}
+    for name, there in has.items():
+        if wanted[name] not in (None, there):
+            raise LocalError(f"the cluster in '{found.directory}' was made with --{name.replace('_', '-')} {there}, not "
+                             f"{wanted[name]}: leave the option out, or name another directory with --dir")
 
 
 @cluster.command()
