@@ -126,7 +126,7 @@ def test_diff_names_domains_and_values_that_differ(cli: Cli, config: ConfigDirec
     """Exit code 1; a password that differs is not shown."""
     secret = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
         {"key": "ann", "value": {"stringVal": "one"}}]}]}
-    config.broker["appConfig"]["authentication"] = secret
+    config.broker["appConfig"].update(authentication=secret, hostTags="")
     config.write()
     other = tmp_path / "other"
     shutil.copytree(config.etc, other)
