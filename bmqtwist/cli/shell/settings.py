@@ -29,6 +29,7 @@ from bmqtwist.cli.shell.commands import (
     read_subscription,
 )
 from bmqtwist.cli.shell.printing import STAMP_BYTES
+from bmqtwist.config.declare import camel_case
 from bmqtwist.errors import BmqError, LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
@@ -140,7 +141,7 @@ class Settings:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int) and not 0 <= value <= _MOST.get(each.name, _INT_MAX):
-                raise LocalError(f"{_member_name(each.name)} {value}: use 0 to {_MOST.get(each.name, _INT_MAX)}")
+                raise LocalError(f"{camel_case(each.name)} {value}: use 0 to {_MOST.get(each.name, _INT_MAX)}")
         if not self.timeout_sec:
             raise LocalError("timeout 0: wait at least one second")
         if self.mode == "storage" or self.storage:
@@ -185,7 +186,7 @@ class Settings:
 
     def profile(self) -> dict[str, Any]:
         """The same as a profile; what a file with it chooses is these settings."""
-        tree: dict[str, Any] = {_member_name(each.name): getattr(self, each.name) for each in fields(self)}
+        tree: dict[str, Any] = {camel_case(each.name): getattr(self, each.name) for each in fields(self)}
         tree["messageProperties"] = [{"name": each.name, "value": str(each.value), "type": each.type_name}
                                      for each in self.message_properties]
         tree["subscriptions"] = [{name: value for name, value in each.items() if value is not None}
@@ -193,11 +194,7 @@ class Settings:
         return tree
 
 
-def _member_name(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda found: found.group(1).upper(), name)
-
-
-MEMBERS = {_member_name(each.name): each.name for each in fields(Settings)}
+MEMBERS = {camel_case(each.name): each.name for each in fields(Settings)}
 OPTIONS = tuple(click.option(*names, each.name, **more) for each in fields(Settings)
                 for names, more in [each.metadata["option"]])
 
