@@ -1,7 +1,6 @@
-"""What comes in over one connection: read, acknowledged to the kernel of the other side, and handed on.
+"""Input of one connection: TCP quick acknowledgement, and reads during a read pause.
 
-From the reactor: `doRead`, in the place of the transport's where nothing lies between the socket and us (Twisted goes three
-steps for it), and `take` from a TLS transport.
+A transport delivers each chunk to `take`. During a read pause, when the reactor does not watch the socket, `look` reads it.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
-
-from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
@@ -44,19 +41,6 @@ class Incoming:
         self._taker, self._outgoing = taker, outgoing
         self._receive: Callable[[int], bytes] | None = None if channel is None else channel.recv
         self._acknowledge = _quick_acknowledgement(channel)
-
-    def doRead(self) -> Exception | None:
-        """From the reactor: there is something to read. Why the connection is over, if it is."""
-        try:
-            data = self._receive(READ_BYTES) if self._receive is not None else b""
-        except BlockingIOError:
-            return None
-        except OSError:
-            return CONNECTION_LOST
-        if not data:
-            return CONNECTION_DONE
-        self.take(data)
-        return None
 
     def take(self, data: bytes) -> None:
         """Bytes that have come."""

@@ -87,15 +87,14 @@ class Connection(Protocol):
         transport = self.transport
         transport.setTcpNoDelay(True)
         channel = getattr(transport, "socket", None)
-        self.incoming = incoming = Incoming(self._driver, channel, self.outgoing)
+        self.incoming = Incoming(self._driver, channel, self.outgoing)
         peer = transport.getPeer()
         # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
         if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
             transport.registerProducer(self, True)
         else:
             self._send = self.outgoing.send = channel.send
-            transport.doRead = incoming.doRead
-        self.session = incoming.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
+        self.session = self.incoming.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
         if self.session is None:
             transport.abortConnection()
 

@@ -296,12 +296,14 @@ class ReplicatedPartition(Partition):
                 self.roll.begin(wall)
 
     def _make_room(self, data: int, qlist: int, wall: int) -> None:
-        def fits() -> bool:
-            journal_end, data_end, qlist_end = self.tail.positions()
-            return self.files.sizes.hold((journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES, data_end + data,
-                                          qlist_end + qlist))
-        if not fits() and (not self.roll.finish(wall) or not fits()):
+        if not self._has_room(data, qlist) and (not self.roll.finish(wall) or not self._has_room(data, qlist)):
             raise OSError(errno.ENOSPC, f"Partition [{self.partition_id}] is full")
+
+    def _has_room(self, data: int, qlist: int) -> bool:
+        """Whether the files take one more record, with `data` bytes in DATA and `qlist` bytes in QLIST."""
+        tail, sizes = self.tail, self.files.sizes
+        return (tail.data_end + data <= sizes.data and tail.qlist_end + qlist <= sizes.qlist
+                and tail.journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= sizes.journal)
 
     def cut_at(self, psn: Psn | None) -> int | None:
         """Where JOURNAL ends if the record is the last one of the log; None: where it ends now."""

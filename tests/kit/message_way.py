@@ -26,7 +26,7 @@ class Step:
 # Headline, steps.
 WAY: list[tuple[str, list[Step]]] = [
     ("A chunk of bytes comes from the producer", [
-        Step("reactor.incoming", "Incoming.doRead", "reads the socket", sockets=True),
+        Step("reactor.tcp", "Connection.dataReceived", "receives what the transport has read", sockets=True),
         Step("reactor.performer", "ReactorPerformer.received", "notes that a turn is due", sockets=True),
         Step("broker.sessions", "Sessions.received", "isolates the errors of the session"),
         Step("link.session", "Session.receive", "finds the frames, looks each up in the table of its kind"),

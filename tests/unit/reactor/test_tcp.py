@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kit.connections import Driver, Tls, Transport, connect
-from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.reactor.tcp import LINGER_S
@@ -59,25 +57,6 @@ def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_a
     connection.outgoing.answered_at_once = True
     connection.dataReceived(data)
     assert len(transport.socket.options) == 1 + asked
-
-
-def test_the_socket_is_read_without_the_transport() -> None:
-    """Until it has nothing, its end, or the loss of the connection."""
-    transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(sends_at_once=True, holds_acks=False)
-    connection, _ = connect(transport, driver)
-    transport.socket.comes = [b"abc", BlockingIOError(), b"def", b"", ConnectionResetError()]
-    read: Any = transport.doRead  # type: ignore[attr-defined]
-    assert [read() for _ in range(5)] == [None, None, None, CONNECTION_DONE, CONNECTION_LOST]
-    assert driver.heard[1:] == [("received", session, b"abc"), ("received", session, b"def")]
-    connection.connectionLost()
-    assert read() is CONNECTION_DONE and driver.heard[3:] == [("lost", session)]
-
-
-def test_tls_is_read_by_its_transport() -> None:
-    transport = Tls()
-    connect(transport)
-    assert not hasattr(transport, "doRead")
 
 
 def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
