@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 WHOLE_QUEUE = "*"
 _NOT_LOCAL = "Not purging queue '{}' [reason: queue is NOT local]"
+ALL_PARTITIONS = -1
+# The kinds of quorums, as LIST_TUNABLES describes them.
+REPLICATION = "non-negative integer count of the number of peers required to persist each message"
+ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
+EVENTS_SHOWN = 100
+SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tried
+Tree = dict[str, Any]
 
 
 def find_domain(broker: Broker, name: str) -> Domain:
@@ -201,9 +208,6 @@ def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[com
     return purged
 
 
-ALL_PARTITIONS = -1
-
-
 def find_cluster(context: AdminContext, name: str) -> Cluster:
     cluster = context.broker.clusters.get(name)
     if cluster is None:
@@ -330,11 +334,6 @@ def set_election_mode(context: AdminContext, name: str, word: str) -> None:
     context.broker.report.note("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
 
 
-# The kinds of quorums, as LIST_TUNABLES describes them.
-REPLICATION = "non-negative integer count of the number of peers required to persist each message"
-ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
-
-
 def set_interval(context: AdminContext, name: str, value: commands.Value) -> commands.TunableConfirmation:
     return context.intervals.set(name, value)
 
@@ -371,11 +370,6 @@ def show_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name
 
 def list_quorums(kind: str, context: AdminContext, cluster: str) -> tuple[commands.Tunable]:
     return _quorum(kind, context, cluster).list()
-
-
-EVENTS_SHOWN = 100
-SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tried
-Tree = dict[str, Any]
 
 
 def show_statistics(context: AdminContext) -> Steps[tuple[str, Tree]]:

@@ -26,6 +26,9 @@ UNASSIGNED_QUEUE_ID = 0xFFFFFFFF
 WATERMARK_PERCENT = 80
 _WINDOW_STATES = ("STATE_NORMAL", "STATE_HIGH_WATERMARK", "STATE_FULL")
 STORAGE_HEADER = " QueueKey    Partition    NumMsgs    NumBytes                QueueUri"
+PAYLOAD_SHOWN = 1024  # bytes
+_HEX_ROW = 16
+Tree = dict[str, Any]
 
 
 def indent(lines: Iterable[str], columns: int) -> Lines:
@@ -405,12 +408,6 @@ def stop_status(result: commands.StopStatus) -> str:
                   f"        Leads the cluster: {'yes' if each.leads else 'no'}",
                   f"        Unconfirmed messages: {each.unconfirmed}", f"        PUTs without an answer: {each.unanswered}"]
     return "\n".join(lines) + "\n"
-
-
-PAYLOAD_SHOWN = 1024  # bytes
-_HEX_ROW = 16
-
-Tree = dict[str, Any]
 
 
 def _joined(lines: Iterable[str], empty: str = "") -> str:

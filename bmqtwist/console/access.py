@@ -31,6 +31,12 @@ FREE_FAILURES = 3  # logins that may fail before the next one has to wait
 WAIT_SECONDS_MAX = 60.0
 FORGET_S = 900.0  # after the last failure
 TRACKED_MAX = 10_000  # addresses and names whose failures are counted
+SKEW_S = 30.0  # that the clocks of two nodes may differ by
+NONCES_MAX = 10_000  # of nodes' requests that are remembered, so that none counts twice
+ENDED_MAX = 10_000  # logins that ended before their time, and are remembered until then
+COOKIE_CHARS_MAX = 1024
+OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes that nobody logs in to
+_SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
 class Role(IntEnum):
@@ -173,16 +179,6 @@ class LoginLimiter:
 
     def _keys(self, address: str, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return ("address", address), ("name", name[:64])
-
-
-SKEW_S = 30.0  # that the clocks of two nodes may differ by
-NONCES_MAX = 10_000  # of nodes' requests that are remembered, so that none counts twice
-ENDED_MAX = 10_000  # logins that ended before their time, and are remembered until then
-COOKIE_CHARS_MAX = 1024
-OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes that nobody logs in to
-
-
-_SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
 class Login(Struct, frozen=True):

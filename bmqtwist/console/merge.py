@@ -24,6 +24,13 @@ _NO_LAG_KNOWN: Document = dict.fromkeys(("lagRecords", "lagBytes", "lagMs"))
 _OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
         "stop")
 _OF_PROXIES = ("ident", "name", "host", "url")
+QUOTA_WARNING = 0.8  # of what a queue may hold
+LAG_RECORDS_WARNING = 10_000
+LOOP_LAG_MS_WARNING = 500.0
+FILES_WARNING = 0.9  # of the files that a process may have open
+REASONS_MAX = 20
+NAMES_MAX = 4  # in one sentence
+NO_HARM = {"PLUGIN_MISSING"}  # alarms that every node without plug-ins raises when it starts
 
 
 def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
@@ -255,15 +262,6 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         if leaves:
             root["children"].append(broker(part, "proxy", leaves))
     return root
-
-
-QUOTA_WARNING = 0.8  # of what a queue may hold
-LAG_RECORDS_WARNING = 10_000
-LOOP_LAG_MS_WARNING = 500.0
-FILES_WARNING = 0.9  # of the files that a process may have open
-REASONS_MAX = 20
-NAMES_MAX = 4  # in one sentence
-NO_HARM = {"PLUGIN_MISSING"}  # alarms that every node without plug-ins raises when it starts
 
 
 def verdict(cluster: Mapping[str, Any], unsafe: Sequence[str]) -> Document:

@@ -26,6 +26,13 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Refe
 DATA_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"  # of what is no page
 # Of the report of bmqtwist.spark: styles and pictures are inside of it, and it needs nothing else.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+HERE = Path(__file__).resolve().parent
+REPORT, REPORT_BYTES_MAX = "report.html", 16 << 20
+TYPES = {".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
+         ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon",
+         ".woff2": "font/woff2", ".json": "application/json", ".map": "application/json",
+         ".txt": "text/plain; charset=utf-8",
+         ".md": "text/plain; charset=utf-8", "": "text/plain; charset=utf-8"}
 
 
 def page_policy(others: Iterable[str]) -> str:
@@ -72,15 +79,6 @@ class PageWriter:
         return self._environment.get_template(f"{shell.page}.html").render(
             asdict(shell), user=who.user if who is not None and logged_in else "",
             role=who.role.word if who is not None else "", version=__version__)
-
-
-HERE = Path(__file__).resolve().parent
-REPORT, REPORT_BYTES_MAX = "report.html", 16 << 20
-TYPES = {".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
-         ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon",
-         ".woff2": "font/woff2", ".json": "application/json", ".map": "application/json",
-         ".txt": "text/plain; charset=utf-8",
-         ".md": "text/plain; charset=utf-8", "": "text/plain; charset=utf-8"}
 
 
 def folder(name: str) -> Path:

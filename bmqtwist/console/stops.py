@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 DELAY_SECONDS_MAX = 3600
 BEGUN = ("The stop has begun: clients and other nodes have been told, so it cannot be aborted. Start the node again once it "
          "has stopped.")
+POLL_S = 1.0
+SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
+STARTED_POLLS = 30  # until it is said that nothing has started a node again
+StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
 
 
 class _Waiting(Struct, frozen=True):
@@ -84,14 +88,6 @@ class DelayedStop:
                 "reason": waiting.reason, "by": waiting.by, "partitions": [], "leads": False,
                 "unconfirmed": None, "unanswered": None, "secondsLeft": max(0.0, waiting.until - now), "peers": [],
                 "done": False, "report": None, "abortable": True}
-
-
-POLL_S = 1.0
-SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
-STARTED_POLLS = 30  # until it is said that nothing has started a node again
-
-
-StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
 
 
 class RollingRestart:

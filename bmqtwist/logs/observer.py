@@ -32,6 +32,11 @@ ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, a
 _LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel.warn, "INFO": LogLevel.info,
            "DEBUG": LogLevel.debug}
 _NAMES = {level: name for name, level in _LEVELS.items()}
+COPY_INTERVAL = 60.0  # seconds between two copies of one source
+SOURCES_MAX = 4096  # sources remembered; sources are places in the code times categories, so this is not reached
+LINES_MAX = 2_000
+CHARS_MAX = 1 << 20  # of all lines together
+LINE_CHARS_MAX = 8_192  # of one; the file has all of it
 
 
 class TwistedReport(Watched):
@@ -231,10 +236,6 @@ def _say(stream: Stream, text: str) -> None:
         pass  # a reader that went away; the file has the line
 
 
-COPY_INTERVAL = 60.0  # seconds between two copies of one source
-SOURCES_MAX = 4096  # sources remembered; sources are places in the code times categories, so this is not reached
-
-
 class AlarmThrottle:
     """Lets one copy a minute pass for each source."""
 
@@ -254,11 +255,6 @@ class AlarmThrottle:
                 return False
         self._last[source] = now
         return True
-
-
-LINES_MAX = 2_000
-CHARS_MAX = 1 << 20  # of all lines together
-LINE_CHARS_MAX = 8_192  # of one; the file has all of it
 
 
 class LogTail:

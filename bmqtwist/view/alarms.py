@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 ALARMS_MAX = 500  # remembered; what is over goes first, then what somebody has seen, then the oldest
 TEXT_CHARS_MAX = 4_000  # of one
 _URI = re.compile(r"bmq://[^\s'\"\],]+")
-_PARTITION = re.compile(r"Partition \[\d+\]")
 _PLACE = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
 _NUMBER = re.compile(r"\d+")
 _ID = re.compile(r"[0-9]{1,18}")
 _LOCATOR_CHARS = 100  # of a text that names nothing: what of it makes it the same
+MOMENTARY_S = 300.0  # after which a moment that has not come again is past
+_APP = re.compile(r"\?id=(.*)$")
+_PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 
 def subject_of(text: str) -> str:
@@ -151,11 +153,6 @@ class AlarmBook:
     def _told(self, alarm: AlarmState, state: str, by: str) -> None:
         self._note(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
                    {"id": str(alarm.number), "category": alarm.category, "subject": alarm.subject, "state": state, "by": by})
-
-
-MOMENTARY_S = 300.0  # after which a moment that has not come again is past
-_APP = re.compile(r"\?id=(.*)$")
-_PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 
 def settled(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:

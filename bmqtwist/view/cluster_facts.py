@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _STATES = {NodeStatus.E_STARTING: "starting", NodeStatus.E_AVAILABLE: "up", NodeStatus.E_STOPPING: "stopping",
            NodeStatus.E_UNAVAILABLE: "down", NodeStatus.E_UNKNOWN: "starting"}
+EVENTS_MAX = 200
 Document = dict[str, Any]
 
 
@@ -152,13 +153,9 @@ def queue_primary(cluster: Cluster, uri: str) -> str:
     return partition_primary(cluster, record.partition_id) if record is not None else ""
 
 
-EVENTS_MAX = 200
-Tree = dict[str, Any]
-
-
-def terms(events: Iterable[NodeEvent]) -> list[Tree]:
+def terms(events: Iterable[NodeEvent]) -> list[Document]:
     """Who led when, by the events of elections, oldest first. `to` None: still; `end`: why it was over."""
-    found: list[Tree] = []
+    found: list[Document] = []
     for event in events:
         term, leader = event.detail.get("term"), event.detail.get("leader")
         last = found[-1] if found else None
@@ -171,7 +168,7 @@ def terms(events: Iterable[NodeEvent]) -> list[Tree]:
     return found
 
 
-def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Tree:
+def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Document:
     """All of it for one cluster, by default the first one of several nodes; LocalError."""
     cluster = cluster_named(broker, cluster_name)
     seen = [event for event in events.last(EVENTS_MAX, ("election",))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SESSIONS_MAX = 2000  # of one node, in the list of clients
 PROXIES_MAX = 200  # of one node, in its documents
 Document = dict[str, Any]
+_KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 
 def proxy_of(session: Session) -> Document:
@@ -76,9 +77,6 @@ def broker_behind(client: Any, cluster: Cluster | None) -> Document:
         return {"ident": name, "name": name}
     found = proxy_of(client.session)
     return {"ident": found["ident"], "name": found["name"], "proxy": found}
-
-
-_KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:

@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from bmqtwist.storage.state import StoredQueue
 
 UNREADABLE = (PartitionUnavailable, PayloadDamaged, PeerError, OSError)
+LIMIT_MAX = 500  # messages of one list
+LIST_CHARS_MAX = 1 << 20  # of properties in one list
+ROW_CHARS_MAX = 4 << 10  # of properties of one message in a list
+PROPERTIES_CHARS_MAX = 256 << 10  # of one message that is shown whole
+PAYLOAD_BYTES_MAX = 1 << 20  # of one message that is shown whole
+ROWS_AT_ONCE = 16  # before the clock is asked, about 1 ms
+Tree = dict[str, Any]
+_REASONS = {ConfirmReason.CONFIRMED: "confirmed", ConfirmReason.REJECTED: "rejected",
+            ConfirmReason.AUTO_CONFIRMED: "unwanted"}
 
 
 class LocatedQueue(Struct, frozen=True):
@@ -169,18 +178,6 @@ def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX)
 def values_of(found: Mapping[str, tuple[properties.PropertyType, properties.Value]]) -> dict[str, properties.Value]:
     """Values without their types, as expressions see them."""
     return {name: value for name, (_, value) in found.items()}
-
-
-LIMIT_MAX = 500  # messages of one list
-LIST_CHARS_MAX = 1 << 20  # of properties in one list
-ROW_CHARS_MAX = 4 << 10  # of properties of one message in a list
-PROPERTIES_CHARS_MAX = 256 << 10  # of one message that is shown whole
-PAYLOAD_BYTES_MAX = 1 << 20  # of one message that is shown whole
-ROWS_AT_ONCE = 16  # before the clock is asked, about 1 ms
-
-Tree = dict[str, Any]
-_REASONS = {ConfirmReason.CONFIRMED: "confirmed", ConfirmReason.REJECTED: "rejected",
-            ConfirmReason.AUTO_CONFIRMED: "unwanted"}
 
 
 class Selection(Struct, frozen=True):
