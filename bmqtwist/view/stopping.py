@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 # Of a stop from the console, in their order; before the first one of the broker itself it can be aborted.
-STAGES = ("waits, and can be aborted", *(stage.value for stage in Stage))
+STAGES = ["waits, and can be aborted", *(stage.value for stage in Stage)]
 
 
 def view_of(cluster: Cluster) -> ClusterView:
