@@ -47,8 +47,8 @@ class Metadata(egg_info):
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
     "steps", "machine", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message",
-    "storage/gate", "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
-    "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay", "storage/recovery",
+    "storage/gate", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
+    "storage/partition", "storage/replica", "storage/replay", "storage/recovery",
     "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/queue",
     "queue/restored", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler",
     "reactor/incoming", "link/pace", "link/outgoing", "link/outbox", "link/session", "link/states", "link/puts",
@@ -56,9 +56,9 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "broker/storage_turn", "broker/deliveries", "broker/output", "broker/sessions", "broker/periodic_jobs", "broker/broker",
     "loop/loop", "reactor/performer",
     "reactor/epoll_round",
-    "reactor/admission", "reactor/loop_lag", "reactor/disk_threads", "reactor/watchdog", "storage/psn", "storage/batch",
-    "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "storage/reports",
-    "storage/open_set", "storage/set_directory", "broker/batching", "cluster/partition_events",
+    "reactor/admission", "reactor/loop_lag", "reactor/disk_threads", "reactor/watchdog", "storage/psn",
+    "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "broker/batching",
+    "cluster/partition_events",
     "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/active_primaries",
     "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",

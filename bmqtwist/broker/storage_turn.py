@@ -115,7 +115,7 @@ class StorageTurn:
             token = partition.wants_sync()
             if token is not None:
                 if (pace := self._paces.get(partition)) is not None:
-                    pace.synced_to = partition.files.data_position
+                    pace.synced_to = partition.files.current.data.end
                 self._loop.in_thread(partition.sync, partial(self.synced, partition, replication, token),
                                      partial(self.sync_failed, partition, token))
         except Exception as error:
@@ -150,11 +150,11 @@ class StorageTurn:
             return False
         pace = self._paces.setdefault(partition, SyncPace())
         pausing = pace.until
-        newest, syncing = partition.awaited
+        newest, syncing = partition.gate.newest, partition.gate.running
         pauses = pace.pauses(now, newest, syncing)
         if pauses and not pausing:
             self._loop.timers.at(now + PAUSE_S, _nothing)
-        unsynced = partition.files.data_position - pace.synced_to + partition.tail.unwritten_bytes
+        unsynced = partition.files.current.data.end - pace.synced_to + partition.tail.unwritten_bytes
         return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
 
     # -- writes that wait -------------------------------------------------------------------------------------------

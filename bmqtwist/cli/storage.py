@@ -16,11 +16,12 @@ import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL, EXIT_USAGE
 from bmqtwist.cli.optiongroups import STYLES, JsonCommand, option_group
-from bmqtwist.cli.storageverify import Target, directory_target, print_findings
+from bmqtwist.cli.storageverify import Target, directory_target, open_ledger, print_findings
 from bmqtwist.cli.storageverify import compare as compare_directories
 from bmqtwist.cli.storageverify import verify as verify_target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.journal import JournalScan, check_file_header
+from bmqtwist.storage.ledger_file import LedgerContents
 from bmqtwist.storage.records import FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
@@ -28,7 +29,6 @@ from bmqtwist.storagetool.inputs import (
     JOURNAL,
     LEDGER,
     InputError,
-    Paths,
     ReadOnlyFile,
     SetFiles,
     Watch,
@@ -39,20 +39,10 @@ from bmqtwist.storagetool.inputs import (
     with_siblings,
 )
 from bmqtwist.storagetool.journalview import records
-from bmqtwist.storagetool.ledgershow import LedgerShow
-from bmqtwist.storagetool.ledgerview import (
-    TYPES,
-    Ledger,
-    LedgerQueue,
-    LedgerSelection,
-    open_ledger,
-    queues_of,
-)
-from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output
-from bmqtwist.storagetool.qlistshow import show_qlist
+from bmqtwist.storagetool.ledgerview import TYPES, LedgerQueue, LedgerShow, queues_of
+from bmqtwist.storagetool.output import output_in
 from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, Selection
-from bmqtwist.storagetool.show import Show
-from bmqtwist.storagetool.summary import Summary, SummaryPrinter
+from bmqtwist.storagetool.show import Show, Summary, SummaryPrinter, show_qlist
 
 _PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
 
@@ -187,7 +177,7 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
 def ledger(path: str, **options: Any) -> None:
     """Show the records of a cluster state ledger: a .bmq_csl file, or a directory whose newest one is meant."""
     with _errors():
-        paths = resolve([path], None) if path.endswith(".bmq_csl") else Paths(csl=_newest_ledger(path))
+        paths = resolve([path], None) if path.endswith(".bmq_csl") else SetFiles(csl=_newest_ledger(path))
         found = _show_ledger(paths.csl, options)
     raise SystemExit(0 if found else EXIT_NOT_ALL)
 
@@ -210,7 +200,7 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
         if not found.qlist:
             raise InputError(f"{path} is no .bmq_qlist file, and holds none")
         with _reading(found.qlist) as file:
-            problem = show_qlist(file, _write, _json_mode(options))
+            problem = show_qlist(file, output_in(_write, _json_mode(options)))
         if problem:
             click.echo(f"bmq: {found.qlist}: {problem}", err=True)
     raise SystemExit(EXIT_NOT_ALL if problem else 0)
@@ -253,15 +243,14 @@ def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
     else:
         found = with_siblings(resolve(paths))
         named = found.journal or found.data or found.qlist
-        number, stamp = set_name(named) if named else (-1, "")
-        sets = [SetFiles(number, stamp, found.journal, found.data, found.qlist)] if named else []
-        target = Target(os.path.dirname(paths[0]) or ".", sets, found.csl)
+        found.partition_id, found.stamp = set_name(named)
+        target = Target(os.path.dirname(paths[0]) or ".", [found] if named else [], found.csl)
     if csl_file:
         target.ledger = csl_file
     return target
 
 
-def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
+def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     _refuse(options, ("csl_record_type", "csl_from_begin"), "a journal")
     dump, summary = options["dump_payload"], options["summary"]
     if dump and not paths.data:
@@ -271,7 +260,7 @@ def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
     selection = _selection(options, queues, bool(paths.csl))
     if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
         raise click.UsageError("--summary counts everything: it goes with record types, queues and ranges only.")
-    output = _output(options)
+    output = output_in(_write, _json_mode(options), options["details"], options["dump_limit"])
     with _reading(paths.journal) as journal:
         wrong = check_file_header(journal.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)
         if wrong:
@@ -282,7 +271,7 @@ def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
             counted = Summary()
             counted.count(records(scan), selection, scan.mark)
             SummaryPrinter(counted, selection.types, queues, journal.read, data.read if data else None,
-                           options["min_records_per_queue"]).print(output, _write)
+                           options["min_records_per_queue"]).print(output)
             found = True
         else:
             payloads = DataFile(data.read, data.size) if data else None
@@ -295,9 +284,9 @@ def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
 
 
 def _selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> Selection:
-    statuses = [name for name in ("outstanding", "confirmed", "partially-confirmed") if options[name.replace("-", "_")]]
+    statuses = [name for name in ("outstanding", "confirmed", "partially_confirmed") if options[name]]
     if len(statuses) > 1:
-        raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.")
+        raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.".replace("_", "-"))
     keys = _queue_keys(options, queues, with_ledger)
     within = _range(options)
     _check_exact(options, bool(statuses or keys or within != RecordRange()))
@@ -324,11 +313,11 @@ def _queue_keys(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_
 
 
 def _range(options: dict[str, Any]) -> RecordRange:
-    names = ("timestamp_gt", "timestamp_lt", "seqnum_gt", "seqnum_lt", "offset_gt", "offset_lt")
-    for low, high in zip(names[::2], names[1::2], strict=True):
-        if options[low] is not None and options[high] is not None and options[low] >= options[high]:
-            raise click.UsageError(f"Nothing lies between --{low.replace('_', '-')} and --{high.replace('_', '-')}.")
-    return RecordRange(**{name: options[name] for name in names})
+    bounds = {name: (options[f"{name}_gt"], options[f"{name}_lt"]) for name in ("timestamp", "seqnum", "offset")}
+    for name, (low, high) in bounds.items():
+        if low is not None and high is not None and low >= high:
+            raise click.UsageError(f"Nothing lies between --{name}-gt and --{name}-lt.")
+    return RecordRange(**bounds)
 
 
 def _check_exact(options: dict[str, Any], other_filters: bool) -> None:
@@ -350,25 +339,25 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     within = _range(options)
     types = frozenset(options["csl_record_type"]) - {"all"} or frozenset(TYPES)
     _check_exact(options, bool(keys or within != RecordRange()))
-    selection = LedgerSelection(types, keys, options["offset"], options["seqnum"], within)
-    shower = LedgerShow(found, selection, options["csl_from_begin"], _write, _json_mode(options))
+    selection = Selection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])
+    if options["summary"] and (options["details"] or selection != Selection(frozenset(TYPES))):
+        raise click.UsageError("--summary of a ledger counts everything: leave out --details and the filters.")
+    shower = LedgerShow(found, selection, options["csl_from_begin"], output_in(_write, _json_mode(options)))
     if not options["summary"]:
         return shower.records(options["details"])
-    if options["details"] or selection != LedgerSelection():
-        raise click.UsageError("--summary of a ledger counts everything: leave out --details and the filters.")
     shower.summary(options["summary_queues_limit"])
     return True
 
 
-def _read_ledger(path: str, tell_end: bool = False) -> Ledger:
-    with _reading(path) as file:
-        found = open_ledger(file.read_all())
+def _read_ledger(path: str, tell_end: bool = False) -> LedgerContents:
+    with _progress([path]) as watch:
+        found = open_ledger(path, watch)
     if tell_end and found.tail_zeros:
         click.echo(f"bmq: {path}: {found.tail_zeros} B of zeros behind the last record, at offset "
-                   f"{found.contents.end}: a live file, or one left by a crash", err=True)
+                   f"{found.end}: a live file, or one left by a crash", err=True)
     if not found.entries:
         click.echo(f"bmq: {path}: no record can be read", err=True)
-    for alarm in found.contents.alarms:
+    for alarm in found.alarms:
         click.echo(f"bmq: {path}: {alarm}", err=True)
     return found
 
@@ -376,13 +365,6 @@ def _read_ledger(path: str, tell_end: bool = False) -> Ledger:
 def _json_mode(options: dict[str, Any]) -> str:
     mode: str = options["json_mode"] or (options["print_mode"] or "").removeprefix("json-")
     return "" if mode == "human" else mode
-
-
-def _output(options: dict[str, Any]) -> Output:
-    mode = _json_mode(options)
-    if mode:
-        return JsonOutput(_write, mode == "pretty")
-    return HumanOutput(_write, options["details"], options["dump_limit"])
 
 
 def _write(text: str) -> None:

@@ -31,7 +31,7 @@ from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAll
 from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output
 from bmqtwist.cli.running import Life, checked_uri, in_thread, note, open_queue, run
-from bmqtwist.cli.storageverify import read_ledger
+from bmqtwist.cli.storageverify import open_ledger
 from bmqtwist.cli.textforms import Form
 from bmqtwist.ids import QueueUri, parse_uri
 from bmqtwist.sdk.message import Message
@@ -40,7 +40,7 @@ from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, TYPE_SHIFT
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files
-from bmqtwist.storagetool.journalview import JournalRecord, MessageRecord, records, view
+from bmqtwist.storagetool.journalview import MESSAGE, JournalRecord, records
 from bmqtwist.storagetool.ledgerview import LedgerQueue, queues_of
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES
 
@@ -53,7 +53,7 @@ class StoredMessage(Message):
 
     __slots__ = ("wall",)
 
-    def __init__(self, uri: str, record: MessageRecord, data: bytes, flags: int, schema_wire_id: int) -> None:
+    def __init__(self, uri: str, record: JournalRecord, data: bytes, flags: int, schema_wire_id: int) -> None:
         queue: Any = SimpleNamespace(uri=uri, codec=None)
         super().__init__(queue, Subscription(), record.guid, data, flags, schema_wire_id << 3 | record.compression)
         self.wall = record.wall
@@ -92,7 +92,7 @@ class StorageFollower:
         ledgers = ledger_files(self._directory)
         if not ledgers:
             raise InputError(f"{self._directory} holds no ledger (.bmq_csl): is it the storage directory of a broker?")
-        queues = queues_of(read_ledger(ledgers[-1]).entries)
+        queues = queues_of(open_ledger(ledgers[-1]).entries)
         return next((queue for queue in queues.values() if queue.uri == self._uri and not queue.removed), None)
 
     def _read(self, files: SetFiles, key: bytes) -> list[StoredMessage]:
@@ -105,18 +105,18 @@ class StorageFollower:
             stack.callback(data.close)
             payloads = DataFile(data.read, data.size)
             news = (record for record in self._records(journal, files.stamp)
-                    if isinstance(record, MessageRecord) and self._is_new(record) and record.queue_key == key)
+                    if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
             if not self._stamp:
                 return self._messages(deque(news, maxlen=self._lines), payloads)
             return self._messages(news, payloads)
 
-    def _is_new(self, record: MessageRecord) -> bool:
+    def _is_new(self, record: JournalRecord) -> bool:
         new = record.psn > self._last
         if new:
             self._last = record.psn
         return new
 
-    def _messages(self, found: Iterable[MessageRecord], payloads: DataFile) -> list[StoredMessage]:
+    def _messages(self, found: Iterable[JournalRecord], payloads: DataFile) -> list[StoredMessage]:
         messages: list[StoredMessage] = []
         size = 0
         for record in found:
@@ -142,7 +142,7 @@ class StorageFollower:
                 head, lease, wall, body, magic = record
                 if magic != MAGIC or not head >> TYPE_SHIFT:
                     return
-                yield view((self._end, head, lease, wall, body))
+                yield JournalRecord((self._end, head, lease, wall, body))
                 self._end += RECORD_BYTES
             if len(chunk) < RECORD_BYTES:
                 return

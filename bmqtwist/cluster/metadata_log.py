@@ -67,7 +67,7 @@ from bmqtwist.cluster.opened_log import commit_of, opened_alone, opened_log
 from bmqtwist.cluster.record_log import LogRecord, RecordLog, follows, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
-from bmqtwist.storage.ledger_format import read_ledger
+from bmqtwist.storage.ledger_file import read_ledger
 from bmqtwist.wire.cluster_events import LedgerRecordType
 
 RETAINED_BYTES = 1 << 20  # of applied records that a leader of several keeps in memory for followers that lag
@@ -150,7 +150,7 @@ class MetadataLog:
         for text in found.alarms:
             self._alarm(text)
         if data:
-            records = [record for _, record in found.records]
+            records = [each.record for each in found.entries]
             opened = opened_alone(records) if self.alone else opened_log(records)
             self._committed = opened.committed
             for record in opened.loaded:

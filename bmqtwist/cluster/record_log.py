@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from bmqtwist.cluster.log_events import NO_LSN, FileJob, Lsn, ReplaceFile, WriteFile
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.ids import make_storage_key
-from bmqtwist.storage.ledger_format import LEDGER_HEADER_BYTES, pack_ledger_header
+from bmqtwist.storage.ledger_file import LEDGER_HEADER_BYTES, pack_ledger_header
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, encode_cluster_state_record
 from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderMessageSequence
 

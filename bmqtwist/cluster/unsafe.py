@@ -9,7 +9,7 @@ from __future__ import annotations
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.record_log import snapshot_record
 from bmqtwist.errors import PeerError
-from bmqtwist.storage.ledger_format import LEDGER_HEADER_BYTES, encode_ledger
+from bmqtwist.storage.ledger_file import LEDGER_HEADER_BYTES, encode_ledger
 from bmqtwist.wire.cluster_events import LedgerRecordType, read_cluster_state_record
 from bmqtwist.wire.cluster_schema import LeaderAdvisory, UnsafeInfo
 

@@ -6,7 +6,7 @@ from bmqtwist.config.clusters import MessageThrottle
 from bmqtwist.config.domain import DomainConfig, LimitsConfig
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 
 
 def domain_settings(config: DomainConfig) -> DomainSettings:

@@ -12,6 +12,7 @@ for nodes in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,9 +47,8 @@ from bmqtwist.security.authenticators import build_security
 from bmqtwist.steps import Steps
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import LedgerFile
-from bmqtwist.storage.promise_file import PromiseFile
-from bmqtwist.storage.store import Disk, FileSizes, Lock
-from bmqtwist.storage.vote_file import VoteFile
+from bmqtwist.storage.slot_file import PromiseFile, VoteFile
+from bmqtwist.storage.store import Disk, FileSizes
 from bmqtwist.textformat import timestamp_text
 from bmqtwist.view import snapshots
 from bmqtwist.view.events import NodeHistory
@@ -79,7 +79,7 @@ class Node:
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._executor: AdminExecutor | None = None
-        self._locks: list[Lock] = []
+        self._locks: list[ExitStack] = []
         self._files: list[LedgerFile | VoteFile | PromiseFile] = []
         self._started = self._closed = False
         self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
 
-from bmqtwist.storage.store import Disk, File, Lock
+from bmqtwist.storage.store import Disk, File
 
 KEPT_BYTES_MAX = 256 << 20  # of all writes; a write beyond it fails as on a full disk
 
@@ -114,10 +115,10 @@ class OverlayDisk:
     def identify(self, directory: str) -> Hashable:
         return self._base.identify(directory)
 
-    def lock(self, directory: str) -> Lock:
+    def lock(self, directory: str) -> ExitStack:
         """No other process is kept out."""
         self._base.names(directory)
-        return OverlayFile(None, self)
+        return ExitStack()
 
     def close(self) -> None:
         """Let go of the files below."""

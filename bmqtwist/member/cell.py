@@ -50,7 +50,7 @@ class Cell:
 
     @property
     def broken(self) -> bool:
-        return self.partition.broken
+        return self.partition.log.broken
 
     def hurries(self, message: PartitionTalk) -> bool:
         """Whether anybody may wait for a message to another node: not for a receipt of records that clients here are told of

@@ -62,7 +62,7 @@ from bmqtwist.loop.loop import Loop
 from bmqtwist.member.election_report import report_active, report_change
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.storage.vote_file import VoteFile
+from bmqtwist.storage.slot_file import Vote, VoteFile
 from bmqtwist.wire import control
 from bmqtwist.wire.control import ElectorMessage
 
@@ -103,7 +103,7 @@ class Leadership:
         self._busy = False
         self._refused: NotDone | None = None  # why the log did not take the lead
         self.state_changed: Callable[[Changes], None] = lambda changes: None  # who is told what the metadata say now
-        self._found: tuple[int, int | None, bool] = (0, None, False)  # in the file: term, vote, whether they are lost
+        self._found: tuple[Vote, bool] = ((0, None), False)  # in the file: term, vote, whether they are lost
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Leadership:
             return
         wall, newest = self._host.wall(now), self.metadata.log.term
         self.metadata.step(QuorumIs(self.definition.elector.quorum), wall)
-        term, vote, damaged = self._found
+        (term, vote), damaged = self._found
         self.metadata.user = self
         if newest > term:
             term, vote = newest, None
@@ -279,7 +279,7 @@ class Leadership:
 
     def _save(self, job: SaveVote) -> None:
         if self._vote_file is not None:
-            self._host.in_thread(partial(self._vote_file.write, job.term, job.vote),
+            self._host.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
                                            partial(self._saved, job.number), partial(self._not_saved, job.number))
 
     def _saved(self, number: int, now: float) -> None:

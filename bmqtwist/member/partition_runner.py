@@ -55,8 +55,8 @@ from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import LineLimiter
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability, Partition
-from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.wire.cluster_schema import NodeStatus, PrimaryStatus
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bmqtwist.loop.loop import Loop
-from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
+from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
 
@@ -25,7 +25,7 @@ class Promises:
     def read(self, partitions: int) -> None:
         """Read the file. OSError."""
         stored, self.lost = self._file.read()
-        self._durable = (stored + [StoredPromise()] * partitions)[:max(partitions, len(stored))]
+        self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
         if self.lost:
             self._host.report.alarm("CLUSTER", "%s", f"{self._title}: it is not known what this node has promised: it takes "

@@ -35,8 +35,8 @@ from bmqtwist.member.partition_runner import PartitionRunner
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability
-from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.psn import Psn
+from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.text import bracketed
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bmqtwist.queue.expression import Expression, compile_expression
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 
 
 class Limits(NamedTuple):

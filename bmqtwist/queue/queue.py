@@ -38,8 +38,7 @@ from bmqtwist.queue.returned import Returned
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.steps import Steps, at_once
-from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.gate import Gated
+from bmqtwist.storage.gate import Copies, Gated
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.store import BEGINNING_BYTES

@@ -27,7 +27,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
 from bmqtwist.steps import Steps, at_once, let_go
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from bmqtwist.spark.records import default_apps
 from bmqtwist.storage.journal import check_file_header
-from bmqtwist.storage.records import FileType, parse_queue_record
+from bmqtwist.storage.ledger_file import read_ledger
+from bmqtwist.storage.records import FileType, queue_records
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, file_sets, kind_of, ledger_files, set_name
-from bmqtwist.storagetool.ledgerview import open_ledger, queues_of
+from bmqtwist.storagetool.ledgerview import queues_of
 
 ARCHIVE = "archive"
 
@@ -70,8 +71,7 @@ def _name(journals: list[Journal], directory: str) -> None:
     queues: dict[bytes, str] = {}
     apps: dict[bytes, str] = {}
     for path in ledger_files(directory):
-        with_ledger = _whole(path)
-        for key, queue in queues_of(open_ledger(with_ledger).entries).items():
+        for key, queue in queues_of(read_ledger(_whole(path)).entries).items():
             queues[key] = queue.uri
             apps.update({key + app_key: app_id for app_id, app_key in queue.apps.items()})
     for journal in journals:
@@ -86,18 +86,9 @@ def _whole(path: str) -> bytes:
 
 
 def _of_qlist(path: str) -> tuple[dict[bytes, str], dict[bytes, str]]:
-    content, at = _whole(path), QLIST_HEADER_BYTES
-    queues: dict[bytes, str] = {}
-    apps: dict[bytes, str] = {}
-    while at < len(content):
-        try:
-            uri, key, listed, size = parse_queue_record(content, at)
-        except ValueError:
-            break  # the end, or damage: what a key stands for is unknown then
-        queues[key] = uri
-        apps.update({key + app_key: app_id for app_id, app_key in listed})
-        at += size
-    return queues, apps
+    records, _, _ = queue_records(_whole(path), QLIST_HEADER_BYTES)  # behind damage the meaning of a key is unknown
+    return ({key: uri for _, uri, key, _ in records},
+            {key + app_key: app_id for _, _, key, listed in records for app_id, app_key in listed})
 
 
 def check(file: ReadOnlyFile) -> str | None:

@@ -8,8 +8,6 @@ order either, one task reads the whole file the slow way.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,21 +53,10 @@ def _end(file: ReadOnlyFile) -> int:
     return low
 
 
-def _data_after(path: str, offset: int) -> int | None:
-    """Where the first byte may lie that was ever written."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return None if error.errno == errno.ENXIO else offset
-    finally:
-        os.close(descriptor)
-
-
 def _empty_behind(file: ReadOnlyFile, offset: int) -> bool:
     """Are there only zeros from there on?"""
     while offset < file.size:
-        written = _data_after(file.path, offset)
+        written = file.data_after(offset)
         if written is None:
             return True
         chunk = file.read(written, _CHUNK_BYTES)
@@ -100,7 +87,7 @@ def _psn(file: ReadOnlyFile, offset: int) -> tuple[int, int]:
 
 def ranges(file: ReadOnlyFile, records_max: int) -> list[Range]:
     """A journal cut into ranges of about equal size; none if it holds no records."""
-    scan = JournalScan(file.read, file.size, lambda offset: _data_after(file.path, offset))
+    scan = JournalScan(file.read, file.size, file.data_after)
     count, area_end = _end(file), scan.area_end
     end = JOURNAL_HEADER_BYTES + count * RECORD_BYTES
     copied = scan.mark + RECORD_BYTES if scan.marked else JOURNAL_HEADER_BYTES
@@ -152,7 +139,7 @@ def blocks(file: ReadOnlyFile, wanted: Range, batch_records: int, problems: list
 
 
 def _scanned(file: ReadOnlyFile, start: int, stop: int, batch_records: int, problems: list[str]) -> Iterator[Block]:
-    scan = JournalScan(file.read, file.size, lambda offset: _data_after(file.path, offset))
+    scan = JournalScan(file.read, file.size, file.data_after)
     offsets: list[int] = []
     parts: list[bytes] = []
     for offset, head, lease, wall, body in scan:

@@ -20,13 +20,19 @@ from collections import deque
 from collections.abc import Sequence
 
 from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.layout import QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, SEQUENCE_MASK, data_record_bytes, pack_message_record
+from bmqtwist.storage.records import (
+    DATA_HEADER,
+    QUEUE_OP_HEAD,
+    RECORD_BYTES,
+    SEQUENCE_MASK,
+    data_record_bytes,
+    pack_message_record,
+    placed,
+)
 from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES
 
-_QLIST_WORDS = slice(QUEUE_OP_RECORD.offset("qlist_words"), QUEUE_OP_RECORD.offset("start_sequence"))
 _DENSE = 4  # so many keys for each live record make a list of the keys worth its memory
 
 
@@ -35,7 +41,7 @@ class LiveCopy:
 
     def __init__(self, files: FileSets, state: PartitionState) -> None:
         self._files, self._state = files, state
-        _, self._data_end, self._qlist_end = files.next_positions()
+        _, self._data_end, self._qlist_end = files.coming.positions()
         self.keys, self.offsets = array("Q"), array("I")
         self.cursor = 0  # live key of the last record that was copied
         live = state.live
@@ -135,8 +141,7 @@ class LiveCopy:
             self._copy_message(item)
         elif type(item) is tuple:
             record, entry = item
-            self._journal.append(record[:_QLIST_WORDS.start] + (self._qlist_end >> 2).to_bytes(4, "big")
-                                 + record[_QLIST_WORDS.stop:])
+            self._journal.append(placed(record, QUEUE_OP_HEAD, 0, self._qlist_end))
             self._qlist.append(entry)
             self._qlist_end += len(entry)
         else:
@@ -168,7 +173,7 @@ class LiveCopy:
         piece = self._files.read_data(message.data_offset * 8 + done, min(size, total - done))
         if not piece:
             raise OSError(errno.EIO, "DATA file is shorter than its records")
-        self._files.append_next([], [piece], [])
+        self._files.coming.append([], [piece], [])
         done += len(piece)
         if done < total:
             self._large = message, done
@@ -186,11 +191,11 @@ class LiveCopy:
         data = [self._files.read_data(offset, size) for offset, size in self._runs]
         if sum(map(len, data)) != self._pending:
             raise OSError(errno.EIO, "DATA file is shorter than its records")
-        self._files.append_next(self._journal, data, self._qlist)
+        self._files.coming.append(self._journal, data, self._qlist)
         self._journal, self._qlist, self._runs, self._pending = [], [], [], 0
 
     def _check_room(self) -> None:
-        if not self._files.sizes.hold(self._files.next_positions()):
+        if not self._files.sizes.hold(self._files.coming.positions()):
             raise OSError(errno.ENOSPC, "what is live does not fit into a new file set")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-from typing import Protocol
+from collections.abc import Callable
 
 from bmqtwist.errors import PeerError
-from bmqtwist.storage.datacheck import check_message
 from bmqtwist.storage.journal import Entry
-from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
+from bmqtwist.storage.layout import MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -26,6 +25,8 @@ from bmqtwist.storage.records import (
     DeletionReason,
     QueueOp,
     RecordType,
+    check_message,
+    read_queue_record,
 )
 from bmqtwist.storage.replay import Apps, RecordMismatch, Replay, qlist_entry
 from bmqtwist.storage.rollover import Rollover
@@ -36,28 +37,17 @@ _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE
 _DATA_AT = MESSAGE_RECORD.offset("data_dwords")
 _CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
-_MARKS_AT = JOURNAL_OP_RECORD.offset("data_dwords")
 AHEAD_BYTES = 1 << 16  # of DATA, read at a time
 READ_BYTES = 1 << 16  # in one message to another node, of what is read again; one record may be larger
 _LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
 
 
-class AppliedTo(Protocol):
-    """The partition that records are applied to (`storage.replica.ReplicatedPartition`)."""
-
-    state: PartitionState
-    roll: Rollover
-
-    def begin_lease(self, lease: int) -> None:
-        """Records of a newer lease follow."""
-
-
 class Applier(Replay):
     """Applies the records that come from another node."""
 
-    def __init__(self, partition: AppliedTo, epoch: float) -> None:
-        super().__init__(partition.state, epoch)
-        self._partition = partition
+    def __init__(self, state: PartitionState, roll: Rollover, begin_lease: Callable[[int], None], epoch: float) -> None:
+        super().__init__(state, epoch)
+        self._roll, self._begin_lease = roll, begin_lease
         self._belongs, self._record = b"", b""
         self.wall = 0  # of this node, when it applies a record
 
@@ -87,11 +77,11 @@ class Applier(Replay):
     def journal_op(self, entry: Entry) -> None:
         """A newer lease may begin."""
         if entry[2] > self.state.lease:
-            self._partition.begin_lease(entry[2])
+            self._begin_lease(entry[2])
 
     def deletion(self, entry: Entry) -> None:
         """A copy that is under way is told; a message that the cluster did not get may be posted again."""
-        copy = self._partition.roll.copy
+        copy = self._roll.copy
         key, guid = self._record[23:28], self._record[28:44]
         queue = self.state.queues.get(key)
         message = queue.messages.get(guid) if queue is not None else None
@@ -102,8 +92,7 @@ class Applier(Replay):
             queue.history.forget({guid})
 
     def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
-        """Likewise."""
-        copy = self._partition.roll.copy
+        copy = self._roll.copy
         if copy is not None and queue is not None and queue.live_keys:
             sequence = int.from_bytes(self._record[:8], "big") & SEQUENCE_MASK
             copy.ended(queue.live_keys[0], sequence, self._record)
@@ -178,19 +167,6 @@ def checked(message: Message, data: bytes) -> int:
     return good
 
 
-def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
-    """A record with the offsets of our own files."""
-    kind = head >> TYPE_SHIFT
-    if kind == _MESSAGE:
-        return record[:_DATA_AT] + (data_end >> 3).to_bytes(4, "big") + record[_DATA_AT + 4:]
-    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
-        return record[:_QLIST_AT] + (qlist_end >> 2).to_bytes(4, "big") + record[_QLIST_AT + 4:]
-    if kind == _JOURNAL_OP:
-        return (record[:_MARKS_AT] + (data_end >> 3).to_bytes(4, "big") + (qlist_end >> 2).to_bytes(4, "big")
-                + record[_MARKS_AT + 8:])
-    return record
-
-
 class FilesAhead:
     """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule. Up to `end`, where
     nothing is written yet: whoever reads there lets the system make pages of zeros, megabytes at a time."""
@@ -199,7 +175,6 @@ class FilesAhead:
         self._files, self._end, self._start, self._data = files, end, 0, b""
 
     def read_qlist(self, offset: int, size: int) -> bytes:
-        """As of `PartitionReader`."""
         return self._files.read_qlist(offset, size)
 
     def read_data(self, offset: int, size: int) -> bytes:
@@ -228,10 +203,10 @@ def attachment(files: FilesAhead, record: bytes, head: int) -> bytes:
         return data
     if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
         offset = int.from_bytes(record[_QLIST_AT:_QLIST_AT + 4], "big") * 4
-        header = files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
-        if len(header) < QUEUE_RECORD_HEADER.size:
+        entry = read_queue_record(files.read_qlist, offset)
+        if entry is None:
             raise OSError(errno.EIO, f"QLIST holds no record at offset {offset}")
-        return files.read_qlist(offset, (QUEUE_RECORD_HEADER.unpack(header)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
+        return entry
     return b""
 
 

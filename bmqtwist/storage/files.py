@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from bmqtwist.storage.store import DirectoryBusy, File
@@ -16,7 +17,7 @@ _JOIN_BYTES_MAX: Final = 1 << 16  # of parts that are joined: handing them over 
 
 
 class RealFile:
-    """File over a descriptor."""
+    """`store.File` over a descriptor."""
 
     __slots__ = ("_fd",)
 
@@ -24,23 +25,13 @@ class RealFile:
         self._fd = fd
 
     def size(self) -> int:
-        """Length on disk, bytes."""
         return os.fstat(self._fd).st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
         data = os.pread(self._fd, size, offset)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, offset + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        if 0 < len(data) < size:
+            data += self.read(offset + len(data), size - len(data))
+        return data
 
     def data_after(self, offset: int) -> int | None:
         """Where the first byte may lie that was ever written: a preallocated block that was not is a hole."""
@@ -50,7 +41,6 @@ class RealFile:
             return None if error.errno == errno.ENXIO else offset  # a file system that does not know its holes
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
-        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
         total = 0
         for part in parts:
             total += len(part)
@@ -71,63 +61,48 @@ class RealFile:
             size = more
         self._write(offset, b"".join(parts[first:]))
 
-    def _write(self, offset: int, data: bytes) -> None:
+    def _write(self, offset: int, data: bytes | memoryview) -> None:
         written = os.pwrite(self._fd, data, offset)
-        if written != len(data):
-            self._write_rest(offset, data, written)
-
-    def _write_rest(self, offset: int, data: bytes, done: int) -> None:
-        view = memoryview(data)
-        while done < len(data):
-            written = os.pwrite(self._fd, view[done:], offset + done)
+        if written < len(data):
             if not written:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            done += written
+            self._write(offset + written, memoryview(data)[written:])
 
     def sync(self) -> None:
-        """Return when everything written so far survives a loss of power."""
         os.fdatasync(self._fd)
 
     def resize(self, size: int, allocate: bool) -> None:
-        """Cut or grow with zeros to `size`; `allocate` reserves the blocks."""
         if allocate and size > 0:
             os.posix_fallocate(self._fd, 0, size)
         os.ftruncate(self._fd, size)
 
     def close(self) -> None:
-        """Let go of the file; not an error if already closed."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class RealDisk:
-    """Disk over the operating system."""
+    """`store.Disk` over the operating system."""
 
     __slots__ = ()
 
     def names(self, directory: str) -> list[str]:
-        """Sorted names in a directory."""
         return sorted(os.listdir(directory))
 
     def create(self, path: str) -> File:
-        """A new empty file; FileExistsError if the name is taken."""
         return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
     def open(self, path: str) -> File:
-        """An existing file, for reading and writing."""
         return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file; both names are on one file system."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
         os.unlink(path)
 
     def sync_directory(self, directory: str) -> None:
-        """Make creations, renames and removals in a directory survive a loss of power."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -135,7 +110,6 @@ class RealDisk:
             os.close(fd)
 
     def free_bytes(self, directory: str) -> int:
-        """Space an unprivileged writer may still use."""
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
@@ -156,24 +130,22 @@ class RealDisk:
             return "it is no directory"
         return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "it cannot be read and written by this user"
 
-    def lock(self, directory: str) -> DirectoryLock:
-        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it.
-
-        The lock file can be deleted while it is held, so the directory is locked beside it.
-        """
-        file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        held = [file]
+    def lock(self, directory: str) -> ExitStack:
+        """The lock file can be deleted while it is held, so the directory is locked beside it."""
+        held = ExitStack()
         try:
+            file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            held.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            _lock_directory(held[-1])
+            place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, place)
+            _lock_directory(place)
         except OSError as error:
-            for descriptor in held:
-                os.close(descriptor)
+            held.close()
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             raise DirectoryBusy(directory) from error
-        return DirectoryLock(held)
+        return held
 
 
 def is_locked(directory: str) -> bool:
@@ -189,21 +161,6 @@ def is_locked(directory: str) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-class DirectoryLock:
-    """A held directory."""
-
-    __slots__ = ("_descriptors",)
-
-    def __init__(self, descriptors: Sequence[int]) -> None:
-        self._descriptors = descriptors
-
-    def close(self) -> None:
-        """Let the directory go; not an error if already done."""
-        descriptors, self._descriptors = self._descriptors, ()
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 def _lock_directory(descriptor: int) -> None:

@@ -1,18 +1,319 @@
-"""The files of one partition: the current file set, the next one while a rollover runs, and the old one behind it."""
+"""The file sets of one partition: names, choice at the start, creation, archive; the current, the next and the old set.
+
+    <location>/bmq_<pid>.<YYYYMMDD_HHMMSS>.bmq_journal | .bmq_data | .bmq_qlist
+
+Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
+sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished. That mark is
+written when everything before it is durable; a set without it that is not the oldest one is the copy of an unfinished
+rollover, which may have holes, and is right only if there is no other. Nothing is ever deleted here but what a failed
+creation made; sets leave by archiving, and only the archive is thinned out. A damaged set gets a name the thinning does
+not know.
+"""
 
 from __future__ import annotations
 
-from bmqtwist.storage.open_set import KINDS, FileSet
-from bmqtwist.storage.records import MARK_OFFSET, pack_mark
-from bmqtwist.storage.reports import Reports
-from bmqtwist.storage.set_directory import SetDirectory
-from bmqtwist.storage.store import Disk, FileSizes
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from threading import Lock
+from typing import NoReturn
+
+from bmqtwist.storage.journal import JournalScan, check_file_header
+from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
+from bmqtwist.storage.store import AHEAD_BYTES, DATA_HEADER_BYTES, Disk, File, FileSizes
+
+Read = Callable[[int, int], bytes]  # offset and size
+KINDS = FileType.JOURNAL, FileType.DATA, FileType.QLIST
+DAMAGED_PREFIX = "damaged."
+_JOURNAL_LAST = FileType.DATA, FileType.QLIST, FileType.JOURNAL  # a set without a journal is known to be a leftover
+_EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
+_KIND = {extension: kind for kind, extension in _EXTENSION.items()}
+_STAMP = r"\d{8}_\d{6}"
+
+
+def stamp(wall: int) -> str:
+    """`YYYYMMDD_HHMMSS`, UTC."""
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d_%H%M%S")
+
+
+class Reports:
+    """Of one partition and its files. Threads may add alarms."""
+
+    def __init__(self, partition_id: int) -> None:
+        self.subject = f"Partition [{partition_id}]"
+        self.listener: Callable[[str], None] = lambda text: None  # gets the lines for the log
+        self._alarms: list[tuple[str, str]] = []
+
+    def inform(self, text: str) -> None:
+        self.listener(f"{self.subject}: {text}")
+
+    def alarm(self, category: str, text: str) -> None:
+        """Something that an operator must know; the text goes on from the name of the partition."""
+        self._alarms.append((category, self.subject + text))
+
+    def take(self) -> list[tuple[str, str]]:
+        """(category, text) of the alarms since the last call."""
+        alarms, self._alarms = self._alarms, []
+        return alarms
+
+
+def _part_of(parts: list[bytes], start: int, size: int) -> list[bytes]:
+    """`size` bytes of all parts from `start` on, or as many as there are."""
+    found: list[bytes] = []
+    for part in parts:
+        if start >= len(part):
+            start -= len(part)
+            continue
+        piece = part[start:start + size]
+        found.append(piece)
+        start, size = 0, size - len(piece)
+        if not size:
+            break
+    return found
+
+
+class OpenFile:
+    """An open file. `end`: where the next write begins."""
+
+    __slots__ = ("end", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file, self.end = file, file.size()
+
+
+class FileSet:
+    """Another thread may call `sync`. `base`: the timestamp in the names."""
+
+    def __init__(self, base: str, files: dict[FileType, File]) -> None:
+        self.base = base
+        self.journal, self.data, self.qlist = (OpenFile(files[kind]) for kind in KINDS)
+        self.each = self.journal, self.data, self.qlist  # in the order of KINDS
+        self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
+        self._closed = False
+        self._unsynced_qlist = True  # it changes seldom: most syncs can leave it out
+        self._ahead = 0  # bytes that are written behind the end of DATA, of what `append` is given next
+
+    def positions(self) -> tuple[int, int, int]:
+        """Where the next bytes of JOURNAL, DATA, QLIST go."""
+        return self.journal.end, self.data.end, self.qlist.end
+
+    def append_ahead(self, data: list[bytes]) -> bool:
+        """Write the next AHEAD_BYTES of it; False: there is more. What fails here fails again in `append`."""
+        try:
+            self._ahead += self.data.file.write(self.data.end + self._ahead, _part_of(data, self._ahead, AHEAD_BYTES))
+        except OSError:
+            return True
+        return sum(map(len, data)) - self._ahead <= AHEAD_BYTES
+
+    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """DATA, QLIST, JOURNAL; positions move only when all is written."""
+        ahead, self._ahead = self._ahead, 0
+        if ahead:
+            data = _part_of(data, ahead, sum(map(len, data)))
+        data_bytes = ahead + self.data.file.write(self.data.end + ahead, data) if data else ahead
+        qlist_bytes = 0
+        if qlist:
+            self._unsynced_qlist = True
+            qlist_bytes = self.qlist.file.write(self.qlist.end, qlist)
+        if journal:
+            self.journal.end += self.journal.file.write(self.journal.end, journal)
+        self.data.end += data_bytes
+        self.qlist.end += qlist_bytes
+
+    def sync(self) -> None:
+        """The journal last: what it refers to is safe by then."""
+        with self._guard:
+            if self._closed:
+                return
+            self.data.file.sync()
+            if self._unsynced_qlist:
+                self._unsynced_qlist = False
+                self.qlist.file.sync()
+            self.journal.file.sync()
+
+    def truncate(self) -> None:
+        with self._guard:
+            for each in self.each:
+                each.file.resize(each.end, False)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            for each in self.each:
+                each.file.close()
+
+
+class SetDirectory:
+    """`open` first. broken: a file of the chosen set had to be made anew."""
+
+    def __init__(self, disk: Disk, location: str, archive: str, reports: Reports, partition_id: int, keep: int) -> None:
+        self._disk, self._location, self._archive, self._reports = disk, location, archive, reports
+        self._partition_id, self._keep = partition_id, keep
+        self.broken = False
+        self._pattern = re.compile(rf"bmq_{partition_id}\.({_STAMP})\.({'|'.join(_KIND)})")
+
+    def open(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
+        """Choose the set by content, archive the others; create one if there is none.
+
+        A set without DATA or QLIST gets an empty one (`broken`); a set without a journal is put aside as damaged.
+        """
+        found: dict[str, set[FileType]] = {}
+        for name in self._disk.names(self._location):
+            match = self._pattern.fullmatch(name)
+            if match:
+                found.setdefault(match[1], set()).add(_KIND[match[2]])
+        bases = [base for base, kinds in found.items() if FileType.JOURNAL in kinds]
+        candidates = {base: self._rank(base, alone=len(bases) == 1) for base in bases}
+        usable = {base: rank for base, rank in candidates.items() if rank is not None}
+        oldest = min(usable, default=None)
+        chosen = max(usable, key=lambda base: (usable[base][2] or base == oldest, usable[base], base), default=None)
+        for base in sorted(found):
+            if base != chosen:
+                self._put_aside(base, found[base], chosen, usable.get(base))
+        if chosen is None:
+            opened = self.create(wall, sizes, preallocate)
+            opened.sync()
+            self.sync()
+        else:
+            opened = self._open_set(chosen, found[chosen])
+        self.thin_archive()
+        return opened
+
+    def _rank(self, base: str, alone: bool) -> tuple[int, int, bool] | None:
+        """How far a set reaches: (lease, sequence, rollover finished); None if there is nothing in it.
+
+        The only set there is (`alone`) is not read through.
+        """
+        journal = self._disk.open(self.path(base, FileType.JOURNAL))
+        try:
+            size = journal.size()
+            if not size:
+                return None
+            if alone and any(journal.read(0, 104)):
+                return 0, 0, False
+            scan = JournalScan(journal.read, size, journal.data_after)
+            for _ in scan:
+                pass
+            if scan.lease == 0 and not any(journal.read(0, 104)):
+                return None
+            return scan.lease, scan.sequence, scan.marked
+        finally:
+            journal.close()
+
+    def _put_aside(self, base: str, kinds: set[FileType], chosen: str | None,
+                   rank: tuple[int, int, bool] | None) -> None:
+        holds_messages = False
+        if FileType.DATA in kinds and rank is None:
+            data = self._disk.open(self.path(base, FileType.DATA))
+            holds_messages = any(data.read(40, 4096))
+            data.close()
+        lost = holds_messages and (chosen is None or base > chosen)
+        if lost:
+            self._reports.alarm("RECOVERY", f": the journal of file set {base} is missing or empty, its DATA cannot be read"
+                                            f" without it. The set is kept as {DAMAGED_PREFIX}* in the archive.")
+        elif rank is not None:
+            self._reports.alarm("RECOVERY", f": file set {base} was left by an unfinished rollover; {chosen} is used, the"
+                                            " other is archived.")
+        self.archive(base, lost, kinds)
+
+    def _open_set(self, base: str, kinds: set[FileType]) -> FileSet:
+        files = {}
+        for kind in KINDS:
+            path = self.path(base, kind)
+            files[kind] = self._disk.open(path) if kind in kinds else self._disk.create(path)
+            if not files[kind].size():
+                files[kind].write(0, [file_headers(kind, self._partition_id)])
+                self.broken = True
+                self._reports.alarm("RECOVERY", f": the {kind.name} file of set {base} is missing or empty; an empty one"
+                                                " takes its place.")
+        return FileSet(base, files)
+
+    def path(self, base: str, kind: FileType) -> str:
+        """Of a file in use."""
+        return f"{self._location}/bmq_{self._partition_id}.{base}.{_EXTENSION[kind]}"
+
+    def _free_stamp(self, wall: int) -> str:
+        taken = {*self._disk.names(self._location), *self._disk.names(self._archive)}
+        while any(self.path(stamp(wall), kind).rpartition("/")[2] in taken for kind in KINDS):
+            wall += 1
+        return stamp(wall)
+
+    def create(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
+        """A new set, named after `wall` (UTC). OSError if it does not fit on the disk; then nothing of it is left."""
+        base, files = self._free_stamp(wall), dict[FileType, File]()
+        headers = {kind: file_headers(kind, self._partition_id) for kind in KINDS}
+        limits = dict(zip(KINDS, sizes.each, strict=True))
+        try:
+            for kind in _JOURNAL_LAST:
+                files[kind] = self._disk.create(self.path(base, kind))
+                files[kind].resize(limits[kind], preallocate)
+                files[kind].write(0, [headers[kind]])
+        except OSError:
+            for kind, file in files.items():
+                file.close()
+                self._disk.remove(self.path(base, kind))
+            raise
+        created = FileSet(base, files)
+        for kind, each in zip(KINDS, created.each, strict=True):
+            each.end = len(headers[kind])
+        return created
+
+    def sync(self) -> None:
+        """Make the names survive a loss of power."""
+        self._disk.sync_directory(self._location)
+
+    def remove(self, base: str) -> None:
+        for kind in _JOURNAL_LAST:
+            try:
+                self._disk.remove(self.path(base, kind))
+            except OSError as error:
+                self._reports.alarm("FILE_IO", f": new set {base} cannot be removed: {error}.")
+
+    # ---- archive -------------------------------------------------------------------------------------------------
+
+    def archive(self, base: str, damaged: bool, kinds: Iterable[FileType] = KINDS) -> None:
+        """Move a set into the archive; a `damaged` one is never deleted there."""
+        prefix = DAMAGED_PREFIX if damaged else ""
+        try:
+            for kind in _JOURNAL_LAST:
+                if kind in kinds:
+                    path = self.path(base, kind)
+                    self._disk.rename(path, f"{self._archive}/{prefix}{path.rpartition('/')[2]}")
+            self._disk.sync_directory(self._archive)
+            self.sync()
+        except OSError as error:
+            self._reports.alarm("ROLLOVER", f": file set {base} cannot be archived: {error}.")
+
+    def thin_archive(self) -> None:
+        """Delete the oldest sets in the archive but those that are to be kept."""
+        try:
+            names = [name for name in self._disk.names(self._archive) if self._pattern.fullmatch(name)]
+            bases = sorted({name.split(".")[1] for name in names})
+            doomed = set(bases[:max(0, len(bases) - self._keep)])
+            for name in names:
+                if name.split(".")[1] in doomed and self._is_ours(name):
+                    self._disk.remove(f"{self._archive}/{name}")
+        except OSError as error:
+            self._reports.alarm("ROLLOVER", f": the archive cannot be thinned out: {error}.")
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a file of the archive is one of an archived set of this partition, by what it holds."""
+        file = self._disk.open(f"{self._archive}/{name}")
+        try:
+            return not check_file_header(file.read(0, DATA_HEADER_BYTES), _KIND[name.rpartition(".")[2]], self._partition_id)
+        finally:
+            file.close()
+
+
+def _closed(offset: int, size: int = 0) -> NoReturn:
+    raise OSError("the file set is closed")
 
 
 class FileSets:
     """`open` first; `broken` then tells that a file of the set had to be made anew.
 
-    The current set is written only through `append`; positions are where the next bytes go.
+    The current set is written only through `append`. read_*: bytes of a file, fewer at its end; journal_after: as of
+    `File.data_after`, of the JOURNAL.
     """
 
     def __init__(self, disk: Disk, location: str, archive: str, partition_id: int, sizes: FileSizes,
@@ -20,6 +321,11 @@ class FileSets:
         self.partition_id, self.sizes, self._preallocate = partition_id, sizes, preallocate
         self.reports = Reports(partition_id)
         self.directory = SetDirectory(disk, location, archive, self.reports, partition_id, keep_archived)
+        self.broken = False
+        self.read_journal: Read = _closed
+        self.read_data: Read = _closed
+        self.read_qlist: Read = _closed
+        self.journal_after: Callable[[int], int | None] = _closed
         self._set: FileSet | None = None
         self._next: FileSet | None = None
         self._old: FileSet | None = None  # no longer written, not yet archived
@@ -27,66 +333,31 @@ class FileSets:
 
     def open(self, wall: int) -> None:
         """Find the current set, or create it; see `SetDirectory.open`."""
-        self._set = self.directory.open(wall, self.sizes, self._preallocate)
-        self._synced = (self._set,)
+        self._use(self.directory.open(wall, self.sizes, self._preallocate))
+        self.broken = self.directory.broken
 
-    @property
-    def broken(self) -> bool:
-        """Was a file of the current set missing or empty?"""
-        return self.directory.broken
+    def _use(self, opened: FileSet) -> None:
+        self._set, self._synced = opened, (opened,)
+        self.read_journal, self.read_data, self.read_qlist = (each.file.read for each in opened.each)
+        self.journal_after = opened.journal.file.data_after
 
     # ---- the current set -----------------------------------------------------------------------------------------
 
     @property
-    def _current(self) -> FileSet:
+    def current(self) -> FileSet:
+        """The one that is written; OSError if it is closed."""
         if self._set is None:
             raise OSError("the file set is closed")
         return self._set
 
-    @property
-    def journal_position(self) -> int:
-        """Where the next journal record goes, bytes."""
-        return self._current.journal.end
-
-    @property
-    def data_position(self) -> int:
-        """Where the next DATA record goes, bytes."""
-        return self._current.data.end
-
-    @property
-    def qlist_position(self) -> int:
-        """Where the next QLIST record goes, bytes."""
-        return self._current.qlist.end
-
-    @property
-    def base(self) -> str:
-        """The timestamp in the names of the current set."""
-        return self._current.base
-
-    def read_journal(self, offset: int, size: int) -> bytes:
-        """Bytes of the JOURNAL; fewer at its end."""
-        return self._current.journal.file.read(offset, size)
-
-    def journal_after(self, offset: int) -> int | None:
-        """Where, from `offset` on, the JOURNAL may hold something; None: zeros follow."""
-        return self._current.journal.file.data_after(offset)
-
-    def read_data(self, offset: int, size: int) -> bytes:
-        """Bytes of DATA; fewer at its end."""
-        return self._current.data.file.read(offset, size)
-
-    def read_qlist(self, offset: int, size: int) -> bytes:
-        """Bytes of QLIST; fewer at its end."""
-        return self._current.qlist.file.read(offset, size)
-
     def lengths(self) -> tuple[int, int, int]:
         """Lengths on disk of JOURNAL, DATA, QLIST."""
-        journal, data, qlist = (each.file.size() for each in self._current.each)
+        journal, data, qlist = (each.file.size() for each in self.current.each)
         return journal, data, qlist
 
     def resume(self, journal: int, data: int, qlist: int) -> None:
         """Set the positions; everything behind them becomes zeros up to the configured sizes."""
-        for kind, each, end, limit in zip(KINDS, self._current.each, (journal, data, qlist), self.sizes.each, strict=True):
+        for kind, each, end, limit in zip(KINDS, self.current.each, (journal, data, qlist), self.sizes.each, strict=True):
             each.file.resize(end, False)
             size = max(end, limit)
             try:
@@ -99,7 +370,7 @@ class FileSets:
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
-        self._current.append(journal, data, qlist)
+        self.current.append(journal, data, qlist)
 
     def append_ahead(self, data: list[bytes]) -> bool:
         """Write the next AHEAD_BYTES of what `append` will be given, where nothing refers to it. False: there is more."""
@@ -114,7 +385,6 @@ class FileSets:
 
     @property
     def rolling(self) -> bool:
-        """Is there a next file set?"""
         return self._next is not None
 
     def begin_roll(self, wall: int) -> None:
@@ -122,30 +392,19 @@ class FileSets:
         self._next = self.directory.create(wall, self.sizes, self._preallocate)
 
     @property
-    def _coming(self) -> FileSet:
+    def coming(self) -> FileSet:
+        """The next file set; OSError if there is none."""
         if self._next is None:
             raise OSError("no rollover has begun")
         return self._next
 
-    def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """As `append`, into the next file set."""
-        self._coming.append(journal, data, qlist)
-
-    def next_positions(self) -> tuple[int, int, int]:
-        """Positions in the next file set: JOURNAL, DATA, QLIST."""
-        return self._coming.positions()
-
     def join_next(self) -> None:
         """From now on the owner writes everything into both sets, and `sync` covers both."""
-        self._synced = (self._current, self._coming)
-
-    def sync_next(self) -> None:
-        """As `sync`, of the next file set. For any thread."""
-        self._coming.sync()
+        self._synced = (self.current, self.coming)
 
     def mark_next(self, mark: int) -> None:
         """Sync the next set, write the journal offset `mark` of its sync point into its header, sync. For any thread."""
-        coming = self._coming
+        coming = self.coming
         coming.sync()
         self.directory.sync()
         if mark:
@@ -154,9 +413,10 @@ class FileSets:
 
     def switch_next(self) -> None:
         """Make the next set current; the old one waits for `retire_old`."""
-        self._set, self._next, self._old = self._coming, None, self._current
-        self._synced = (self._set,)
-        self.directory.broken = False
+        self._old = self.current
+        self._use(self.coming)
+        self._next = None
+        self.broken = False
 
     def retire_old(self, damaged: bool) -> None:
         """Cut the old set to its positions (not a `damaged` one, which is kept for good), archive it. For any thread."""
@@ -183,13 +443,14 @@ class FileSets:
         coming, self._next = self._next, None
         if coming is None:
             return
-        self._synced = (self._current,)
+        self._synced = (self.current,)
         coming.close()
         self.directory.remove(coming.base)
 
     def close(self, truncate: bool) -> None:
         """Close the files; `truncate` cuts them to their positions first (clean stop)."""
         current, self._set, self._synced = self._set, None, ()
+        self.read_journal = self.read_data = self.read_qlist = self.journal_after = _closed
         if current is None:
             return
         try:

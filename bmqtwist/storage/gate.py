@@ -1,4 +1,5 @@
-"""What waits until its records are safe here: effects in order, each with the position of the record it waits for.
+"""The durability gate of a partition: effects in order, each with the position of the record that it waits for; and marks of
+the copies in other nodes.
 
     waiting.append(effect)      it waits for the record at `effect.position`, the newest there is
     wrote(position, matters)    the records up to there are in the files
@@ -11,9 +12,12 @@ meanwhile waits for the next one. An effect is any object with an attribute `pos
 
 from __future__ import annotations
 
-from typing import Any
+from enum import IntEnum
+from typing import Any, Protocol
 
 from bmqtwist.compiled import mypyc_attr
+
+COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 
 
 @mypyc_attr(acyclic=True)
@@ -47,12 +51,7 @@ class Gate:
         self.written = position
 
     def all_durable(self) -> None:
-        """Everything written was synced."""
         self.durable = self._covers = self.written
-
-    def want_sync(self) -> None:
-        """Sync soon, even if no effect waits for it."""
-        self.due = True
 
     def release_written(self) -> list[Any]:
         """The effects whose records are written."""
@@ -94,7 +93,6 @@ class Gate:
         return int(self.waiting[-1].position) if self.waiting else 0
 
     def is_running(self, token: int) -> bool:
-        """Is this the sync under way?"""
         return self.running and token == self._token
 
     def end_sync(self, token: int) -> bool:
@@ -104,3 +102,41 @@ class Gate:
         self.running = False
         self.durable = max(self.durable, self._covers)
         return True
+
+
+class Copies(IntEnum):
+    """Which other nodes must have a message safe, beside the primary."""
+
+    NONE = 0
+    ONE = 1  # whichever
+    MAJORITY = 2  # a majority of all nodes, the primary among them
+    ALL = 3  # all that are available, and a majority in any case
+
+
+class Waiter(Protocol):
+    """What waits for the cluster to have records of a partition (`queue.root.Uncommitted`)."""
+
+    def committed(self, now: float) -> None:
+        """It has more than before."""
+
+
+class CopyMarks:
+    """`marks`: for each of `Copies`, the position up to which so many nodes have the records; `waiters`: who waits for
+    more."""
+
+    __slots__ = ("marks", "counted", "pair_commits", "waiters")
+
+    def __init__(self) -> None:
+        self.marks = [COMMITTED_ALL] * len(Copies)
+        self.counted = False  # a message waits for ONE or ALL
+        self.pair_commits = False  # what one other node has, too, is committed: there are no more than three
+        self.waiters: dict[Waiter, None] = {}
+
+    @property
+    def committed(self) -> int:
+        """Up to here the cluster has the records."""
+        return self.marks[Copies.MAJORITY]
+
+    @committed.setter
+    def committed(self, position: int) -> None:
+        self.marks = [COMMITTED_ALL, position, position, position]

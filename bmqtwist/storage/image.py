@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
-from bmqtwist.storage.exchange import READ_BYTES, FilesAhead, checked, placed, records_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, FilesAhead, checked, records_of, run_from
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -25,6 +25,7 @@ from bmqtwist.storage.records import (
     data_record_bytes,
     pack_message_record,
     pack_sync_point,
+    placed,
 )
 from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, ReplicatedPartition
 from bmqtwist.storage.state import Live
@@ -44,8 +45,8 @@ class ImageSource:
             raise OSError(errno.EIO, "its last records cannot be written")
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
-        self._files, self._set = partition.files, partition.files.base
-        self._ahead = FilesAhead(self._files, self._files.data_position)
+        self._files, self._set = partition.files, partition.files.current.base
+        self._ahead = FilesAhead(self._files, self._files.current.data.end)
         base = partition.summary.base
         copied_to = partition.cut_at(base) if base > behind else None
         self.at = partition.summary.last if copied_to is None else base
@@ -57,13 +58,12 @@ class ImageSource:
 
     def part(self) -> tuple[RecordRun, bool]:
         """The next one, and whether it is the last."""
-        if self._files.base != self._set:
+        if self._files.current.base != self._set:
             raise OSError(errno.ESTALE, "the partition has rolled over")
         self.parts += 1
         return self._live_part() if self._copied_to is None else self._copied_part(self._copied_to)
 
     def _copied_part(self, end: int) -> tuple[RecordRun, bool]:
-        """What the rollover has copied."""
         wanted = min(end - self._copied_at, RECORD_BYTES * MESSAGE_RECORDS_MAX)
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
@@ -111,16 +111,15 @@ class ImageFiles:
         partition.roll.stop(wall)
         partition.log.roll_due = False
         self._files, self._node_id = partition.files, partition.log.node_id
-        if self._files.rolling:
-            self._files.abandon_roll()
+        self._files.abandon_roll()
         self._files.begin_roll(wall)
         self._mark: int | None = None  # where the sync point is that came with the image
 
     def take(self, run: RecordRun) -> None:
         """One part, in order."""
-        _, data_end, qlist_end = self._files.next_positions()
+        _, data_end, qlist_end = self._files.coming.positions()
         journal = []
-        journal_end, self._mark = self._files.next_positions()[0], None
+        journal_end, self._mark = self._files.coming.positions()[0], None
         for record, belongs in records_of(run):
             head = int.from_bytes(record[:8], "big")
             journal.append(placed(record, head, data_end, qlist_end))
@@ -133,20 +132,19 @@ class ImageFiles:
                 psn = int.from_bytes(record[8:12], "big"), head & SEQUENCE_MASK
                 self._mark = journal_end if head >> TYPE_SHIFT == _JOURNAL_OP and psn == run.last else None
             journal_end += RECORD_BYTES
-        self._files.append_next(journal, [run.data], [run.qlist])
-        if not self._files.sizes.hold(self._files.next_positions()):
+        self._files.coming.append(journal, [run.data], [run.qlist])
+        if not self._files.sizes.hold(self._files.coming.positions()):
             raise OSError(errno.ENOSPC, "an image is larger than the files may be")
 
     def complete(self, at: Psn, wall: int) -> Callable[[], None]:
         """All parts are here. What makes them the current file set, for a thread: the old one goes to the archive."""
-        mark, data, qlist = self._files.next_positions()
+        mark, data, qlist = self._files.coming.positions()
         if self._mark is not None:
             mark = self._mark
         else:
             point = pack_sync_point(at[1], at[0], wall, SyncPoint.REGULAR, self._node_id, data, qlist)
-            self._files.append_next([point], [], [])
+            self._files.coming.append([point], [], [])
         return lambda: self._files.finish_roll(mark, damaged=False)
 
     def abandon(self) -> None:
-        """It does not come to its end."""
         self._files.abandon_roll()

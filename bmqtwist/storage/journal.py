@@ -168,7 +168,7 @@ class JournalScan:
                         head = head & _TYPE_AND_FLAGS | sequence
                     lease = record_lease
                 elif offset < area_end:
-                    self._skip_in_area(offset)
+                    self._problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
                     offset += RECORD_BYTES
                     continue
                 else:
@@ -231,9 +231,6 @@ class JournalScan:
                 return offset
         return 0
 
-    def _skip_in_area(self, offset: int) -> None:
-        self._problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
-
     def _report_run(self, start: int) -> None:
         """Say what happens to the slots from `start` up to the record that continues the journal."""
         slots = [self._slot(offset) for offset in range(start, self._resync, RECORD_BYTES)]
@@ -264,7 +261,6 @@ class JournalScan:
         self.problems.append(text)
 
     def _finish(self, offset: int) -> None:
-        """Look at what lies behind the end."""
         position, stale = self.end, 0
         while True:
             written = self._data_after(position)
@@ -294,9 +290,3 @@ def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:
 def _repairable(record: tuple[int, int, int, bytes, int]) -> bool:
     """A record of a known type, whatever its PSN."""
     return record[4] == MAGIC and MESSAGE_HEAD <= record[0] < JOURNAL_OP_HEAD + (1 << TYPE_SHIFT)
-
-
-def unpack_sync_point(entry: Entry) -> tuple[int, int, int, int, int]:
-    """(kind, body sequence, body lease, DATA position, QLIST position) of a JOURNAL_OP entry; positions in bytes."""
-    kind, _, sequence, _, lease, data_dwords, qlist_words = JOURNAL_OP_BODY.unpack(entry[4])
-    return kind, sequence, lease, data_dwords * 8, qlist_words * 4

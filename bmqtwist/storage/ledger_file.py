@@ -1,17 +1,153 @@
 """The file of the metadata ledger: `bmq_csl_*` in the storage directory, the newest of which counts.
 
+It holds a header, then records until the end or until zeros, in the form in which brokers send them to each other
+(`wire/cluster_events.py`). Reading never fails: a record that was torn while it was written is cut off, one that is damaged
+in the middle is skipped up to the next whole one, and either gives an alarm.
+
 A new file is written whole under a temporary name, synced and renamed, so that the newest one is never half of one. One
-older file is kept for people.
+older file is kept for the operator.
 """
 
 from __future__ import annotations
 
-from bmqtwist.storage.ledger_format import LEDGER_SUFFIX, ledger_file_name, parse_ledger_file_name
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.storage.layout import LEDGER_HEADER
 from bmqtwist.storage.store import Disk, File
+from bmqtwist.wire.cluster_events import ClusterStateRecord, encode_cluster_state_record, read_cluster_state_record
+from bmqtwist.wire.layout import CLUSTER_STATE_HEADER
+
+LEDGER_HEADER_BYTES = LEDGER_HEADER.size
+LEDGER_SUFFIX = ".bmq_csl"
+DAMAGE_REPORTS_MAX = 16  # damaged places of one file that are told apart
 
 _TEMPORARY = ".new"
 _STAMP_END = len("bmq_csl_YYYYMMDD_HHMMSS")
 OLD_FILES_KEPT = 1
+_VERSION = 1
+_RECORD_START = re.compile(rb"[\x81-\x84]\0\0\0")  # header words, type; reserved
+_NAME = re.compile(r"bmq_csl_\d{8}_\d{6}_([0-9A-F]{10})\.bmq_csl")
+
+
+@dataclass(slots=True)
+class LedgerEntry:
+    """A record with its place: offset in bytes, sizes of its header and body in words."""
+
+    offset: int
+    record: ClusterStateRecord
+    header_words: int
+    advisory_words: int
+
+    @property
+    def lsn(self) -> tuple[int, int]:
+        return self.record.term, self.record.sequence_number
+
+    @property
+    def type_name(self) -> str:
+        """snapshot, update, commit, ack."""
+        return self.record.type.name.lower()
+
+
+@dataclass(slots=True)
+class LedgerContents:
+    """What a ledger file holds.
+
+    `entries`: all records that could be read; `end`: offset behind the last of them, where writing goes on; `log_id`: b"" if
+    there is no readable file header; `damaged`: something before `end` could not be read, so the file should be replaced;
+    `alarms`: a sentence for each thing that was not as it should be; `tail_zeros`: bytes of zeros behind `end`, if nothing
+    else is there: a live file, or one left by a crash.
+    """
+
+    log_id: bytes = b""
+    entries: list[LedgerEntry] = field(default_factory=list)
+    end: int = 0
+    damaged: bool = False
+    alarms: list[str] = field(default_factory=list)
+    tail_zeros: int = 0
+
+
+def pack_ledger_header(log_id: bytes) -> bytes:
+    """The first 8 bytes of a file."""
+    if len(log_id) != 5 or not any(log_id):
+        raise LocalError(f"a ledger's log id is 5 bytes, not all zero; not {log_id.hex()!r}")
+    return LEDGER_HEADER.build(version=_VERSION, header_words=LEDGER_HEADER.words, log_id=log_id)
+
+
+def encode_ledger(log_id: bytes, records: Iterable[ClusterStateRecord]) -> bytes:
+    """A whole file."""
+    return b"".join((pack_ledger_header(log_id), *map(encode_cluster_state_record, records)))
+
+
+def read_ledger(data: bytes) -> LedgerContents:
+    """Read a whole file; b"" is a file that does not exist yet."""
+    found = LedgerContents()
+    if not data:
+        return found
+    pos = LEDGER_HEADER_BYTES
+    if len(data) >= LEDGER_HEADER_BYTES:
+        header = LEDGER_HEADER.parse(data[:LEDGER_HEADER_BYTES])
+        if header.version == _VERSION and header.header_words >= LEDGER_HEADER.words and any(header.log_id):
+            found.log_id, pos = header.log_id, header.header_words * 4  # a later version may have a longer header
+    if not found.log_id:
+        found.damaged = True
+        found.alarms.append("the header of the ledger file cannot be read")
+    _read_records(data, min(pos, len(data)), found)
+    return found
+
+
+def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
+    places = 0
+    while True:
+        try:
+            record, stop = read_cluster_state_record(data, pos, len(data))
+        except PeerError as error:
+            following = _next_record(data, pos + 4)
+            if following is None:
+                break
+            found.damaged = True
+            places += 1
+            if places <= DAMAGE_REPORTS_MAX:
+                found.alarms.append(f"{following - pos} bytes of the ledger at offset {pos} cannot be read "
+                                    f"({error.reason}) and are skipped")
+            pos = following
+            continue
+        header_words = data[pos] >> CLUSTER_STATE_HEADER.shift("header_words")
+        found.entries.append(LedgerEntry(pos, record, header_words, (stop - pos >> 2) - header_words))
+        pos = stop
+    found.end = pos
+    torn = len(data[pos:].rstrip(b"\0"))
+    if torn:
+        found.alarms.append(f"the ledger ends with an incomplete record of {torn} bytes at offset {pos}, "
+                            "which is cut off")
+    else:
+        found.tail_zeros = len(data) - pos
+
+
+def _next_record(data: bytes, pos: int) -> int | None:
+    """Offset of the first whole record at or after `pos`; records lie on words."""
+    for match in _RECORD_START.finditer(data, pos):
+        if not match.start() & 3:
+            try:
+                read_cluster_state_record(data, match.start(), len(data))
+            except PeerError:
+                continue
+            return match.start()
+    return None
+
+
+def ledger_file_name(log_id: bytes, wall: int) -> str:
+    """`bmq_csl_<UTC date>_<time>_<log id>.bmq_csl`, for a file begun at `wall` (seconds since the epoch)."""
+    return f"bmq_csl_{datetime.fromtimestamp(wall, UTC):%Y%m%d_%H%M%S}_{log_id.hex().upper()}{LEDGER_SUFFIX}"
+
+
+def parse_ledger_file_name(name: str) -> bytes | None:
+    """The log id in a file name, None if it is not the name of a ledger."""
+    match = _NAME.fullmatch(name)
+    return bytes.fromhex(match.group(1)) if match else None
 
 
 class LedgerFile:
@@ -56,7 +192,6 @@ class LedgerFile:
         return self._file.read(0, self._end) if self._file is not None else b""
 
     def append(self, data: bytes) -> None:
-        """Write at the end."""
         file = self._current()
         file.write(self._end, [data])
         self._end += len(data)
@@ -66,7 +201,6 @@ class LedgerFile:
         self._current().sync()
 
     def truncate(self, size: int) -> None:
-        """Cut a torn tail."""
         self._current().resize(size, False)
         self._end = size
 
@@ -92,7 +226,6 @@ class LedgerFile:
             self._disk.remove(f"{self._directory}/{old}")
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

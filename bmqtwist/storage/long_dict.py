@@ -110,7 +110,6 @@ class LongDict(Generic[K, V]):
                 self._parts_changed()
 
     def pop(self, key: K) -> V:
-        """As of a `dict`."""
         value = self[key]
         del self[key]
         return value

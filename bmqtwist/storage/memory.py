@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from posixpath import normpath
 from typing import Protocol
 
@@ -42,19 +43,16 @@ class _Node:
         self.touched: set[int] = set()  # sectors written since the last sync
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
         size = max(0, min(size, self.length - offset))
         return bytes(self.content[offset:offset + size]).ljust(size, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:
-        """Overwrite or extend."""
         end = offset + len(data)
         _put(self.content, offset, data)
         self.length = max(self.length, end)
         self.touched.update(range(offset // SECTOR, (end + SECTOR - 1) // SECTOR))
 
     def persist(self, sectors: set[int]) -> None:
-        """These sectors reach the platter."""
         for sector in sectors:
             start = sector * SECTOR
             _put(self.durable, start, self.content[start:start + SECTOR])
@@ -80,7 +78,7 @@ def _put(target: bytearray, offset: int, data: bytes | bytearray) -> None:
 
 
 class MemoryDisk:
-    """Disk in memory. `capacity`: bytes of all files together, None = endless."""
+    """`store.Disk` in memory. `capacity`: bytes of all files together, None = endless."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
@@ -95,11 +93,9 @@ class MemoryDisk:
     # ---- Disk ----------------------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """Sorted names in a directory."""
         return sorted(path.rpartition("/")[2] for path in self._names if path.rpartition("/")[0] == directory)
 
     def create(self, path: str) -> MemoryFile:
-        """A new empty file; FileExistsError if the name is taken."""
         if path in self._names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         self.step("create", path)
@@ -107,23 +103,19 @@ class MemoryDisk:
         return MemoryFile(self, path, node)
 
     def open(self, path: str) -> MemoryFile:
-        """An existing file, for reading and writing."""
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "No such file", path)
         return MemoryFile(self, path, self._names[path])
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file."""
         self.step("rename", old)
         self._names[new] = self._names.pop(old)
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
         self.step("remove", path)
         del self._names[path]
 
     def sync_directory(self, directory: str) -> None:
-        """Make creations, renames and removals in a directory survive a crash."""
         self.step("sync_directory", directory)
         for names in (self._durable_names, self._names):
             for path in [path for path in names if path.rpartition("/")[0] == directory]:
@@ -133,19 +125,19 @@ class MemoryDisk:
                     self._durable_names.pop(path, None)
 
     def free_bytes(self, directory: str) -> int:
-        """Space left."""
         return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
     def identify(self, directory: str) -> str:
         """Its plain name: there are no links here."""
         return normpath(directory)
 
-    def lock(self, directory: str) -> MemoryLock:
-        """Hold the directory until the result is closed."""
+    def lock(self, directory: str) -> ExitStack:
         if directory in self.locked:
             raise DirectoryBusy(directory)
         self.locked.add(directory)
-        return MemoryLock(self, directory)
+        held = ExitStack()
+        held.callback(self.locked.discard, directory)
+        return held
 
     # ---- faults --------------------------------------------------------------------------------------------------
 
@@ -167,7 +159,6 @@ class MemoryDisk:
         node.reserved = max(node.reserved, size)
 
     def used_bytes(self) -> int:
-        """What all files take."""
         return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
 
     def crash(self, random: Chance | None = None) -> None:
@@ -205,12 +196,11 @@ class MemoryDisk:
         self._names[path] = self._durable_names[path] = _Node(data)
 
     def paths(self) -> list[str]:
-        """Every file of the disk."""
         return sorted(self._names)
 
 
 class MemoryFile:
-    """One open file of a MemoryDisk."""
+    """`store.File` of a MemoryDisk; lengths survive a crash at once."""
 
     __slots__ = ("_disk", "_path", "_node")
 
@@ -218,11 +208,9 @@ class MemoryFile:
         self._disk, self._path, self._node = disk, path, node
 
     def size(self) -> int:
-        """Length, bytes."""
         return self._node.length
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
         return self._node.read(offset, size)
 
     def data_after(self, offset: int) -> int | None:
@@ -230,7 +218,6 @@ class MemoryFile:
         return offset if offset < len(self._node.content) else None
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
-        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
         self._disk.step("write", self._path)
         data = b"".join(parts)
         self._disk.take(self._node, offset + len(data), self._path)
@@ -238,13 +225,11 @@ class MemoryFile:
         return len(data)
 
     def sync(self) -> None:
-        """Everything written so far survives a crash."""
         self._disk.step("sync", self._path)
         self._node.persist(self._node.touched)
         self._node.touched.clear()
 
     def resize(self, size: int, allocate: bool) -> None:
-        """Cut or grow with zeros to `size`; lengths survive a crash at once."""
         self._disk.step("resize", self._path)
         if allocate:
             self._disk.take(self._node, size, self._path)
@@ -252,16 +237,3 @@ class MemoryFile:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class MemoryLock:
-    """A held directory."""
-
-    __slots__ = ("_disk", "_directory")
-
-    def __init__(self, disk: MemoryDisk, directory: str) -> None:
-        self._disk, self._directory = disk, directory
-
-    def close(self) -> None:
-        """Let the directory go."""
-        self._disk.locked.discard(self._directory)

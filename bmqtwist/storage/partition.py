@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.availability import WriterEvent
-from bmqtwist.storage.batch import Batch
-from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.gate import Gated
-from bmqtwist.storage.long_dict import RisingDict
+from bmqtwist.storage.gate import COMMITTED_ALL, CopyMarks, Gated
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.partition_log import PartitionLog
-from bmqtwist.storage.payloads import Payloads
+from bmqtwist.storage.partition_log import Batch, PartitionLog
 from bmqtwist.storage.queue_records import QueueRecords
 from bmqtwist.storage.records import (
     CONFIRM_HEAD,
@@ -40,14 +36,16 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.room import Room
-from bmqtwist.storage.state import Live, PartitionState
+from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import (
     AHEAD_BYTES,
+    BEGINNING_BYTES,
     PAYLOAD_CACHE_BYTES,
     SYNC_POINT_RESERVE_BYTES,
     PartitionUnavailable,
     PayloadDamaged,
 )
+from bmqtwist.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
@@ -57,6 +55,40 @@ __all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "Part
 Durability = Literal["none", "group", "always"]
 
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
+
+
+class Payloads:
+    """Of one partition. OSError: DATA cannot be read."""
+
+    def __init__(self, files: FileSets, roll: Rollover) -> None:
+        self._files, self._roll = files, roll
+
+    def whole(self, message: Message) -> bytes:
+        """The application data of a message. PayloadDamaged: DATA has something else."""
+        if message.payload is not None:
+            return message.payload
+        offset = self._offset(message)
+        payload = self._files.read_data(offset, message.size)
+        if len(payload) != message.size or crc32c(payload) != message.crc:
+            what = f"the stored data of message {message.guid.hex().upper()} at offset {offset} is damaged"
+            self._files.reports.alarm("STORAGE", f": {what}; it is not delivered.")
+            raise PayloadDamaged(what)
+        return payload
+
+    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+        """The first bytes; unchecked, unless it is all there is."""
+        if message.payload is not None or message.size <= size:
+            return self.whole(message)
+        return self.piece(message, 0, size)
+
+    def piece(self, message: Message, start: int, size: int) -> bytes:
+        """Bytes from its midst, unchecked."""
+        return self._files.read_data(self._offset(message) + start, size)
+
+    def _offset(self, message: Message) -> int:
+        moved = self._roll.moved
+        dwords = message.data_offset if moved is None else moved.offset(message)
+        return dwords * 8 + _DATA_HEADER_BYTES + len(message.options)
 
 
 class Partition:
@@ -98,19 +130,8 @@ class Partition:
         return self.log.base + self.state.sequence
 
     @property
-    def live(self) -> RisingDict[Live]:
-        """The records that a rollover would keep, see `PartitionState.live`."""
-        return self.state.live
-
-    @property
     def leading(self) -> bool:
-        """Does this node write the partition?"""
         return self.log.leading
-
-    @property
-    def broken(self) -> bool:
-        """Is it closed until a restart?"""
-        return self.log.broken
 
     @property
     def available(self) -> bool:
@@ -118,11 +139,9 @@ class Partition:
         return self.log.available
 
     def disable(self) -> None:
-        """Take no more records (admin command)."""
         self.log.happens(WriterEvent.DISABLE)
 
     def enable(self) -> None:
-        """Take records again (admin command)."""
         self.log.happens(WriterEvent.ENABLE)
 
     # ---- messages ------------------------------------------------------------------------------------------------
@@ -216,7 +235,6 @@ class Partition:
         return True
 
     def _pay_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
-        """A DELETION that was owed."""
         self.room.make(0, 0, wall)
         state = self.state
         record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
@@ -275,11 +293,6 @@ class Partition:
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
         return self.gate.begin_sync() if self.durability == "group" and not self.log.broken else None
-
-    @property
-    def awaited(self) -> tuple[int, bool]:
-        """Position of the newest record that an effect waits for, 0 = none does; and whether a sync is under way."""
-        return self.gate.newest, self.gate.running
 
     def sync(self) -> None:
         """fdatasync DATA, then JOURNAL: blocks, meant for a thread. An OSError must be reported to `sync_failed`."""
@@ -349,7 +362,6 @@ class Partition:
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: the rollover failed")
 
     def _moved(self) -> None:
-        """The next file set is the current one."""
         self.log.take_positions()
         self.room.full_alarmed = False
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from bmqtwist.storage.availability import Availability, WriterEvent, WriterState
-from bmqtwist.storage.batch import Batch, Tail
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.gate import Gate
+from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import RECORD_BYTES, SyncPoint, pack_sync_point
 from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import PURGE_RESERVE_BYTES, SYNC_POINT_RESERVE_BYTES
@@ -22,6 +23,68 @@ NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_
 BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
 
 Mirror = Callable[[list[bytes], list[bytes], list[bytes]], None]
+
+
+class Tail:
+    """The end of a partition's files: where the next records go, and those that are not written yet.
+
+    journal, data, qlist: the bytes to be written. *_end: bytes in use, these included. journal_limit, data_limit: up to
+    where records are appended without a further check; below 0 every append is checked. large: they are written over several
+    turns. dropped: messages whose payload leaves memory once it is written, since there are more than `cache_max` bytes.
+    """
+
+    __slots__ = ("journal", "data", "qlist", "journal_end", "data_end", "qlist_end", "data_written", "journal_limit",
+                 "data_limit", "large", "dropped", "cache_max")
+
+    def __init__(self, data_limit: int, cache_max: int) -> None:
+        self.journal, self.data, self.qlist = list[bytes](), list[bytes](), list[bytes]()
+        self.journal_end = self.data_end = self.qlist_end = self.data_written = 0
+        self.journal_limit, self.data_limit, self.cache_max = -1, data_limit, cache_max
+        self.large = False
+        self.dropped = list[Message]()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Of messages."""
+        return self.data_end - self.data_written
+
+    def positions(self) -> tuple[int, int, int]:
+        """Bytes of JOURNAL, DATA, QLIST in use."""
+        return self.journal_end, self.data_end, self.qlist_end
+
+    def clear(self) -> None:
+        self.journal, self.data, self.qlist = [], [], []
+        self.data_written = self.data_end
+
+
+@dataclass(slots=True)
+class Batch:
+    """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
+
+    journal: records of 60 bytes. data: the parts of the DATA records of its MESSAGEs, one behind the other; qlist: the
+    QLIST records of its CREATIONs and ADDITIONs.
+    """
+
+    first: int
+    journal: list[bytes]
+    data: list[bytes]
+    qlist: list[bytes]
+
+    def __init__(self, first: int, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        self.first, self.journal, self.data, self.qlist = first, journal, data, qlist
+
+
+def joined(batches: list[Batch], records_max: int) -> list[Batch]:
+    """The same records in fewer batches: those without messages join what follows, as long as a batch has no more than
+    `records_max` records."""
+    whole: list[Batch] = []
+    for batch in batches:
+        before = whole[-1] if whole else None
+        if before is not None and not before.data and len(before.journal) + len(batch.journal) <= records_max:
+            whole[-1] = Batch(before.first, before.journal + batch.journal, batch.data, before.qlist + batch.qlist)
+        else:
+            whole.append(batch)
+    return whole
 
 
 class PartitionLog:
@@ -54,9 +117,9 @@ class PartitionLog:
 
     def take_positions(self) -> None:
         """The tail begins where the current file set ends."""
-        tail, files = self.tail, self.files
-        tail.journal_end, tail.qlist_end = files.journal_position, files.qlist_position
-        tail.data_end = tail.data_written = files.data_position
+        tail = self.tail
+        tail.journal_end, tail.data_end, tail.qlist_end = self.files.current.positions()
+        tail.data_written = tail.data_end
 
     # ---- what may be written -------------------------------------------------------------------------------------
 
@@ -66,7 +129,6 @@ class PartitionLog:
         return self.availability.state is WriterState.OPEN
 
     def happens(self, event: WriterEvent, cause: str = "") -> None:
-        """An event of the writer's state."""
         self.availability.on(event, self.wall, cause)
         self.broken = self.availability.state is WriterState.CLOSED
         self.set_limit()
@@ -122,7 +184,7 @@ class PartitionLog:
             self.state.drop_payload(message)
         tail.dropped.clear()
         if self.shared and not self.leading:
-            self.gate.want_sync()
+            self.gate.due = True
         return True
 
     def write_rest(self) -> bool:
@@ -146,7 +208,6 @@ class PartitionLog:
     # ---- sync points ---------------------------------------------------------------------------------------------
 
     def append_sync_point(self, kind: SyncPoint, wall: int) -> None:
-        """A sync point joins the tail."""
         state, tail = self.state, self.tail
         self.append(pack_sync_point(state.sequence + 1, state.lease, wall, kind, self.node_id, tail.data_end,
                                     tail.qlist_end))
@@ -162,4 +223,4 @@ class PartitionLog:
         self.append_sync_point(SyncPoint.REGULAR, wall)
         if (force or not tail.large) and self.write(matters):  # that of a large batch goes out with it
             self._unmarked = False
-            self.gate.want_sync()
+            self.gate.due = True

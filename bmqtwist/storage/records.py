@@ -8,11 +8,14 @@ What every message has is packed by machine instructions where this module is co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from bmqtwist.storage import layout
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.store import DATA_HEADER_BYTES, ROLLOVER_CHUNK_BYTES
+from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import COMPILED
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ QLIST_MAGIC = b"qUrI"
 class RecordType(IntEnum):
     """Top 4 bits of a journal record."""
 
-    UNDEFINED = 0
     MESSAGE = 1
     CONFIRM = 2
     DELETION = 3
@@ -97,19 +99,13 @@ DELETION_HEAD: Final = RecordType.DELETION << TYPE_SHIFT
 QUEUE_OP_HEAD: Final = RecordType.QUEUE_OP << TYPE_SHIFT
 JOURNAL_OP_HEAD: Final = RecordType.JOURNAL_OP << TYPE_SHIFT
 
-# head, lease, wall, body, magic: any record
 RECORD = layout.JOURNAL_RECORD.struct
 RECORD_BYTES: Final = layout.JOURNAL_RECORD.size
 MAGIC: Final = layout.JOURNAL_RECORD.constant("magic")
-# head, lease, wall, refCount bits 19..12, compression, queueKey, offset in dwords, GUID, CRC, magic
 MESSAGE = layout.MESSAGE_RECORD.struct
-# head, lease, wall, queueKey, appKey, GUID, magic
 CONFIRM = layout.CONFIRM_RECORD.struct
-# head, lease, wall, queueKey, GUID, magic
 DELETION = layout.DELETION_RECORD.struct
-# head, lease, wall, queueKey, appKey, op, offset in words, start sequence, start lease, magic
 QUEUE_OP = layout.QUEUE_OP_RECORD.struct
-# head, lease, wall, sync point type, op, sequence, node, lease, DATA in dwords, QLIST in words, magic
 JOURNAL_OP = layout.JOURNAL_OP_RECORD.struct
 # what lies between the head and the magic
 MESSAGE_BODY, CONFIRM_BODY, DELETION_BODY, QUEUE_OP_BODY, JOURNAL_OP_BODY = (
@@ -120,7 +116,6 @@ REF_COUNT_LOW_BITS: Final = layout.RECORD_HEADER.bits("flags")  # of a refCount,
 REF_COUNT_MAX: Final = layout.MESSAGE_RECORD.mask("ref_count_high") << REF_COUNT_LOW_BITS | FLAGS_MASK
 COMPRESSION_MASK: Final = 7  # the low three bits of a MESSAGE's compression count
 
-# words of header and record; words of options, and flags; schema wire id; reserved
 DATA_HEADER = layout.DATA_HEADER.struct
 DATA_HEADER_WORDS: Final = layout.DATA_HEADER.words
 DATA_HEADER_WORDS_SHIFT: Final = layout.DATA_HEADER.shift("header_words")
@@ -130,8 +125,8 @@ DATA_OPTION_BYTES_SHIFT: Final = DATA_OPTIONS_SHIFT - 2  # from bytes to words, 
 DATA_HEADER_START: Final = layout.DATA_HEADER.word(header_words=layout.DATA_HEADER.words)
 DATA_FLAGS_MASK: Final = layout.DATA_HEADER.mask("flags")
 PROPERTIES_FLAG = 1
+DATA_RECORD_BYTES_MIN = 16  # a header of 12 and a dword of data and padding, in whole dwords
 
-# words of the URI, number of apps, words of header and record
 QUEUE_RECORD_HEADER = layout.QUEUE_RECORD_HEADER.struct
 QUEUE_RECORD_WORDS_MASK = layout.QUEUE_RECORD_HEADER.mask("record_words")
 _QUEUE_HEADER_WORDS_SHIFT = layout.QUEUE_RECORD_HEADER.shift("header_words")
@@ -141,6 +136,12 @@ _KEY_BYTES = layout.QUEUE_KEY.bits("key") // 8
 _NULL_KEY: Final = bytes(_KEY_BYTES)
 
 MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # it is written last in a rollover
+
+_MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
+_LISTED: Final = int(QueueOp.CREATION), int(QueueOp.ADDITION)
+_DATA_AT: Final = layout.MESSAGE_RECORD.offset("data_dwords")
+_QLIST_AT: Final = layout.QUEUE_OP_RECORD.offset("qlist_words")
+_ENDS_AT: Final = layout.JOURNAL_OP_RECORD.offset("data_dwords")
 
 PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
@@ -225,6 +226,19 @@ def pack_data_header(first: int, second: int, schema_id: int) -> bytes:
     return DATA_HEADER.pack(first, second, schema_id, 0)
 
 
+def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
+    """A record with the offsets of other files: its DATA or QLIST record goes to these positions, bytes."""
+    kind = head >> TYPE_SHIFT
+    if kind == _MESSAGE:
+        return record[:_DATA_AT] + (data_end >> 3).to_bytes(4, "big") + record[_DATA_AT + 4:]
+    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+        return record[:_QLIST_AT] + (qlist_end >> 2).to_bytes(4, "big") + record[_QLIST_AT + 4:]
+    if kind == _JOURNAL_OP:
+        return (record[:_ENDS_AT] + (data_end >> 3).to_bytes(4, "big") + (qlist_end >> 2).to_bytes(4, "big")
+                + record[_ENDS_AT + 8:])
+    return record
+
+
 def pad_words(data: bytes) -> bytes:
     """`data` padded to words: 1..4 bytes, each holding their number."""
     return data + PADS[4 - len(data) % 4]
@@ -287,6 +301,27 @@ def parse_queue_record(data: bytes, offset: int = 0) -> tuple[str, bytes, list[t
     return uri, queue_key, apps, size
 
 
+def queue_records(data: bytes, offset: int) -> tuple[list[tuple[int, str, bytes, list[tuple[str, bytes]]]], int, str]:
+    """(offset, URI, queueKey, apps) of the QLIST records from `offset` on; where they end; and why, "" = with the data."""
+    found = []
+    try:
+        while offset < len(data):
+            uri, key, apps, size = parse_queue_record(data, offset)
+            found.append((offset, uri, key, apps))
+            offset += size
+    except ValueError as error:
+        return found, offset, str(error)
+    return found, offset, ""
+
+
+def read_queue_record(read: Callable[[int, int], bytes], offset: int) -> bytes | None:
+    """The QLIST record at `offset`, as far as `read(offset, size)` has it; None: not even its header."""
+    head = read(offset, QUEUE_RECORD_HEADER.size)
+    if len(head) < QUEUE_RECORD_HEADER.size:
+        return None
+    return read(offset, (QUEUE_RECORD_HEADER.unpack(head)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
+
+
 def _key(data: bytes, position: int) -> tuple[bytes, int]:
     """The queueKey or appKey at `position`, and the position behind it; the caller sees whether that is too far."""
     return bytes(data[position:position + _KEY_BYTES]), position + _KEY.size
@@ -316,3 +351,52 @@ def file_headers(kind: FileType, partition_id: int) -> bytes:
 def pack_mark(offset: int) -> bytes:
     """The journal header's field that tells a finished rollover; `offset` of its sync point in bytes."""
     return (offset >> 2).to_bytes(8, "big")
+
+
+def check_messages(read: Callable[[int, int], bytes],
+                   messages: Iterable[Message]) -> tuple[int, dict[str, list[Message]]]:
+    """Set size, options, schema and the properties flag of `messages` from their DATA records.
+
+    Returns the bytes of all good records, and what is wrong with the others: reason -> messages. `read(offset, size)`
+    reads DATA; it is called with neighbouring ranges if the messages are in order of their offsets.
+    """
+    damaged: dict[str, list[Message]] = {}
+    window, base, top, good = memoryview(b""), 0, 0, 0
+    for message in messages:
+        offset = message.data_offset * 8
+        if not base <= offset <= top - DATA_HEADER.size:
+            base = offset
+            window = memoryview(read(base, ROLLOVER_CHUNK_BYTES))
+            top = base + len(window)
+        try:
+            if offset < DATA_HEADER_BYTES or offset + DATA_HEADER.size > top:
+                raise ValueError("its DATA record is outside of the file")
+            size = (DATA_HEADER.unpack_from(window, offset - base)[0] & DATA_WORDS_MASK) << 2
+            if offset + size > top:
+                base = offset
+                window = memoryview(read(base, max(size, ROLLOVER_CHUNK_BYTES)))
+                top = base + len(window)
+            good += check_message(window, offset - base, message)
+        except ValueError as error:
+            damaged.setdefault(str(error), []).append(message)
+    return good, damaged
+
+
+def check_message(window: memoryview, at: int, message: Message) -> int:
+    """Likewise for one, whose DATA record begins at `at`; the bytes of the record. ValueError: what is wrong with it."""
+    words: int
+    words, flags, schema_id, _ = DATA_HEADER.unpack_from(window, at)
+    size, options = (words & DATA_WORDS_MASK) << 2, flags >> DATA_OPTIONS_SHIFT << 2
+    start, stop = at + DATA_HEADER.size, at + size
+    if words >> DATA_HEADER_WORDS_SHIFT != DATA_HEADER_WORDS or size < DATA_RECORD_BYTES_MIN or stop > len(window):
+        raise ValueError("the header of its DATA record is wrong")
+    stop -= window[stop - 1]
+    length = stop - start - options
+    if length < 0 or data_record_bytes(DATA_HEADER.size + options + length) != size:
+        raise ValueError("the padding of its DATA record is wrong")
+    if crc32c(window[start + options:stop]) != message.crc:
+        raise ValueError("its data does not match its checksum")
+    message.size, message.has_properties, message.schema_id = length, bool(flags & PROPERTIES_FLAG), schema_id
+    if options:
+        message.options = bytes(window[start:start + options])
+    return size

@@ -14,34 +14,33 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
-from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
-from bmqtwist.storage.journal import Entry, JournalScan, check_file_header, unpack_sync_point
-from bmqtwist.storage.long_dict import RisingDict
+from bmqtwist.storage.journal import Entry, JournalScan, check_file_header
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     DATA_HEADER,
+    DATA_RECORD_BYTES_MIN,
     DATA_WORDS_MASK,
     JOURNAL_OP_BODY,
     MESSAGE_BODY,
     QLIST_MAGIC,
-    QUEUE_RECORD_HEADER,
-    QUEUE_RECORD_WORDS_MASK,
     SEQUENCE_MASK,
     SYNC_POINT_OP,
     TYPE_SHIFT,
     FileType,
     QueueOp,
     RecordType,
+    check_messages,
     pack_queue_op,
     pack_queue_record,
+    queue_records,
+    read_queue_record,
 )
 from bmqtwist.storage.replay import Apps, Replay, qlist_entry
-from bmqtwist.storage.state import Live, PartitionState, StoredQueue
+from bmqtwist.storage.state import PartitionState, StoredQueue
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionReader
 
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
-_QUEUE_RECORD_BYTES_MAX = 64 << 20
 GAP_SECONDS_MAX = 1  # that may have passed between two MESSAGE records, for the GUIDs that are remembered
 _TAIL_BYTES = 1 << 20  # how far behind the end of DATA and QLIST stale bytes are looked for
 
@@ -80,13 +79,7 @@ class RecoveredPartition:
 
     @property
     def queues(self) -> dict[bytes, StoredQueue]:
-        """By queue key."""
         return self.state.queues
-
-    @property
-    def live(self) -> RisingDict[Live]:
-        """The records that are needed, see `PartitionState.live`."""
-        return self.state.live
 
 
 def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
@@ -102,6 +95,11 @@ def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = N
     found.read_journal()
     found.read_data_files()
     return found.recovered
+
+
+def listed(texts: list[str], limit: int) -> str:
+    """Up to `limit` of them, and how many more there are."""
+    return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
 
 
 class Recovery(Replay):
@@ -187,23 +185,18 @@ class Recovery(Replay):
         """Every queue key in QLIST with its URI and apps."""
         if self.listed is None:
             self.listed = {}
-            position = QLIST_HEADER_BYTES
-            while True:
-                try:
-                    uri, key, apps, entry = self.read_queue_record(position)
-                except ValueError:
+            for _, uri, key, apps in queue_records(self.files.read_qlist(0, self.qlist_size), QLIST_HEADER_BYTES)[0]:
+                if any(app_key == NULL_KEY for _, app_key in apps):
                     break
-                position += len(entry)
                 self.listed.setdefault(key, (uri, []))[1].extend(apps)
         return self.listed
 
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
         """(URI, key, apps, bytes) of the QLIST record at `offset`; ValueError if there is none."""
-        head = self.files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
-        if offset < QLIST_HEADER_BYTES or len(head) < QUEUE_RECORD_HEADER.size:
+        record = read_queue_record(self.files.read_qlist, offset)
+        if offset < QLIST_HEADER_BYTES or record is None:
             raise ValueError("offset is outside of QLIST")
-        size = min((QUEUE_RECORD_HEADER.unpack(head)[2] & QUEUE_RECORD_WORDS_MASK) << 2, _QUEUE_RECORD_BYTES_MAX)
-        return qlist_entry(self.files.read_qlist(offset, size))
+        return qlist_entry(record)
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
         """DATA is read later, and only for what is left then."""
@@ -237,16 +230,16 @@ class Recovery(Replay):
         self.unmatched_confirms += 1
 
     def unknown(self, entry: Entry, why: str) -> None:
-        """A record that means nothing to us."""
         self.left_out(entry)
         self.damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
 
     def journal_op(self, entry: Entry) -> None:
         """Positions that must exist. Other operations than sync points mean nothing to us."""
-        if JOURNAL_OP_BODY.unpack(entry[4])[1] != SYNC_POINT_OP:
+        _, op, _, _, _, dwords, words = JOURNAL_OP_BODY.unpack(entry[4])
+        if op != SYNC_POINT_OP:
             return
         super().journal_op(entry)
-        _, _, _, data, qlist = unpack_sync_point(entry)
+        data, qlist = dwords * 8, words * 4
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:
                 self.damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
@@ -301,7 +294,6 @@ class Recovery(Replay):
             self.state.add_apps(queue, apps, record, qlist)
 
     def create(self, key: bytes, uri: str, apps: Apps, record: bytes, qlist: bytes, from_ledger: bool) -> StoredQueue:
-        """A queue begins."""
         if self.known is not None and key not in self.known:
             self.recovered.unlisted.add(key)
         self.strangers.pop(key, None)
@@ -312,7 +304,6 @@ class Recovery(Replay):
         return self.state.create(key, uri, apps, record, qlist)
 
     def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
-        """Nothing of the queue is live any more."""
         self.strangers.pop(key, None)
         self.recovered.unlisted.discard(key)
         super().delete_queue(queue, key)
@@ -332,9 +323,8 @@ class Recovery(Replay):
 
         Their GUIDs are forgotten: a producer that never got an ACK posts them again, and they are new then.
         """
-        guids = ", ".join(message.guid.hex().upper() for message in messages[:_LISTED_MAX])
-        more = f" and {len(messages) - _LISTED_MAX} more" if len(messages) > _LISTED_MAX else ""
-        self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}{more}")
+        guids = listed([message.guid.hex().upper() for message in messages], _LISTED_MAX)
+        self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}")
         queues = self.state.queues
         for key in {message.queue_key for message in messages}:
             queues[key].history.forget({message.guid for message in messages})

@@ -54,7 +54,6 @@ class Replay:
         self.state, self.epoch, self.wall_max = state, epoch, wall_max
 
     def run(self, entries: Iterable[Entry]) -> None:
-        """Apply records in order."""
         for entry in entries:
             kind = entry[1] >> TYPE_SHIFT
             if kind == _MESSAGE:
@@ -73,7 +72,6 @@ class Replay:
     # ---- messages ------------------------------------------------------------------------------------------------
 
     def message(self, entry: Entry) -> None:
-        """MESSAGE."""
         _, head, lease, wall, body = entry
         ref_high: int
         compression: int
@@ -122,7 +120,6 @@ class Replay:
     # ---- queues --------------------------------------------------------------------------------------------------
 
     def queue_op(self, entry: Entry) -> None:
-        """CREATION, ADDITION, PURGE, DELETION."""
         _, head, lease, wall, body = entry
         key, app_key, op, qlist_words, start_sequence, start_lease = QUEUE_OP_BODY.unpack(body)
         record = RECORD.pack(head, lease, wall, body, MAGIC)

@@ -17,14 +17,14 @@ from itertools import islice
 
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.availability import WriterEvent
-from bmqtwist.storage.batch import joined
-from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.exchange import READ_BYTES, Applier, FilesAhead, divided, placed, records_of, rest_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, Applier, FilesAhead, divided, records_of, rest_of, run_from
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
+from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.partition import Durability, Partition
+from bmqtwist.storage.partition_log import joined
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, joined_runs
 from bmqtwist.storage.records import (
     MAGIC,
@@ -35,6 +35,7 @@ from bmqtwist.storage.records import (
     QueueOp,
     RecordType,
     SyncPoint,
+    placed,
 )
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
@@ -64,7 +65,7 @@ class ReplicatedPartition(Partition):
         self._starts: deque[tuple[int, int]] = deque([(0, self.lease)])  # (position before a lease, the lease)
         self._recent: deque[RecordRun] = deque()
         self._recent_bytes = 0
-        self._applier = Applier(self, epoch)
+        self._applier = Applier(self.state, self.roll, self.begin_lease, epoch)
         if self._rewrite:
             self._begin_rewrite(wall)
         self.files.sync()  # what was found may be in the page cache alone
@@ -119,7 +120,6 @@ class ReplicatedPartition(Partition):
         return self.copies.marks != before
 
     def begin_lease(self, lease: int) -> None:
-        """Records of a newer lease follow."""
         self._known = self.summary
         self.log.base += self.sequence
         self.state.begin_lease(lease)
@@ -153,11 +153,9 @@ class ReplicatedPartition(Partition):
         return clean
 
     def forget_waiting(self) -> None:
-        """Whoever waited for records has gone."""
         self.gate.waiting = []
 
     def _moved(self) -> None:
-        """What is before the copy's end is compacted now."""
         super()._moved()
         self._known = self.summary.rebased(self.roll.ended_at)
 
@@ -240,11 +238,11 @@ class ReplicatedPartition(Partition):
         count = summary.distance(after) - len(self.tail.journal)
         if count <= 0 or not summary.holds(after):
             return None
-        start = self.files.journal_position - RECORD_BYTES * count
+        start = self.files.current.journal.end - RECORD_BYTES * count
         journal = self.files.read_journal(start, RECORD_BYTES * min(count, MESSAGE_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        ahead = FilesAhead(self.files, self.files.data_position)
+        ahead = FilesAhead(self.files, self.files.current.data.end)
         return run_from(ahead, journal, after, start)
 
     # ---- the replica -----------------------------------------------------------------------------------------------
@@ -309,7 +307,7 @@ class ReplicatedPartition(Partition):
         """Where JOURNAL ends if the record is the last one of the log; None: where it ends now."""
         if psn is None:
             return None
-        return self.files.journal_position - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self.tail.journal))
+        return self.files.current.journal.end - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self.tail.journal))
 
     def abandon(self, wall: int) -> None:
         """Another partition takes its place, if its files can be read: nothing is under way any more, and the log ends with

@@ -68,13 +68,13 @@ class RolloverEvent(Enum):
 
 
 class Job:
-    """Blocking work for another thread. Nothing is done once it was cancelled; `cancel` waits for a `run` under way."""
+    """Blocking work for another thread. Nothing is done once it was cancelled; `cancel` waits for a `run` in progress."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
         self._guard = Lock()
         self._cancelled = False
-        self.failed = False
+        self.taken = self.failed = False
 
     def run(self) -> None:
         """Do it; OSError if the disk fails."""
@@ -87,40 +87,8 @@ class Job:
                     raise
 
     def cancel(self) -> None:
-        """It is not wanted any more."""
         with self._guard:
             self._cancelled = True
-
-
-class JobSlot:
-    """The one job of a rollover, if there is any."""
-
-    def __init__(self) -> None:
-        self.current: Job | None = None
-        self._offered: Job | None = None  # the same until somebody has taken it
-
-    def ask(self, action: Callable[[], None]) -> None:
-        """A job begins."""
-        self.current = self._offered = Job(action)
-
-    def take(self) -> Job | None:
-        """The job that nobody has taken yet."""
-        job, self._offered = self._offered, None
-        return job
-
-    def end(self, job: Job) -> bool:
-        """A job has been run; False: it is not wanted any more."""
-        if job is not self.current:
-            return False
-        self.current = None
-        return True
-
-    def cancel(self) -> bool:
-        """Get rid of the job, if there is one; False: it has failed."""
-        job, self.current, self._offered = self.current, None, None
-        if job is not None:
-            job.cancel()
-        return job is None or not job.failed
 
 
 class NextSet:
@@ -131,17 +99,16 @@ class NextSet:
         self._files = log.files
         self.joined = log.state.last_key
         _, data, qlist = log.tail.positions()
-        _, next_data, next_qlist = log.files.next_positions()
+        _, next_data, next_qlist = log.files.coming.positions()
         self.data_shift, self._qlist_shift = next_data - data >> 3, next_qlist - qlist >> 2
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """A batch was written into the present set. OSError."""
-        self._files.append_next([self._shifted(record) for record in journal], data, qlist)
-        if not self._files.sizes.hold(self._files.next_positions()):
+        self._files.coming.append([self._shifted(record) for record in journal], data, qlist)
+        if not self._files.sizes.hold(self._files.coming.positions()):
             raise OSError(errno.ENOSPC, "the next file set is full")
 
     def _shifted(self, record: bytes) -> bytes:
-        """A record with the offsets of the next set."""
         kind = int.from_bytes(record[:8], "big") >> TYPE_SHIFT
         if kind == RecordType.MESSAGE:
             return _added(record, _MESSAGE_DATA, self.data_shift)
@@ -150,30 +117,6 @@ class NextSet:
         if kind == RecordType.JOURNAL_OP:
             return _added(_added(record, _JOURNAL_OP_DATA, self.data_shift), _JOURNAL_OP_QLIST, self._qlist_shift)
         return record
-
-
-class RolloverReports:
-    """What the operator sees of a rollover."""
-
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-
-    def inform(self, what: str) -> None:
-        """A line with what is in the files."""
-        sizes, (journal, data, qlist) = self._log.files.sizes, self._log.tail.positions()
-        self._log.reports.inform(
-            f"{what}: JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST {qlist} of "
-            f"{sizes.qlist} bytes; {len(self._log.state.live)} live records")
-
-    def failed(self, what: str, error: OSError, retry_s: int) -> None:
-        """It will be tried again."""
-        self._log.reports.alarm("ROLLOVER", f": {what}: {error}. Next try in {retry_s} s at the earliest.")
-
-    def late(self, copied: LiveCopy | None) -> None:
-        """There is no time left for slices."""
-        done = 100 if copied is None else round(100 * copied.progress)
-        self._log.reports.alarm("ROLLOVER", f": a file is full before its live records were copied in slices ({done} %): the"
-                                            " rest is done at once. Larger files would leave more time.")
 
 
 class Rollover:
@@ -188,7 +131,7 @@ class Rollover:
         self.transitions = TransitionLog()  # times are epoch seconds
         self.copy: LiveCopy | None = None
         self.moved: Moved | None = None
-        self._jobs, self._reports = JobSlot(), RolloverReports(log)
+        self._job: Job | None = None  # the one in progress
         self._copied: LiveCopy | None = None  # from COPYING to SWITCHING
         self._next: NextSet | None = None  # from MARKING to SWITCHING, unless a batch could not be written into it
         self._synced_bytes = self._syncing_bytes = 0  # of the next set: at the last sync, and at the one under way
@@ -217,17 +160,21 @@ class Rollover:
 
     def take_job(self) -> Job | None:
         """The job that nobody has taken yet: to be run, then to be reported to `done` or `failed`."""
-        return self._jobs.take()
+        job = self._job
+        if job is None or job.taken:
+            return None
+        job.taken = True
+        return job
 
     def done(self, job: Job, wall: int) -> None:
-        """A job has been run."""
-        if self._jobs.end(job):
+        if job is self._job:
+            self._job = None
             self._on(RolloverEvent.DONE, wall)
 
     def failed(self, job: Job, error: OSError, wall: int) -> None:
-        """A job has failed."""
-        if self._jobs.end(job):
-            self._reports.failed(f"{self.phase.value} a file set", error, RETRY_EARLY_S)
+        if job is self._job:
+            self._job = None
+            _report_failure(self._log, f"{self.phase.value} a file set", error, RETRY_EARLY_S)
             self._on(RolloverEvent.FAILED, wall)
 
     def finish(self, wall: int) -> bool:
@@ -267,9 +214,9 @@ class Rollover:
         return self._begin(wall)
 
     def _begin(self, wall: int) -> bool:
-        self._reports.inform("Initiating rollover")
+        _inform(self._log, "Initiating rollover")
         self.phase = Phase.CREATING
-        self._jobs.ask(partial(self._files.begin_roll, wall))
+        self._job = Job(partial(self._files.begin_roll, wall))
         self._log.roll_due = True
         return False
 
@@ -288,17 +235,17 @@ class Rollover:
             return False
         try:
             done = copy.slice(SLICE_RECORDS, SLICE_BYTES)
-            written = sum(files.next_positions())
-            if self._jobs.current is None and written - self._synced_bytes >= SYNC_BYTES:
+            written = sum(files.coming.positions())
+            if self._job is None and written - self._synced_bytes >= SYNC_BYTES:
                 self._syncing_bytes = written
-                self._jobs.ask(files.sync_next)
+                self._job = Job(files.coming.sync)
             if not done:
                 return True
             room = log.tail.journal_end + SYNC_POINT_RESERVE_BYTES <= files.sizes.journal
-            if room and self._jobs.current is None and log.write_rest():
+            if room and self._job is None and log.write_rest():
                 self._join(wall)
         except OSError as error:
-            self._reports.failed("rollover failed", error, RETRY_EARLY_S)
+            _report_failure(self._log, "rollover failed", error, RETRY_EARLY_S)
             return self._gave_up(wall)
         return False
 
@@ -325,15 +272,14 @@ class Rollover:
         self._log.mirror = self._mirror
         self._files.join_next()
         self.phase = Phase.MARKING
-        self._jobs.ask(partial(self._files.mark_next, self._mark))
+        self._job = Job(partial(self._files.mark_next, self._mark))
 
     def _mirror(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """A batch was written into the old set."""
         try:
             if self._next is not None:
                 self._next.append(journal, data, qlist)
         except OSError as error:
-            self._reports.failed("rollover failed", error, RETRY_EARLY_S)
+            _report_failure(self._log, "rollover failed", error, RETRY_EARLY_S)
             self._on(RolloverEvent.UNMIRRORED, self._wall)
 
     def _marked(self, wall: int) -> bool:
@@ -341,7 +287,6 @@ class Rollover:
         return True
 
     def _switch(self, wall: int) -> bool:
-        """The next set becomes the current one."""
         log, copy = self._log, self._copied
         if not log.write_rest() and not log.broken:
             return False
@@ -352,22 +297,28 @@ class Rollover:
         self.moved = Moved(log.state, copy, joined.joined, log.state.last_key, joined.data_shift)
         self._forget()
         self._on_moved()
-        self._reports.inform("ROLLOVER COMPLETE")
+        _inform(self._log, "ROLLOVER COMPLETE")
         self.phase = Phase.RETIRING
-        self._jobs.ask(partial(self._files.retire_old, False))
+        self._job = Job(partial(self._files.retire_old, False))
         return True
 
     def _settle(self, wall: int) -> bool:
-        """Some messages learn where they are now."""
         if self.moved is not None and self.moved.settle(SETTLED_RECORDS):
             self.moved = None
         self._retired(wall)
         return self.moved is not None
 
     def _retired(self, wall: int) -> bool:
-        if self._jobs.current is None and self.moved is None:
+        if self._job is None and self.moved is None:
             self.phase = Phase.RESTING
         return False
+
+    def _cancel_job(self) -> bool:
+        """End the job, if there is one; False: it has failed."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+        return job is None or not job.failed
 
     # ---- giving up -----------------------------------------------------------------------------------------------
 
@@ -376,7 +327,7 @@ class Rollover:
 
     def _gave_up(self, wall: int) -> bool:
         """Whatever there is of a next set goes; the old one stays."""
-        self._jobs.cancel()
+        self._cancel_job()
         self._forget()
         self.phase = Phase.RESTING
         self._files.abandon_roll()
@@ -385,21 +336,44 @@ class Rollover:
 
     def _fail_at_once(self, error: OSError, wall: int, what: str = "rollover failed") -> bool:
         """Something of a rollover in one step failed."""
-        self._reports.failed(what, error, RETRY_S)
+        _report_failure(self._log, what, error, RETRY_S)
         self._not_before = wall + RETRY_S
         return self._gave_up(wall)
 
     # ---- in one step ---------------------------------------------------------------------------------------------
 
-    def _at_once(self, wall: int) -> bool:
-        """All of it."""
-        self._jobs.cancel()
-        return self.rewrite(wall, damaged=False, announced=True)
+    def _finish(self, wall: int) -> bool:
+        """The rest of a rollover, or all of it."""
+        phase, state = self.phase, self._log.state
+        if phase in (Phase.COPYING, Phase.MARKING):
+            done = 100 if self._copied is None else round(100 * self._copied.progress)
+            self._log.reports.alarm("ROLLOVER", f": a file is full before its live records were copied in slices ({done} %):"
+                                                " the rest is done at once. Larger files would leave more time.")
+        clean = self._cancel_job()
+        if phase in (Phase.RESTING, Phase.CREATING):
+            return self.rewrite(wall, damaged=False, announced=True)
+        copy, joined = self._copied, self._next
+        if not clean or copy is None:
+            return self._gave_up(wall)
+        if phase is Phase.COPYING:
+            return self._complete(copy, wall, damaged=False, announced=True)
+        if joined is None:
+            return self._gave_up(wall)
+        try:
+            if phase is Phase.MARKING:
+                self._files.mark_next(self._mark)
+            self._files.coming.sync()
+        except OSError as error:
+            return self._fail_at_once(error, wall)
+        self._files.switch_next()
+        self._files.retire_old(False)
+        self._arrived(Moved(state, copy, joined.joined, state.last_key, joined.data_shift))
+        return True
 
     def rewrite(self, wall: int, damaged: bool, announced: bool) -> bool:
         """The live records into a new set; `announced`: by a ROLLOVER record in the old one. False: the old set stays."""
         if self.phase is not Phase.CREATING:  # that one has been told of
-            self._reports.inform("Initiating rollover")
+            _inform(self._log, "Initiating rollover")
         try:
             if not self._files.rolling:
                 self._files.begin_roll(wall)
@@ -427,41 +401,11 @@ class Rollover:
         self.moved = None
         self.phase = Phase.RESTING
         self._on_moved()
-        self._reports.inform("ROLLOVER COMPLETE")
+        _inform(self._log, "ROLLOVER COMPLETE")
         self._log.gate.all_durable()
 
-    def _copy_the_rest(self, wall: int) -> bool:
-        copy = self._copied
-        self._reports.late(copy)
-        if not self._jobs.cancel() or copy is None:
-            return self._gave_up(wall)
-        return self._complete(copy, wall, damaged=False, announced=True)
-
-    def _mark_now(self, wall: int) -> bool:
-        self._reports.late(self._copied)
-        if not self._jobs.cancel():
-            return self._gave_up(wall)
-        try:
-            self._files.mark_next(self._mark)
-        except OSError as error:
-            return self._fail_at_once(error, wall)
-        return self._switch_now(wall)
-
-    def _switch_now(self, wall: int) -> bool:
-        copy, joined, state = self._copied, self._next, self._log.state
-        if copy is None or joined is None:
-            return self._gave_up(wall)
-        try:
-            self._files.sync_next()
-        except OSError as error:
-            return self._fail_at_once(error, wall)
-        self._files.switch_next()
-        self._files.retire_old(False)
-        self._arrived(Moved(state, copy, joined.joined, state.last_key, joined.data_shift))
-        return True
-
     def _retire_now(self, wall: int) -> bool:
-        self._jobs.cancel()
+        self._cancel_job()
         self._files.retire_old(False)
         if self.moved is not None:
             self.moved.settle(1 << 62)
@@ -472,7 +416,18 @@ class Rollover:
     def _again(self, wall: int) -> bool:
         """Full before the last rollover was through."""
         self._retire_now(wall)
-        return self._at_once(wall)
+        return self._finish(wall)
+
+
+def _inform(log: PartitionLog, what: str) -> None:
+    """A line with what is in the files."""
+    sizes, (journal, data, qlist) = log.files.sizes, log.tail.positions()
+    log.reports.inform(f"{what}: JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST "
+                       f"{qlist} of {sizes.qlist} bytes; {len(log.state.live)} live records")
+
+
+def _report_failure(log: PartitionLog, what: str, error: OSError, retry_s: int) -> None:
+    log.reports.alarm("ROLLOVER", f": {what}: {error}. Next try in {retry_s} s at the earliest.")
 
 
 def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:
@@ -482,11 +437,11 @@ def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:
         log.append_sync_point(SyncPoint.ROLLOVER, wall)
         if not log.write(matters=False):
             raise OSError(errno.EIO, "its ROLLOVER record waits to be written")
-    mark, data, qlist = files.next_positions()
+    mark, data, qlist = files.coming.positions()
     if not state.lease:
         return 0
-    files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, log.primary_id, data, qlist)],
-                      [], [])
+    point = pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, log.primary_id, data, qlist)
+    files.coming.append([point], [], [])
     return mark
 
 
@@ -506,20 +461,20 @@ _GIVEN_UP = dict.fromkeys((RolloverEvent.FAILED, RolloverEvent.ABANDON, Rollover
 
 TABLE = table(Phase, RolloverEvent, {
     Phase.RESTING: _IGNORED | {
-        RolloverEvent.STEP: to(Rollover._watch, Phase.CREATING), RolloverEvent.FINISH: to(Rollover._at_once),
+        RolloverEvent.STEP: to(Rollover._watch, Phase.CREATING), RolloverEvent.FINISH: to(Rollover._finish),
         RolloverEvent.BEGIN: to(Rollover._begin, Phase.CREATING)},
     Phase.CREATING: _IGNORED | _GIVEN_UP | {
         RolloverEvent.DONE: to(Rollover._created, Phase.COPYING),
-        RolloverEvent.FINISH: to(Rollover._at_once, Phase.RESTING)},
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
     Phase.COPYING: _IGNORED | _GIVEN_UP | {
         RolloverEvent.STEP: to(Rollover._copy, Phase.MARKING, Phase.RESTING), RolloverEvent.DONE: to(Rollover._next_synced),
-        RolloverEvent.FINISH: to(Rollover._copy_the_rest, Phase.RESTING)},
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
     Phase.MARKING: _IGNORED | _GIVEN_UP | {
         RolloverEvent.DONE: to(Rollover._marked, Phase.SWITCHING),
-        RolloverEvent.FINISH: to(Rollover._mark_now, Phase.RESTING)},
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
     Phase.SWITCHING: _IGNORED | _GIVEN_UP | {
         RolloverEvent.STEP: to(Rollover._switch, Phase.RETIRING, Phase.RESTING),
-        RolloverEvent.FINISH: to(Rollover._switch_now, Phase.RESTING)},
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
     Phase.RETIRING: _IGNORED | {
         RolloverEvent.STEP: to(Rollover._settle, Phase.RESTING), RolloverEvent.DONE: to(Rollover._retired, Phase.RESTING),
         RolloverEvent.FAILED: to(Rollover._retired, Phase.RESTING), RolloverEvent.FINISH: to(Rollover._again, Phase.RESTING),

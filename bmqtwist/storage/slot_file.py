@@ -1,56 +1,83 @@
-"""A small file of two slots, written in turn, each synced before anything is said of it.
+"""The files of a node's vote and of its promises: two slots, written in turn, each synced before its value counts.
 
-A write that was torn leaves the other slot, which is what was durable before. Where no slot is whole, what was written is
-lost.
+A write that was torn leaves the other slot, which holds what was durable before. Where no slot is whole, the value is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import error as StructError
 from typing import Generic, TypeVar
+from zlib import crc32
 
+from bmqtwist.storage.layout import PROMISE, PROMISES, SLOT, VOTE
 from bmqtwist.storage.store import Disk, File
 
+_VERSION, _NO_VOTE, _DOUBTFUL = 1, -1, 1
+
 V = TypeVar("V")
+Vote = tuple[int, int | None]  # term; id of the node
 
 
-class SlotFile(Generic[V]):
-    """`decode` gives the number of the write and the value of a slot, None if it is not whole; `encode` the reverse.
+class SlotFile(ABC, Generic[V]):
+    """The file `name` in `directory`. All methods may raise OSError; `write` is for any thread, one call at a time.
 
-    All methods may raise OSError; `write` is for any thread, one call at a time. `distance`: bytes between the slots, so
-    many that no sector holds both.
+    nothing: the value before the first write. distance: bytes between the slots, so many that no sector holds both.
     """
 
-    def __init__(self, disk: Disk, path: str, distance: int, encode: Callable[[int, V], bytes],
-                 decode: Callable[[bytes], tuple[int, V] | None]) -> None:
-        self._disk, self._path, self._distance = disk, path, distance
-        self._encode, self._decode = encode, decode
-        self._directory, _, self._name = path.rpartition("/")
+    name: str
+    magic: bytes
+    distance: int
+    nothing: V
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # of the last write
         self._listed = False  # its name survives a loss of power, as far as this object knows
 
-    def read(self) -> tuple[V | None, bool]:
-        """The value, and whether it is lost; (None, False) if there was none yet. It is durable then, also if the process
-        that wrote it was killed before it was."""
-        if self._name not in self._disk.names(self._directory):
-            return None, False
-        self._file = self._disk.open(self._path)
+    @abstractmethod
+    def _packed(self, value: V) -> bytes:
+        """The bytes of a value."""
+
+    @abstractmethod
+    def _unpacked(self, data: bytes) -> tuple[V, int]:
+        """The value at the beginning of `data`, and its bytes; StructError."""
+
+    def read(self) -> tuple[V, bool]:
+        """The value, durable from now on though its writer may have been killed before its sync; and whether it is lost."""
+        if self.name not in self._disk.names(self._directory):
+            return self.nothing, False
+        self._file = self._disk.open(f"{self._directory}/{self.name}")
         self._file.sync()
         self._disk.sync_directory(self._directory)
         self._listed = True
-        slots = [self._file.read(at, self._distance) for at in (0, self._distance)]
-        found = [each for each in map(self._decode, slots) if each is not None]
+        slots = [self._file.read(at, self.distance) for at in (0, self.distance)]
+        found = [each for each in map(self._decoded, slots) if each is not None]
         if not found:
-            return None, any(any(slot) for slot in slots)
+            return self.nothing, any(any(slot) for slot in slots)
         self._number, value = max(found, key=lambda each: each[0])
         return value, False
+
+    def _decoded(self, slot: bytes) -> tuple[int, V] | None:
+        """Number of the write and value; None: the slot is not whole."""
+        try:
+            magic, version, write = SLOT.struct.unpack_from(slot)
+            value, size = self._unpacked(slot[SLOT.size:])
+        except StructError:
+            return None
+        end = SLOT.size + size
+        whole = (magic, version) == (self.magic, _VERSION) and slot[end:end + 4] == crc32(slot[:end]).to_bytes(4, "big")
+        return (write, value) if whole else None
 
     def write(self, value: V) -> None:
         """Return when the value survives a loss of power."""
         if self._file is None:
-            self._file = self._disk.create(self._path)
-        self._file.write((self._number + 1) % 2 * self._distance, [self._encode(self._number + 1, value)])
+            self._file = self._disk.create(f"{self._directory}/{self.name}")
+        slot = SLOT.struct.pack(self.magic, _VERSION, self._number + 1) + self._packed(value)
+        self._file.write((self._number + 1) % 2 * self.distance, [slot + crc32(slot).to_bytes(4, "big")])
         self._file.sync()
         if not self._listed:  # the process that made the file may have died, or failed, before it came to this
             self._disk.sync_directory(self._directory)
@@ -58,7 +85,44 @@ class SlotFile(Generic[V]):
         self._number += 1
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class VoteFile(SlotFile[Vote]):
+    """A node's term and vote."""
+
+    name, magic, distance, nothing = "bmqtwist_vote", b"BMQV", 4096, (0, None)
+
+    def _packed(self, value: Vote) -> bytes:
+        term, vote = value
+        return VOTE.struct.pack(term, _NO_VOTE if vote is None else vote)
+
+    def _unpacked(self, data: bytes) -> tuple[Vote, int]:
+        term, vote = VOTE.struct.unpack_from(data)
+        return (term, None if vote == _NO_VOTE else vote), VOTE.size
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPromise:
+    """Of one partition: nothing of a lease below this one is taken. `doubtful`: durable records may be missing."""
+
+    lease: int = 0
+    doubtful: bool = False
+
+
+class PromiseFile(SlotFile[Sequence[StoredPromise]]):
+    """What a node has promised to the primaries of its partitions, by partition."""
+
+    name, magic, distance, nothing = "bmqtwist_promises", b"BMQP", 1 << 16, ()
+
+    def _packed(self, value: Sequence[StoredPromise]) -> bytes:
+        return PROMISES.struct.pack(len(value)) + b"".join(
+            PROMISE.struct.pack(each.lease, _DOUBTFUL * each.doubtful) for each in value)
+
+    def _unpacked(self, data: bytes) -> tuple[Sequence[StoredPromise], int]:
+        count, = PROMISES.struct.unpack_from(data)
+        end = PROMISES.size + PROMISE.size * count
+        return [StoredPromise(lease, bool(flags & _DOUBTFUL))
+                for lease, flags in PROMISE.struct.iter_unpack(data[PROMISES.size:end])], end

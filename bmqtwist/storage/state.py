@@ -235,7 +235,6 @@ class PartitionState:
                 del live[key]
 
     def drop_payload(self, message: Message) -> None:
-        """Keep the payload in DATA alone."""
         if message.payload is not None and message.live_key >= 0:
             message.payload = None
             self.cached_bytes -= message.size
@@ -255,7 +254,6 @@ class PartitionState:
         self._keep(queue, (record, entry))
 
     def purge(self, queue: StoredQueue, record: bytes) -> MessageSteps:
-        """PURGE of a whole queue."""
         self._keep(queue, record)
         return self.empty(queue)
 
@@ -312,18 +310,14 @@ class PartitionState:
 
     # ---- watching ------------------------------------------------------------------------------------------------
 
-    def biggest_queues(self, limit: int) -> list[tuple[str, int, int]]:
-        """(URI, messages, DATA bytes) of the queues that hold most in the files; walks all live records."""
+    def biggest_text(self) -> str:
+        """The queues that hold most in the files, for the operator; walks all live records."""
         totals: dict[bytes, list[int]] = {}
         for message in self.messages():
             total = totals.setdefault(message.queue_key, [0, 0])
             total[0] += 1
             total[1] += data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)
-        ranked = sorted(totals.items(), key=lambda entry: entry[1][1], reverse=True)[:limit]
-        return [(self.queues[key].uri if key in self.queues else key.hex().upper(), count, size)
-                for key, (count, size) in ranked]
-
-    def biggest_text(self) -> str:
-        """The same of some of them, for a person."""
-        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size in self.biggest_queues(BIGGEST_QUEUES))
+        ranked = sorted(totals.items(), key=lambda entry: entry[1][1], reverse=True)[:BIGGEST_QUEUES]
+        queues = ", ".join(f"{self.queues[key].uri if key in self.queues else key.hex().upper()}: {count} messages, {size} B"
+                           for key, (count, size) in ranked)
         return f"Biggest queues: {queues or 'none'}."

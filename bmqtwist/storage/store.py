@@ -17,6 +17,7 @@ reading past the end of a file gives what is there.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -71,20 +72,11 @@ class FileSizes:
     qlist: int = 8 << 20
 
     def __post_init__(self) -> None:
-        if not JOURNAL_FILE_BYTES_MIN <= self.journal <= WORD_FILE_BYTES_MAX:
-            raise StorageError(f"maxJournalFileSize must be {JOURNAL_FILE_BYTES_MIN}..{WORD_FILE_BYTES_MAX} bytes,"
-                               f" not {self.journal}")
-        if not DATA_HEADER_BYTES < self.data <= DATA_FILE_BYTES_MAX:
-            raise StorageError(f"maxDataFileSize must be {DATA_HEADER_BYTES + 1}..{DATA_FILE_BYTES_MAX} bytes,"
-                               f" not {self.data}")
-        if not QLIST_HEADER_BYTES < self.qlist <= WORD_FILE_BYTES_MAX:
-            raise StorageError(f"maxQlistFileSize must be {QLIST_HEADER_BYTES + 1}..{WORD_FILE_BYTES_MAX} bytes,"
-                               f" not {self.qlist}")
-
-    @property
-    def total(self) -> int:
-        """Bytes of one full file set."""
-        return self.journal + self.data + self.qlist
+        for name, size, low, high in (("Journal", self.journal, JOURNAL_FILE_BYTES_MIN, WORD_FILE_BYTES_MAX),
+                                      ("Data", self.data, DATA_HEADER_BYTES + 1, DATA_FILE_BYTES_MAX),
+                                      ("Qlist", self.qlist, QLIST_HEADER_BYTES + 1, WORD_FILE_BYTES_MAX)):
+            if not low <= size <= high:
+                raise StorageError(f"max{name}FileSize must be {low}..{high} bytes, not {size}")
 
     @property
     def each(self) -> Bytes:
@@ -135,13 +127,6 @@ class File(Protocol):
         """Let go of the file; not an error if already closed."""
 
 
-class Lock(Protocol):
-    """A held directory."""
-
-    def close(self) -> None:
-        """Let it go; not an error if already done."""
-
-
 class Disk(Protocol):
     """Directories of files. Paths are text with `/`."""
 
@@ -169,7 +154,7 @@ class Disk(Protocol):
     def identify(self, directory: str) -> Hashable:
         """Which directory that is: equal for all of its names. OSError if there is none."""
 
-    def lock(self, directory: str) -> Lock:
+    def lock(self, directory: str) -> ExitStack:
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
@@ -43,7 +43,6 @@ class DataRecord:
 
     @property
     def has_properties(self) -> bool:
-        """MESSAGE_PROPERTIES is set."""
         return bool(self.flags & PROPERTIES_FLAG)
 
 
@@ -63,7 +62,7 @@ class DataFile:
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read, self.size = read, size
         self._indexes: dict[int, int] = {}  # offset -> number
-        self._walked, self._count = DATA_HEADER_BYTES, 0
+        self._walk, self._walked = self.walk(), 0
 
     def record(self, offset: int, numbered: bool = False) -> DataRecord:
         """The record at `offset`; DataError if it is not whole. `numbered`: find its index, which reads what lies
@@ -81,20 +80,25 @@ class DataFile:
         return DataRecord(index, offset, start >> 2, options >> 2, size >> 2, options_and_flags & DATA_FLAGS_MASK,
                           schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
 
+    def walk(self) -> Iterator[tuple[int, int]]:
+        """(offset, size) of the records from the start of the file up to where there is none."""
+        offset, base, window = DATA_HEADER_BYTES, 0, b""
+        while True:
+            if not base <= offset <= base + len(window) - DATA_HEADER.size:
+                base, window = offset, self._read(offset, _WINDOW_BYTES)
+                if len(window) < DATA_HEADER.size:
+                    return
+            size = (DATA_HEADER.unpack_from(window, offset - base)[0] & DATA_WORDS_MASK) << 2
+            if size < DATA_HEADER.size:
+                return
+            yield offset, size
+            offset += size
+
     def _index(self, wanted: int) -> int | None:
         """Number of the record at an offset: records are counted from the start of the file."""
-        base, window = 0, b""
-        while self._walked <= wanted:
-            if not base <= self._walked <= base + len(window) - DATA_HEADER.size:
-                base, window = self._walked, self._read(self._walked, _WINDOW_BYTES)
-                if len(window) < DATA_HEADER.size:
-                    break
-            size = (DATA_HEADER.unpack_from(window, self._walked - base)[0] & DATA_WORDS_MASK) << 2
-            if size < DATA_HEADER.size:
-                break
-            self._indexes[self._walked] = self._count
-            self._count += 1
-            self._walked += size
+        while self._walked < wanted:
+            self._walked, _ = next(self._walk, (self.size, 0))
+            self._indexes[self._walked] = len(self._indexes)
         return self._indexes.get(wanted)
 
 
@@ -113,7 +117,6 @@ def content_of(record: DataRecord, compression: int) -> Content:
 
 
 def options_text(record: DataRecord) -> list[str]:
-    """One line for each option."""
     try:
         return [str(option) for option in wire_options.decode(record.options)]
     except PeerError as error:

@@ -6,12 +6,17 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bmqtwist.errors import LocalError
+from bmqtwist.storage.files import RealFile
+from bmqtwist.storage.records import RECORD_BYTES, FileType
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 JOURNAL, DATA, QLIST, LEDGER = "journal", "data", "qlist", "csl"
 _SUFFIXES = {f".bmq_{kind}": kind for kind in (JOURNAL, DATA, QLIST, LEDGER)}
+_CHUNK_BYTES = 4 << 20
 _SET_NAME = re.compile(r"(?:damaged\.)?bmq_(\d+)\.(.+)\.bmq_(journal|data|qlist)")
 
 Watch = Callable[[int], None]  # is told how many bytes were read
@@ -27,69 +32,105 @@ class ReadOnlyFile:
     def __init__(self, path: str, watch: Watch | None = None) -> None:
         self.path, self._watch = path, watch
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise InputError(f"{path} cannot be opened: {error.strerror}") from None
+        self.data_after, self.close = self._file.data_after, self._file.close
 
     @property
     def size(self) -> int:
         """Length on disk, bytes. A live file is as long as its configured maximum."""
-        return os.fstat(self._fd).st_size
+        return self._file.size()
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
-        parts = []
         try:
-            while size > 0:
-                data = os.pread(self._fd, min(size, 1 << 30), offset)
-                if not data:
-                    break
-                parts.append(data)
-                offset += len(data)
-                size -= len(data)
-                if self._watch:
-                    self._watch(len(data))
+            data = self._file.read(offset, size)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read at offset {offset}: {error.strerror}") from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if self._watch:
+            self._watch(len(data))
+        return data
 
     def read_all(self) -> bytes:
-        """The whole content."""
         return self.read(0, self.size)
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+
+class JournalSnapshot(ReadOnlyFile):
+    """A journal as it is now: what a running broker appends to it from now on reads as zeros.
+
+    A broker writes ledger and DATA before the JOURNAL, so whoever takes the snapshot first finds all it refers to.
+    """
+
+    def __init__(self, path: str, watch: Watch | None = None) -> None:
+        super().__init__(path, watch)
+        self._size = self._end = super().size
+        while self._end > 0:  # to behind the last record that holds a byte that is not zero: it may be being written
+            start = max(0, self._end - _CHUNK_BYTES)
+            written = super().read(start, self._end - start).rstrip(b"\0")
+            self._end = start
+            if written:
+                records = -(-(start + len(written) - JOURNAL_HEADER_BYTES) // RECORD_BYTES)
+                self._end = JOURNAL_HEADER_BYTES + records * RECORD_BYTES
+                break
+
+    @property
+    def size(self) -> int:
+        """Length on disk, bytes."""
+        return self._size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        data = super().read(offset, min(size, max(0, self._size - offset)))
+        beyond = offset + len(data) - max(offset, self._end)
+        return data[:-beyond] + bytes(beyond) if beyond > 0 else data
+
+    def grown(self) -> bool:
+        """Has something been appended since?"""
+        return any(super().read(self._end, RECORD_BYTES))
 
 
 @dataclass(slots=True)
-class Paths:
-    """The files of one partition and the ledger, as far as they were named or found."""
+class SetFiles:
+    """The files of a set and a ledger. A path is "" if there is none, the partition -1 if no name tells it."""
 
+    partition_id: int = -1
+    stamp: str = ""
     journal: str = ""
     data: str = ""
     qlist: str = ""
     csl: str = ""
 
     def put(self, kind: str, path: str) -> None:
-        """Set one; LocalError if another one is set already."""
+        """Set a path; LocalError if another one is set already."""
         known = getattr(self, kind)
         if known and known != path:
             raise InputError(f"two {kind} files: {known} and {path}. Name the one you mean.")
         setattr(self, kind, path)
 
 
-@dataclass(slots=True)
-class SetFiles:
-    """One file set; a path is "" if the file is missing, the partition -1 if the names do not tell it."""
+class SetView:
+    """A `PartitionReader` over up to three files, closed with `stack`; the journal as it is now."""
 
-    partition_id: int
-    stamp: str
-    journal: str = ""
-    data: str = ""
-    qlist: str = ""
+    broken = False
+
+    def __init__(self, files: SetFiles, stack: ExitStack, watch: Watch | None = None) -> None:
+        self.sources: dict[FileType, ReadOnlyFile | None] = {}
+        for kind, path in ((FileType.JOURNAL, files.journal), (FileType.DATA, files.data), (FileType.QLIST, files.qlist)):
+            file = self.sources[kind] = (
+                None if not path else (JournalSnapshot if kind is FileType.JOURNAL else ReadOnlyFile)(path, watch))
+            if file is not None:
+                stack.callback(file.close)
+        self.read_journal, self.read_data, self.read_qlist = (
+            (lambda offset, size: b"") if file is None else file.read for file in self.sources.values())
+
+    def lengths(self) -> tuple[int, int, int]:
+        journal, data, qlist = (source.size if source is not None else 0 for source in self.sources.values())
+        return journal, data, qlist
+
+    def journal_after(self, offset: int) -> int | None:
+        """Nothing is known of holes: a reader looks at everything."""
+        return offset
 
 
 def kind_of(path: str) -> str:
@@ -108,9 +149,9 @@ def set_name(path: str) -> tuple[int, str]:
     return (int(match[1]), match[2]) if match else (-1, "")
 
 
-def resolve(paths: Iterable[str], partition: int | None = None) -> Paths:
+def resolve(paths: Iterable[str], partition: int | None = None) -> SetFiles:
     """Which files `paths` mean: files by name, a directory (with `partition` if it holds several), or 'prefix*'."""
-    found = Paths()
+    found = SetFiles()
     for path in paths:
         if path.endswith("*"):
             names = [name for name in sorted(glob.glob(glob.escape(path[:-1]) + "*"))
@@ -126,7 +167,7 @@ def resolve(paths: Iterable[str], partition: int | None = None) -> Paths:
     return found
 
 
-def with_siblings(paths: Paths) -> Paths:
+def with_siblings(paths: SetFiles) -> SetFiles:
     """The same with those files of the set that lie beside the named ones under the same name."""
     named = paths.journal or paths.data or paths.qlist
     stem = named.rpartition(".bmq_")[0]
@@ -137,7 +178,7 @@ def with_siblings(paths: Paths) -> Paths:
     return paths
 
 
-def _from_directory(directory: str, partition: int | None, found: Paths) -> None:
+def _from_directory(directory: str, partition: int | None, found: SetFiles) -> None:
     sets = [each for each in file_sets(directory) if partition is None or each.partition_id == partition]
     journals = [each for each in sets if each.journal]
     if len(journals) > 1:

@@ -1,9 +1,12 @@
-"""Journal records as objects to ask and to print; `storage/journal.py` decides which bytes are records."""
+"""Journal records as objects to ask and to print, and the names and values that are printed, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 
+from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.journal import Entry, JournalScan
 from bmqtwist.storage.layout import MESSAGE_RECORD, RECORD_HEADER
 from bmqtwist.storage.records import (
@@ -18,25 +21,65 @@ from bmqtwist.storage.records import (
     RECORD_BYTES,
     REF_COUNT_LOW_BITS,
     SEQUENCE_MASK,
+    SYNC_POINT_OP,
     TYPE_SHIFT,
+    DeletionReason,
+    QueueOp,
     RecordType,
+    SyncPoint,
 )
+from bmqtwist.storage.recovery import KnownQueue
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
+Fields = list[tuple[str, object]]
+
+MESSAGE, CONFIRM, DELETION, QUEUE_OP, JOURNAL_OP = RecordType
 NO_KEY = b""  # of records that belong to no queue
+NULL_TEXT = "** NULL **"
 _FILE_KEY = slice(MESSAGE_RECORD.offset("file_key") - RECORD_HEADER.size,
                   MESSAGE_RECORD.offset("data_dwords") - RECORD_HEADER.size)  # within the body of a MESSAGE
+_MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS_MAX = 253402300799  # the last second of the year 9999
 
 
 class JournalRecord:
-    """Any record. offset: bytes from the start of the file; wall: seconds since the epoch; flags: 12 header bits."""
+    """A record of any type; it has the attributes of its type alone, but always `queue_key` and `guid`.
 
-    __slots__ = ("flags", "lease", "offset", "sequence", "type", "wall")
-    queue_key = NO_KEY
+    offset: bytes from the start of the file. wall: seconds since the epoch. flags: 12 header bits, the reason of a CONFIRM
+    or DELETION. data_dwords: offset of the DATA record, or the end of DATA, in units of 8 bytes. qlist_words: likewise of
+    QLIST, in units of 4 bytes. kind: of a sync point. inner_*: the PSN in the body of a JOURNAL_OP.
+    """
+
+    __slots__ = ("app_key", "compression", "crc", "data_dwords", "file_key", "flags", "guid", "inner_lease",
+                 "inner_sequence", "kind", "lease", "node", "offset", "op", "qlist_words", "queue_key", "ref_count",
+                 "sequence", "start_lease", "start_sequence", "type", "wall")
+    app_key: bytes
+    crc: int
+    data_dwords: int
+    inner_lease: int
+    inner_sequence: int
+    op: int
+    qlist_words: int
 
     def __init__(self, entry: Entry) -> None:
-        self.offset, head, self.lease, self.wall, _ = entry
+        self.offset, head, self.lease, self.wall, body = entry
         self.type, self.flags, self.sequence = head >> TYPE_SHIFT, head >> FLAGS_SHIFT & FLAGS_MASK, head & SEQUENCE_MASK
+        self.queue_key, self.guid = NO_KEY, b""
+        if self.type == MESSAGE:
+            high, compression, self.queue_key, self.data_dwords, self.guid, self.crc = MESSAGE_BODY.unpack(body)
+            self.ref_count, self.compression = high << REF_COUNT_LOW_BITS | self.flags, compression & COMPRESSION_MASK
+            self.file_key = body[_FILE_KEY]  # always null so far, so the struct steps over it
+        elif self.type == CONFIRM:
+            self.queue_key, self.app_key, self.guid = CONFIRM_BODY.unpack(body)
+        elif self.type == DELETION:
+            self.queue_key, self.guid = DELETION_BODY.unpack(body)
+        elif self.type == QUEUE_OP:
+            (self.queue_key, self.app_key, self.op, self.qlist_words, self.start_sequence,
+             self.start_lease) = QUEUE_OP_BODY.unpack(body)
+        elif self.type == JOURNAL_OP:
+            (self.kind, self.op, self.inner_sequence, self.node, self.inner_lease, self.data_dwords,
+             self.qlist_words) = JOURNAL_OP_BODY.unpack(body)
 
     @property
     def index(self) -> int:
@@ -45,80 +88,86 @@ class JournalRecord:
 
     @property
     def psn(self) -> tuple[int, int]:
-        """(lease, sequence)."""
         return self.lease, self.sequence
 
     @property
     def type_name(self) -> str:
         """As it is printed."""
-        return RecordType(self.type).name if self.type in _TYPES else f"UNKNOWN ({self.type})"
+        return name_of(RecordType, self.type)
 
+    @property
+    def is_sync_point(self) -> bool:
+        """Is it a JOURNAL_OP of op SYNCPOINT?"""
+        return self.type == JOURNAL_OP and self.op == SYNC_POINT_OP
 
-class MessageRecord(JournalRecord):
-    """MESSAGE. data_dwords: offset of the DATA record, in units of 8 bytes."""
-
-    __slots__ = ("compression", "crc", "data_dwords", "file_key", "guid", "queue_key", "ref_count")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        body = entry[4]
-        high, compression, self.queue_key, self.data_dwords, self.guid, self.crc = MESSAGE_BODY.unpack(body)
-        self.ref_count, self.compression = high << REF_COUNT_LOW_BITS | self.flags, compression & COMPRESSION_MASK
-        self.file_key = body[_FILE_KEY]  # always null so far, so the struct steps over it
-
-
-class ConfirmRecord(JournalRecord):
-    """CONFIRM; flags are the reason."""
-
-    __slots__ = ("app_key", "guid", "queue_key")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        self.queue_key, self.app_key, self.guid = CONFIRM_BODY.unpack(entry[4])
-
-
-class DeletionRecord(JournalRecord):
-    """DELETION; flags are the reason."""
-
-    __slots__ = ("guid", "queue_key")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        self.queue_key, self.guid = DELETION_BODY.unpack(entry[4])
-
-
-class QueueOpRecord(JournalRecord):
-    """QUEUE_OP. qlist_words: offset of the QLIST record, in units of 4 bytes."""
-
-    __slots__ = ("app_key", "op", "qlist_words", "queue_key", "start_lease", "start_sequence")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        (self.queue_key, self.app_key, self.op, self.qlist_words, self.start_sequence,
-         self.start_lease) = QUEUE_OP_BODY.unpack(entry[4])
-
-
-class JournalOpRecord(JournalRecord):
-    """JOURNAL_OP; the inner PSN is that of the body. Positions in dwords and words."""
-
-    __slots__ = ("data_dwords", "inner_lease", "inner_sequence", "kind", "node", "op", "qlist_words")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        (self.kind, self.op, self.inner_sequence, self.node, self.inner_lease, self.data_dwords,
-         self.qlist_words) = JOURNAL_OP_BODY.unpack(entry[4])
-
-
-_TYPES: dict[int, type[JournalRecord]] = {
-    RecordType.MESSAGE: MessageRecord, RecordType.CONFIRM: ConfirmRecord, RecordType.DELETION: DeletionRecord,
-    RecordType.QUEUE_OP: QueueOpRecord, RecordType.JOURNAL_OP: JournalOpRecord}
-
-
-def view(entry: Entry) -> JournalRecord:
-    """The record of an entry of a scan."""
-    return _TYPES.get(entry[1] >> TYPE_SHIFT, JournalRecord)(entry)
+    @property
+    def is_listed(self) -> bool:
+        """Is it a QUEUE_OP with a QLIST record: a CREATION or ADDITION?"""
+        return self.type == QUEUE_OP and self.op in (QueueOp.CREATION, QueueOp.ADDITION)
 
 
 def records(scan: JournalScan) -> Iterator[JournalRecord]:
-    """All accepted records."""
-    return map(view, scan)
+    return map(JournalRecord, scan)
+
+
+def name_of(kind: type[IntEnum], value: int) -> str:
+    """A value as it is printed."""
+    try:
+        return kind(value).name
+    except ValueError:
+        return f"UNKNOWN ({value})"
+
+
+def timestamp(wall: int) -> str:
+    """Epoch seconds as `29OCT2024_14:01:24.000000`, UTC."""
+    if not 0 <= wall <= _SECONDS_MAX:
+        return f"** INVALID ({wall}) **"
+    when = _EPOCH + timedelta(seconds=wall)
+    return f"{when.day:02}{_MONTHS[when.month - 1]}{when.year:04}_{when:%H:%M:%S}.000000"
+
+
+def hex_key(key: bytes) -> str:
+    """A key or GUID in hexadecimal digits."""
+    return key.hex().upper()
+
+
+def app_id_of(queue: KnownQueue | None, app_key: bytes) -> str:
+    """The appId of a key among the apps the queue has in the end."""
+    names = [app_id for app_id, key in queue.apps.items() if key == app_key] if queue and app_key != NULL_KEY else []
+    return names[0] if names else NULL_TEXT
+
+
+def record_fields(record: JournalRecord, queues: Mapping[bytes, KnownQueue]) -> Fields:
+    """Details of one journal record; URIs and appIds if the ledger (`queues`) tells them."""
+    found: Fields = [
+        ("RecordType", record.type_name), ("Index", record.index), ("Offset", record.offset),
+        ("PrimaryLeaseId", record.lease), ("SequenceNumber", record.sequence),
+        ("Timestamp", timestamp(record.wall)), ("Epoch", record.wall),
+    ]
+    queue = queues.get(record.queue_key)
+    if record.queue_key:
+        found.append(("QueueKey", hex_key(record.queue_key)))
+        if queue is not None:
+            found.append(("QueueUri", queue.uri))
+    if record.type in (CONFIRM, QUEUE_OP):
+        found.append(("AppKey", hex_key(record.app_key)))
+        if queue is not None:
+            found.append(("AppId", app_id_of(queue, record.app_key)))
+    guid = ("GUID", hex_key(record.guid))
+    if record.type == MESSAGE:
+        found += [("FileKey", hex_key(record.file_key)), ("RefCount", record.ref_count),
+                  ("MsgOffsetDwords", record.data_dwords), guid, ("Crc32c", record.crc)]
+    elif record.type == CONFIRM:
+        found.append(guid)
+    elif record.type == DELETION:
+        found += [("DeletionFlag", name_of(DeletionReason, record.flags)), guid]
+    elif record.type == QUEUE_OP:
+        found.append(("QueueOpType", name_of(QueueOp, record.op)))
+        if record.is_listed:
+            found.append(("QLIST OffsetWords", record.qlist_words))
+    elif record.type == JOURNAL_OP:
+        found += [("JournalOpType", "SYNCPOINT" if record.is_sync_point else f"UNKNOWN ({record.op})"),
+                  ("SyncPointType", name_of(SyncPoint, record.kind)), ("SyncPtPrimaryLeaseId", record.inner_lease),
+                  ("SyncPtSequenceNumber", record.inner_sequence), ("PrimaryNodeId", record.node),
+                  ("DataFileOffsetDwords", record.data_dwords)]
+    return found

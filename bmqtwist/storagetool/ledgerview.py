@@ -1,16 +1,17 @@
-"""Records of the metadata ledger as the tool shows them, and which queues they tell of."""
+"""Records of the metadata ledger as the tool selects and prints them, and the queues in them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from bmqtwist.storage.ledger_format import LedgerContents, read_ledger
-from bmqtwist.storagetool.selection import RecordRange
-from bmqtwist.wire import layout
-from bmqtwist.wire.cluster_events import CLUSTER_STATE_HEADER_BYTES, ClusterStateRecord, LedgerRecordType
+from bmqtwist.storage.ledger_file import LedgerContents, LedgerEntry
+from bmqtwist.storagetool.journalview import Fields, hex_key, timestamp
+from bmqtwist.storagetool.output import Output, aligned, texts
+from bmqtwist.storagetool.selection import Selection
+from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
     LeaderAdvisory,
@@ -22,40 +23,10 @@ from bmqtwist.wire.cluster_schema import (
 from bmqtwist.wire.fields import fields_of
 
 TYPES = ("snapshot", "update", "commit", "ack")
-
-
-@dataclass(slots=True)
-class LedgerEntry:
-    """A record with its place: offset in bytes, sizes in words."""
-
-    offset: int
-    header_words: int
-    advisory_words: int
-    record: ClusterStateRecord
-
-    @property
-    def lsn(self) -> tuple[int, int]:
-        """(elector term, sequence number)."""
-        return self.record.term, self.record.sequence_number
-
-    @property
-    def type_name(self) -> str:
-        """snapshot, update, commit, ack."""
-        return self.record.type.name.lower()
-
-
-@dataclass(slots=True)
-class Ledger:
-    """A ledger file, read. `tail_zeros`: bytes of zeros behind the last record: a live file, or one left by a crash."""
-
-    contents: LedgerContents
-    entries: list[LedgerEntry]
-    tail_zeros: int = 0
-
-    @property
-    def log_id(self) -> str:
-        """Ten hexadecimal digits."""
-        return self.contents.log_id.hex().upper()
+_DELIMITER = "=" * 27  # and one more for each letter of the record's type
+_COLUMN = 21
+_UPDATES = ("partitionPrimaryAdvisory", "queueUnAssignmentAdvisory", "queueUpdateAdvisory", "queueAssignmentAdvisory",
+            "leaderAdvisory")  # in the order in which they are printed
 
 
 @dataclass(slots=True)
@@ -72,17 +43,6 @@ class LedgerQueue:
         """As it stands in advisories."""
         apps = [AppIdInfo(app_id, key) for app_id, key in self.apps.items()]
         return QueueInfo(self.uri, self.key, self.partition_id, apps)
-
-
-def open_ledger(data: bytes) -> Ledger:
-    """Read a whole file."""
-    contents = read_ledger(data)
-    entries = []
-    for offset, record in contents.records:
-        header = layout.CLUSTER_STATE_HEADER.parse(data[offset:offset + CLUSTER_STATE_HEADER_BYTES])
-        entries.append(LedgerEntry(offset, header.header_words, header.body_words, record))
-    tail = data[contents.end:]
-    return Ledger(contents, entries, len(tail) if tail and not any(tail) else 0)
 
 
 def since_last_snapshot(entries: list[LedgerEntry]) -> list[LedgerEntry]:
@@ -134,8 +94,7 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, str | int):
         return value
-    parts = {each.wire_name: getattr(value, each.attribute) for each in fields_of(value.__class__)}
-    tree = {name: plain(part) for name, part in parts.items() if part != [] and part is not None}
+    tree = {name: plain(part) for name, part in _members(value) if part != []}
     choice = getattr(value, "choice", "")
     return {**tree, choice: plain(value.value)} if choice else tree
 
@@ -147,54 +106,116 @@ def outline(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[int, s
         yield depth, f"{head}[ {value.hex().upper()} ]"
     elif isinstance(value, str):
         yield depth, f'{head}"{value}"'
-    elif isinstance(value, list) or is_dataclass(value):  # a message, a choice in it, or an array
-        yield depth, f"{head}["
-        for part_name, part in _parts(value):
-            yield from outline(part, part_name, depth + 1)
-        yield depth, "]"
-    else:
+    elif isinstance(value, int):
         yield depth, f"{head}{value}"
+    else:
+        yield depth, f"{head}["
+        for part_name, part in [("", each) for each in value] if isinstance(value, list) else _members(value):
+            yield from outline(part, part_name, depth + 1)
+        if choice := getattr(value, "choice", ""):
+            yield depth + 1, "choice = ["
+            yield from outline(value.value, choice, depth + 2)
+            yield depth + 1, "]"
+        yield depth, "]"
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, list):
-        return [("", each) for each in value]
-    if isinstance(value, _Chosen):
-        return [(value.name, value.value)]
+def _members(value: Any) -> list[tuple[str, Any]]:
+    """The members of a message that are present, but for its choice."""
     named = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(value.__class__)]
-    parts = [(name, part) for name, part in named if part is not None]
-    choice = getattr(value, "choice", "")
-    return [*parts, ("choice", _Chosen(choice, value.value))] if choice else parts
+    return [(name, part) for name, part in named if part is not None]
 
 
-@dataclass(slots=True)
-class _Chosen:
-    """The member of a choice, named."""
-
-    name: str
-    value: Any
-
-
-@dataclass(slots=True)
-class LedgerSelection:
-    """Which records of a ledger are wanted. Offsets and LSNs are exact and exclude everything else."""
-
-    types: frozenset[str] = frozenset(TYPES)
-    keys: frozenset[bytes] = frozenset()
-    offsets: tuple[int, ...] = ()
-    lsns: tuple[tuple[int, int], ...] = ()
-    range: RecordRange = field(default_factory=RecordRange)
-
-    def wants(self, entry: LedgerEntry) -> bool:
-        """Is this record wanted?"""
-        if self.offsets or self.lsns:
-            return entry.offset in self.offsets or entry.lsn in self.lsns
-        if entry.type_name not in self.types or self.keys and not self.keys & keys_in(entry.record):
-            return False
-        return self.range.holds(entry.record.timestamp, entry.offset, entry.lsn)
+def wants(selection: Selection, entry: LedgerEntry) -> bool:
+    """Is this record wanted? The selection has types of ledger records, and LSNs for PSNs."""
+    if selection.exact_records:
+        return entry.offset in selection.offsets or entry.lsn in selection.seqnums
+    if entry.type_name not in selection.types or selection.queue_keys and not selection.queue_keys & keys_in(entry.record):
+        return False
+    return selection.range.holds(entry.record.timestamp, entry.offset, entry.lsn)
 
 
 def count_types(entries: list[LedgerEntry]) -> tuple[Counter[str], Counter[str]]:
     """Records by type; UPDATEs by the name of their advisory."""
     return (Counter(entry.type_name for entry in entries),
             Counter(entry.record.message.choice for entry in entries if entry.record.type is LedgerRecordType.UPDATE))
+
+
+@dataclass(slots=True)
+class LedgerShow:
+    """`bmq storage ledger`: prints records in short or in detail, or counts them."""
+
+    ledger: LedgerContents
+    selection: Selection
+    from_begin: bool
+    output: Output
+
+    @property
+    def _considered(self) -> list[LedgerEntry]:
+        entries = self.ledger.entries
+        return entries if self.from_begin or self.selection.exact_records else since_last_snapshot(entries)
+
+    def records(self, details: bool) -> bool:
+        """Print what is selected; False if something that was asked for by name is not there."""
+        selection, output = self.selection, self.output
+        chosen = [entry for entry in self._considered if wants(selection, entry)]
+        lsns = {entry.lsn for entry in chosen}
+        missing = {"offset": [str(each) for each in selection.offsets if each not in {entry.offset for entry in chosen}],
+                   "sequence number": [f"{lsn[0]}-{lsn[1]}" for lsn in selection.seqnums if lsn not in lsns]}
+        types = count_types(chosen)[0]
+        for entry in chosen:
+            output.item(self._detailed(entry) if details else self._short(entry),
+                        {**texts(self._fields(entry)), "Record": plain(entry.record.message)})
+        for kind in TYPES:
+            if kind in selection.types:
+                output.both(f"{types[kind] or 'No'} {kind} record(s) found.\n",
+                            {f"{kind.capitalize()}Records": str(types[kind])})
+        for what, asked in (("offset", selection.offsets), ("sequence number", selection.seqnums)):
+            if asked:
+                output.missing(what, missing[what])
+        output.finish()
+        return not any(missing.values())
+
+    def _fields(self, entry: LedgerEntry) -> Fields:
+        record = entry.record
+        return [("RecordType", record.type.name), ("Offset", entry.offset), ("LogId", hex_key(self.ledger.log_id)),
+                ("ElectorTerm", record.term), ("SequenceNumber", record.sequence_number),
+                ("HeaderWords", entry.header_words), ("LeaderAdvisoryWords", entry.advisory_words),
+                ("Timestamp", timestamp(record.timestamp)), ("Epoch", record.timestamp)]
+
+    def _short(self, entry: LedgerEntry) -> str:
+        record = entry.record
+        return (f"[ recordType = {record.type.name} electorTerm = {record.term} sequenceNumber = "
+                f"{record.sequence_number} timestamp = {record.timestamp} ][ logId = {hex_key(self.ledger.log_id)} "
+                f"offset = {entry.offset} ]\n")
+
+    def _detailed(self, entry: LedgerEntry) -> str:
+        body = [f"{'  ' * (depth + 2)}{text}" for depth, text in outline(entry.record.message)]
+        return (f"{_DELIMITER}{'=' * len(entry.record.type.name)}\n\n" + aligned(self._fields(entry), _COLUMN)
+                + f"    {'Record':<{_COLUMN}}: " + "\n".join(body) + "\n\n")
+
+    def summary(self, limit: int) -> None:
+        """Print how many records of each kind there are, and the queues: those there are, then those there were."""
+        entries = self._considered
+        types, updates = count_types(entries)
+        choices: Fields = [(name, updates[name]) for name in _UPDATES if updates[name]]
+        present, removed = ([queue for queue in queues_of(entries).values() if queue.removed is gone]
+                            for gone in (False, True))
+        text, counts = "", dict[str, str]()
+        for kind in TYPES:
+            named = choices if kind == "update" else []
+            text += f"\n{types[kind] or 'No'} {kind} record(s) found{', including:' if named else '.'}\n"
+            text += aligned(named) if named else ""
+            counts |= {f"{kind.capitalize()}Records": str(types[kind]), **texts(named)}
+        self.output.both(text, {"Summary": counts})
+        self._queues("Queues", f"First{limit}Queues" if len(present) > limit else "Queues", present, limit)
+        if removed:
+            self._queues("unassigned Queues", "UnassignedQueues", removed, limit)
+        self.output.finish()
+
+    def _queues(self, title: str, member: str, queues: list[LedgerQueue], limit: int) -> None:
+        infos = [queue.info() for queue in queues[:limit]]
+        lines = [f"\n{len(queues)} {title} found:"] if queues else []
+        if len(queues) > limit:
+            lines.append(f"Only first {limit} queues are displayed.")
+        lines += [" ".join(text for _, text in outline(info)) for info in infos]
+        self.output.both("".join(f"{line}\n" for line in lines), {member: [plain(info) for info in infos]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,28 +14,90 @@ from bmqtwist.storagetool.datafile import (
     options_text,
     value_text,
 )
-from bmqtwist.storagetool.fields import RECORD_COLUMN, Fields, aligned, texts
+from bmqtwist.storagetool.journalview import Fields
 
+RECORD_COLUMN = 16  # characters of a field name in the details of a record
 Write = Callable[[str], None]  # takes text with its line ends
 RULE = "=" * 30 + "\n\n"
 JSON_PAYLOAD_BYTES = 64  # of a payload that JSON shows
+_JSON_MISSING = {"GUID": "GuidsNotFound", "offset": "OffsetsNotFound", "sequence number": "SequenceNumbersNotFound"}
 
 # A message in detail: its records, then its DATA record with what is in it, or a sentence why there is none.
 Payload = tuple[DataRecord, Content] | str | None
 
 
-class HumanOutput:
-    """Text for people. `dump_limit`: bytes of a payload that are shown."""
+def aligned(fields: Fields, column: int | None = None) -> str:
+    """Lines `    name   : value`; `column`: characters for the name, None = two more than the longest."""
+    width = column if column is not None else max(len(name) for name, _ in fields) + 2
+    return "".join(f"    {name:<{width}}: {value}\n" for name, value in fields)
+
+
+def texts(fields: Fields) -> dict[str, str]:
+    """For JSON, where every value of a record is a string."""
+    return {name: str(value) for name, value in fields}
+
+
+def percent(part: int, total: int) -> int:
+    """Rounded as usual: halves up."""
+    return (200 * part + total) // (2 * total) if total else 0
+
+
+class Output(ABC):
+    """Each thing that is printed has two forms: text with its line ends, and parts of a JSON object."""
+
+    @abstractmethod
+    def both(self, text: str, members: dict[str, object]) -> None:
+        """The text, or members of the object behind its Records."""
+
+    @abstractmethod
+    def item(self, text: str, tree: object) -> None:
+        """The text, or an element of Records."""
+
+    @abstractmethod
+    def record(self, fields: Fields) -> None:
+        """One record that stands for itself."""
+
+    @abstractmethod
+    def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
+        """A message with all its records."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Nothing follows."""
+
+    def found(self, counts: dict[str, int]) -> None:
+        """How many records of each kind were found."""
+        self.both("".join(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n"
+                          for name, count in counts.items()),
+                  {f"{name[0].upper()}{name[1:]}Records": str(count) for name, count in counts.items()})
+
+    def ratio(self, outstanding: int, total: int) -> None:
+        """How many of the messages are outstanding."""
+        self.both(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n",
+                  {"OutstandingRatio": str(percent(outstanding, total)), "OutstandingMessages": str(outstanding)})
+
+    def missing(self, what: str, values: list[str]) -> None:
+        """What was asked for and is not there."""
+        self.both(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values)
+                  if values else "", {_JSON_MISSING[what]: values})
+
+
+class HumanOutput(Output):
+    """Text for people: of a message only its GUID, unless `details` are wanted. `dump_limit`: bytes of a payload."""
 
     def __init__(self, write: Write, details: bool, dump_limit: int) -> None:
         self._write, self._details, self._dump_limit = write, details, dump_limit
 
+    def both(self, text: str, members: dict[str, object]) -> None:
+        self._write(text)
+
+    def item(self, text: str, tree: object) -> None:
+        self._write(text)
+
     def record(self, fields: Fields) -> None:
-        """One record that stands for itself."""
         self._write(RULE + aligned(fields, RECORD_COLUMN) + "\n")
 
     def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
-        """A message: its GUID, or all of it."""
         if self._details:
             self._write(RULE + "".join(aligned(fields, RECORD_COLUMN) + "\n" for fields in records))
         else:
@@ -66,32 +129,11 @@ class HumanOutput:
             text += f"And {len(content.payload) - len(shown)} more bytes (redacted)\n"
         return text + "\n"
 
-    def found(self, counts: dict[str, int]) -> None:
-        """How many records of each kind were found."""
-        for name, count in counts.items():
-            self._write(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n")
-
-    def ratio(self, outstanding: int, total: int) -> None:
-        """How many of the messages are outstanding."""
-        self._write(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n")
-
-    def missing(self, what: str, values: list[str]) -> None:
-        """What was asked for and is not there."""
-        if values:
-            self._write(f"\nThe following {len(values)} {what}(s) not found:\n")
-            self._write("".join(f"{each}\n" for each in values))
-
     def finish(self) -> None:
-        """Nothing follows."""
         self._write("\n")
 
 
-_JSON_COUNTS = {"message": "MessageRecords", "queueOp": "QueueOpRecords", "journalOp": "JournalOpRecords",
-                "confirm": "ConfirmRecords", "deletion": "DeletionRecords"}
-_JSON_MISSING = {"GUID": "GuidsNotFound", "offset": "OffsetsNotFound", "sequence number": "SequenceNumbersNotFound"}
-
-
-class JsonOutput:
+class JsonOutput(Output):
     """One JSON object whose Records are written as they come, one to a line or indented (`pretty`)."""
 
     def __init__(self, write: Write, pretty: bool) -> None:
@@ -100,19 +142,17 @@ class JsonOutput:
         write("{\n")
 
     def record(self, fields: Fields) -> None:
-        """One record."""
-        self.item(texts(fields))
+        self.item("", texts(fields))
 
     def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
-        """A message: all its records, the first with the payload."""
         for position, fields in enumerate(records):
             tree: dict[str, Any] = texts(fields)
-            if not position and payload is not None:
+            if not position and payload is not None:  # the first one has the payload
                 if isinstance(payload, tuple):
                     self._add_payload(tree, payload[1])
                 else:
                     tree["PayloadProblem"] = payload
-            self.item(tree)
+            self.item("", tree)
 
     def _add_payload(self, tree: dict[str, Any], content: Content) -> None:
         tree["Payload"] = content.payload[:JSON_PAYLOAD_BYTES].hex().upper()
@@ -123,47 +163,28 @@ class JsonOutput:
         if content.problem:
             tree["PayloadProblem"] = content.problem
 
-    def item(self, tree: object) -> None:
-        """One element of Records."""
+    def item(self, text: str, tree: object) -> None:
         self._write(",\n" if self._records else '  "Records": [\n')
         self._records = True
         self._write("    " + self._dump(tree, "    "))
 
-    def member(self, name: str, value: object) -> None:
-        """A member of the object itself, behind the Records."""
-        if self._records:
-            self._write("\n  ]")
-            self._records, self._members = False, True
-        self._write(f'{f",{chr(10)}" if self._members else ""}  "{name}": {self._dump(value, "  ")}')
-        self._members = True
+    def both(self, text: str, members: dict[str, object]) -> None:
+        for name, value in members.items():
+            if self._records:
+                self._write("\n  ]")
+                self._records, self._members = False, True
+            self._write(f'{f",{chr(10)}" if self._members else ""}  "{name}": {self._dump(value, "  ")}')
+            self._members = True
 
     def _dump(self, tree: object, indent: str) -> str:
         if not self._pretty:
             return json.dumps(tree, ensure_ascii=False)
         return json.dumps(tree, indent=2, ensure_ascii=False).replace("\n", "\n" + indent)
 
-    def found(self, counts: dict[str, int]) -> None:
-        """How many records of each kind were found."""
-        for name, count in counts.items():
-            self.member(_JSON_COUNTS[name], str(count))
-
-    def ratio(self, outstanding: int, total: int) -> None:
-        """How many of the messages are outstanding."""
-        self.member("OutstandingRatio", str(percent(outstanding, total)))
-        self.member("OutstandingMessages", str(outstanding))
-
-    def missing(self, what: str, values: list[str]) -> None:
-        """What was asked for and is not there."""
-        self.member(_JSON_MISSING[what], values)
-
     def finish(self) -> None:
-        """Close the object."""
         self._write("\n  ]\n}\n" if self._records else "\n}\n")
 
 
-Output = HumanOutput | JsonOutput
-
-
-def percent(part: int, total: int) -> int:
-    """Rounded as usual: halves up."""
-    return (200 * part + total) // (2 * total) if total else 0
+def output_in(write: Write, json_mode: str, details: bool = False, dump_limit: int = 0) -> Output:
+    """JSON in the mode "pretty" or "line", or "" = text."""
+    return JsonOutput(write, json_mode == "pretty") if json_mode else HumanOutput(write, details, dump_limit)

@@ -4,65 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.records import ConfirmReason, QueueOp
-from bmqtwist.storagetool.journalview import (
-    NO_KEY,
-    ConfirmRecord,
-    DeletionRecord,
-    JournalOpRecord,
-    JournalRecord,
-    MessageRecord,
-    QueueOpRecord,
-)
+from bmqtwist.storagetool.journalview import CONFIRM, DELETION, MESSAGE, NO_KEY, QUEUE_OP, JournalRecord
 
-OUTSTANDING, CONFIRMED, PARTIALLY_CONFIRMED = "outstanding", "confirmed", "partially-confirmed"
 RECORD_TYPES = ("message", "queue-op", "journal-op")
+
+
+Bounds = tuple[Any, Any]  # both exclusive; None = none
 
 
 @dataclass(slots=True)
 class RecordRange:
-    """Bounds, all exclusive; None = none. Timestamps in epoch seconds, offsets in bytes, PSNs or LSNs as pairs."""
+    """Bounds of timestamps in epoch seconds, of PSNs or LSNs as pairs, and of offsets in bytes."""
 
-    timestamp_gt: int | None = None
-    timestamp_lt: int | None = None
-    seqnum_gt: tuple[int, int] | None = None
-    seqnum_lt: tuple[int, int] | None = None
-    offset_gt: int | None = None
-    offset_lt: int | None = None
+    timestamp: Bounds = (None, None)
+    seqnum: Bounds = (None, None)
+    offset: Bounds = (None, None)
 
     def holds(self, wall: int, offset: int, seqnum: tuple[int, int]) -> bool:
-        """Is a record within all bounds?"""
-        return ((self.timestamp_gt is None or wall > self.timestamp_gt)
-                and (self.timestamp_lt is None or wall < self.timestamp_lt)
-                and (self.offset_gt is None or offset > self.offset_gt)
-                and (self.offset_lt is None or offset < self.offset_lt)
-                and (self.seqnum_gt is None or seqnum > self.seqnum_gt)
-                and (self.seqnum_lt is None or seqnum < self.seqnum_lt))
+        return all((low is None or value > low) and (high is None or value < high) for value, (low, high) in (
+            (wall, self.timestamp), (seqnum, self.seqnum), (offset, self.offset)))
 
 
 @dataclass(slots=True)
-class Story:
-    """Everything about one message. `purged`: a later record removed all messages of its queue.
+class MessageRecords:
+    """MESSAGE, CONFIRMs and DELETION of one message. `purged`: a later record removed all messages of its queue."""
 
-    `message` is None if CONFIRMs or a DELETION name a message that is not in the file.
-    """
-
-    message: MessageRecord | None
-    confirms: list[ConfirmRecord] = field(default_factory=list)
-    deletion: DeletionRecord | None = None
+    records: list[JournalRecord] = field(default_factory=list)
     purged: bool = False
-    first: int = 0  # offset of the record it begins with
 
     @property
-    def records(self) -> Iterator[JournalRecord]:
-        """MESSAGE, CONFIRMs, DELETION: those there are."""
-        if self.message is not None:
-            yield self.message
-        yield from self.confirms
-        if self.deletion is not None:
-            yield self.deletion
+    def message(self) -> JournalRecord | None:
+        """None if CONFIRMs or a DELETION name a message that is not in the file."""
+        return self.records[0] if self.records[0].type == MESSAGE else None
+
+    @property
+    def confirms(self) -> list[JournalRecord]:
+        """Of all apps, those included that never wanted it."""
+        return [record for record in self.records if record.type == CONFIRM]
+
+    @property
+    def deletion(self) -> JournalRecord | None:
+        """All apps are done with it, or its time was over."""
+        return self.records[-1] if self.records[-1].type == DELETION else None
 
     @property
     def outstanding(self) -> bool:
@@ -76,57 +63,45 @@ class Story:
 
     @property
     def confirmed(self) -> bool:
-        """It has a DELETION: all apps are done with it, or its time was over."""
         return self.message is not None and self.deletion is not None
 
-    def has_status(self, status: str) -> bool:
-        """Is the message outstanding, confirmed or partially confirmed?"""
-        if status == OUTSTANDING:
-            return self.outstanding
-        return self.confirmed if status == CONFIRMED else self.partially_confirmed
 
-
-def stories(records: Iterable[JournalRecord]) -> Iterator[Story | JournalRecord]:
+def by_message(records: Iterable[JournalRecord]) -> Iterator[MessageRecords | JournalRecord]:
     """QUEUE_OPs, JOURNAL_OPs and unknown records as they come; a message when it is deleted, the others at the end.
 
     Within the whole journal: what is wanted is decided afterwards, so that the status of a message is always right.
     """
-    waiting: dict[bytes, dict[bytes, Story]] = {}  # queueKey -> GUID -> a story that goes on
-    done: list[Story] = []  # stories that ended without a DELETION
+    waiting: dict[bytes, dict[bytes, MessageRecords]] = {}  # queueKey -> GUID -> a message without a DELETION so far
+    done: list[MessageRecords] = []  # those that never get one
     for record in records:
-        if isinstance(record, MessageRecord):
+        if record.type in (MESSAGE, CONFIRM, DELETION):
             queue = waiting.setdefault(record.queue_key, {})
-            story = queue.get(record.guid)
-            if story is None or story.message is not None:
-                if story is not None:
-                    done.append(story)  # its GUID is used again: a damaged file
-                story = queue[record.guid] = Story(None)
-            story.message, story.first = record, record.offset
-        elif isinstance(record, ConfirmRecord):
-            queue = waiting.setdefault(record.queue_key, {})
-            story = queue.get(record.guid)
-            if story is None:
-                story = queue[record.guid] = Story(None, first=record.offset)
-            story.confirms.append(record)
-        elif isinstance(record, DeletionRecord):
-            story = waiting.get(record.queue_key, {}).pop(record.guid, None) or Story(None, first=record.offset)
-            story.deletion = record
-            yield story
-        else:
-            if (isinstance(record, QueueOpRecord) and record.app_key == NULL_KEY
-                    and record.op in (QueueOp.PURGE, QueueOp.DELETION)):
-                for story in waiting.pop(record.queue_key, {}).values():
-                    story.purged = True
-                    done.append(story)
-            yield record
+            found = queue.get(record.guid)
+            if found is not None and found.message is not None and record.type == MESSAGE:
+                done.append(found)  # its GUID is used again: a damaged file
+                found = None
+            if found is None:
+                found = queue[record.guid] = MessageRecords()
+            found.records.insert(0 if record.type == MESSAGE else len(found.records), record)
+            if record.type == DELETION:
+                yield queue.pop(record.guid)
+            continue
+        if record.type == QUEUE_OP and record.app_key == NULL_KEY and record.op in (QueueOp.PURGE, QueueOp.DELETION):
+            for found in waiting.pop(record.queue_key, {}).values():
+                found.purged = True
+                done.append(found)
+        yield record
     for queue in waiting.values():
         done.extend(queue.values())
-    yield from sorted(done, key=lambda story: story.first)
+    yield from sorted(done, key=lambda found: found.records[0].offset)
 
 
 @dataclass(slots=True)
 class Selection:
-    """What the user asked for. GUIDs, PSNs and offsets are exact and exclude everything else."""
+    """What the user asked for. GUIDs, PSNs and offsets are exact and exclude everything else.
+
+    status: a property of `MessageRecords` that messages must have, "" = any.
+    """
 
     types: frozenset[str] = frozenset(RECORD_TYPES)
     queue_keys: frozenset[bytes] = frozenset()
@@ -147,19 +122,18 @@ class Selection:
             return False
         return self._in_queue_and_range(record)
 
-    def wants_story(self, story: Story) -> bool:
+    def wants_message(self, found: MessageRecords) -> bool:
         """Is this message wanted? Its MESSAGE decides; its other records come along."""
         if "message" not in self.types:
             return False
-        record = story.message or next(story.records)
+        record = found.records[0]
         if self.guids:
-            return getattr(record, "guid", b"") in self.guids
-        return self._in_queue_and_range(record) and (not self.status or story.has_status(self.status))
+            return record.guid in self.guids
+        return self._in_queue_and_range(record) and (not self.status or bool(getattr(found, self.status)))
 
-    def covers(self, story: Story) -> bool:
+    def covers(self, found: MessageRecords) -> bool:
         """Is it wanted, but for its status?"""
-        record = story.message or next(story.records)
-        return self._in_queue_and_range(record)
+        return self._in_queue_and_range(found.records[0])
 
     def wants_exactly(self, record: JournalRecord) -> bool:
         """Is this record one of those asked for?"""
@@ -173,11 +147,6 @@ class Selection:
 
 def type_of(record: JournalRecord) -> str:
     """The record type a user names; unknown records count as journal-op."""
-    if isinstance(record, QueueOpRecord):
+    if record.type == QUEUE_OP:
         return "queue-op"
-    return "message" if isinstance(record, MessageRecord | ConfirmRecord | DeletionRecord) else "journal-op"
-
-
-def is_sync_point(record: JournalRecord) -> bool:
-    """Is it a JOURNAL_OP of op SYNCPOINT?"""
-    return isinstance(record, JournalOpRecord) and record.op == 2
+    return "message" if record.type in (MESSAGE, CONFIRM, DELETION) else "journal-op"

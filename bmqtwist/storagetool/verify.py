@@ -1,4 +1,4 @@
-"""`bmq storage verify`: everything that can be seen to be wrong with a file set, without changing it.
+"""`bmq storage verify`: damage and contradictions in a file set or a ledger file, found without changing it.
 
 Recovery is asked first: what a broker would say at its start. Then what recovery does not look at: data of messages
 that are gone, records nothing refers to, sync points that disagree, times and counts that cannot be.
@@ -7,41 +7,57 @@ that are gone, records nothing refers to, sync points that disagree, times and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
+from typing import NamedTuple
 
 from bmqtwist.ids import NULL_GUID, NULL_KEY
-from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
 from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.ledger_file import LedgerContents, parse_ledger_file_name
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    DATA_HEADER,
-    DATA_WORDS_MASK,
+    DATA_RECORD_BYTES_MIN,
     ConfirmReason,
     DeletionReason,
     FileType,
     QueueOp,
+    RecordType,
     SyncPoint,
+    check_messages,
     parse_queue_record,
+    queue_records,
+    read_queue_record,
 )
-from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, recover
+from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, listed, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
-from bmqtwist.storagetool.fields import hex_key
+from bmqtwist.storagetool.datafile import DataFile
+from bmqtwist.storagetool.inputs import JournalSnapshot, SetView
 from bmqtwist.storagetool.journalview import (
-    ConfirmRecord,
-    DeletionRecord,
-    JournalOpRecord,
+    CONFIRM,
+    DELETION,
+    JOURNAL_OP,
+    MESSAGE,
+    QUEUE_OP,
     JournalRecord,
-    MessageRecord,
-    QueueOpRecord,
+    hex_key,
     records,
 )
 from bmqtwist.storagetool.ledgerview import LedgerQueue
-from bmqtwist.storagetool.selection import Story, is_sync_point, stories
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, FileFinding, JournalSnapshot, SetView
+from bmqtwist.storagetool.selection import MessageRecords, by_message
+from bmqtwist.wire.cluster_events import LedgerRecordType
+from bmqtwist.wire.cluster_schema import LeaderAdvisory, LeaderAdvisoryCommit, PartitionPrimaryAdvisory
 
+ERROR, WARNING, NOTE = "error", "warning", "note"
 CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
 LISTED_MAX = 10  # GUIDs or offsets named in one finding
-_QLIST_BYTES_MAX = 64 << 20
-_WINDOW_BYTES = 1 << 20  # of DATA read at a time
+
+
+class FileFinding(NamedTuple):
+    """What a check found. error: data or their references are damaged; warning: something should not be so, though all
+    data are there; note: good to know. `where`: the file set, file or directory."""
+
+    severity: str
+    text: str
+    where: str = ""
 
 
 def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
@@ -92,62 +108,58 @@ class _Checks:
     def __init__(self, view: SetView, recovered: RecoveredPartition) -> None:
         self.view, self.recovered = view, recovered
         self.found: list[FileFinding] = []
-        self.has_data = bool(view.lengths()[1])
-        self.messages: list[MessageRecord] = []
+        self.messages: list[JournalRecord] = []
         self.qlist_offsets: set[int] = set()
         self.qlist_used = False  # brokers can be told to write none
         self.apps: dict[bytes, int] = {}  # queueKey -> apps it ever had
-        self.starts = dict(self._walk_data()) if self.has_data else {}
+        data_bytes = view.lengths()[1]
+        self.starts = dict(takewhile(  # offset -> size of the DATA records up to the first that is none
+            lambda each: each[1] >= DATA_RECORD_BYTES_MIN and not each[1] & 7 and sum(each) <= data_bytes,
+            DataFile(view.read_data, data_bytes).walk()))
 
     def say(self, severity: str, text: str) -> None:
-        """Add a finding."""
         self.found.append(FileFinding(severity, text))
 
     def listed(self, severity: str, what: str, places: list[str]) -> None:
         """Add one finding for many places, if there are any."""
         if places:
-            more = f" and {len(places) - LISTED_MAX} more" if len(places) > LISTED_MAX else ""
-            self.say(severity, f"{len(places)} {what}: {', '.join(places[:LISTED_MAX])}{more}")
+            self.say(severity, f"{len(places)} {what}: {listed(places, LISTED_MAX)}")
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
     def journal(self) -> None:
         """One pass over the records and the messages they make up."""
         scan = JournalScan(self.view.read_journal, self.view.lengths()[0])
-        orphans: dict[str, list[str]] = {"DELETION": [], "CONFIRM": []}
-        for item in stories(self._each(records(scan))):
-            if isinstance(item, Story) and item.message is None and any(item.records):
-                if item.deletion is not None:
-                    orphans["DELETION"].append(item.deletion.guid.hex().upper())
-                orphans["CONFIRM"] += [each.guid.hex().upper() for each in item.confirms
-                                       if each.flags != ConfirmReason.AUTO_CONFIRMED]
+        orphans: dict[int, list[str]] = {DELETION: [], CONFIRM: []}
+        for item in by_message(self._each(records(scan))):
+            if isinstance(item, MessageRecords) and item.message is None:
+                for record in item.records:
+                    if record.type == DELETION or record.flags != ConfirmReason.AUTO_CONFIRMED:
+                        orphans[record.type].append(hex_key(record.guid))
         for kind, guids in orphans.items():
-            self.listed(WARNING, f"{kind} record(s) name messages that are not in the journal", guids)
+            self.listed(WARNING, f"{RecordType(kind).name} record(s) name messages that are not in the journal", guids)
 
     def _each(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
         latest = behind = 0
-        early: list[str] = []
-        odd: list[str] = []
-        counts: list[str] = []
+        early, counts, odd = list[str](), list[str](), list[str]()
         position = DATA_HEADER_BYTES
         for record in found:
-            behind = 0 if is_sync_point(record) else behind + 1
-            rejected = isinstance(record, ConfirmRecord) and not record.wall
-            if not rejected:
+            behind = 0 if record.is_sync_point else behind + 1
+            if record.wall or record.type != CONFIRM:  # that of a rejected message has none
                 if record.wall < latest - CLOCK_STEP_SECONDS:
                     early.append(str(record.offset))
                 else:
                     latest = max(latest, record.wall)
-            if isinstance(record, MessageRecord):
+            if record.type == MESSAGE:
                 self.messages.append(record)
                 start = record.data_dwords * 8
                 position = start + self.starts.get(start, 0)
                 if record.ref_count > self.apps.get(record.queue_key, record.ref_count):
-                    counts.append(record.guid.hex().upper())
-            elif isinstance(record, QueueOpRecord):
+                    counts.append(hex_key(record.guid))
+            elif record.type == QUEUE_OP:
                 self.qlist_used |= record.qlist_words > 0
                 self._queue_op(record)
-            elif isinstance(record, JournalOpRecord):
+            elif record.type == JOURNAL_OP:
                 self.qlist_used |= record.qlist_words > 0
                 self._sync_point(record, position)
             if _is_odd(record):
@@ -159,22 +171,20 @@ class _Checks:
         if behind:
             self.say(NOTE, f"{behind} record(s) follow the last sync point: the broker runs, or did not stop cleanly")
 
-    def _queue_op(self, record: QueueOpRecord) -> None:
-        if record.op not in (QueueOp.CREATION, QueueOp.ADDITION):
-            return
+    def _queue_op(self, record: JournalRecord) -> None:
         offset = record.qlist_words * 4
-        if not offset:
-            return  # written without a QLIST
+        if not record.is_listed or not offset:  # or written without a QLIST
+            return
         self.qlist_offsets.add(offset)
         try:
-            apps = parse_queue_record(self.view.read_qlist(offset, _QLIST_BYTES_MAX))[2]
+            apps = parse_queue_record(read_queue_record(self.view.read_qlist, offset) or b"")[2]
         except ValueError:
             return  # recovery has told
         number = len(apps) or (record.op == QueueOp.CREATION)
         self.apps[record.queue_key] = self.apps.get(record.queue_key, 0) + number
 
-    def _sync_point(self, record: JournalOpRecord, position: int) -> None:
-        if not is_sync_point(record):
+    def _sync_point(self, record: JournalRecord, position: int) -> None:
+        if not record.is_sync_point:
             self.say(NOTE, f"JOURNAL: the JOURNAL_OP at offset {record.offset} has the unknown operation {record.op}")
             return
         inner = record.inner_lease, record.inner_sequence
@@ -189,32 +199,17 @@ class _Checks:
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
-    def _walk_data(self) -> Iterator[tuple[int, int]]:
-        """(offset, size) of the records from the start of DATA up to the first that is none."""
-        offset, length = DATA_HEADER_BYTES, self.view.lengths()[1]
-        base, window = 0, b""
-        while offset < length:
-            if not base <= offset <= base + len(window) - DATA_HEADER.size:
-                base, window = offset, self.view.read_data(offset, _WINDOW_BYTES)
-                if len(window) < DATA_HEADER.size:
-                    return
-            size = (DATA_HEADER.unpack_from(window, offset - base)[0] & DATA_WORDS_MASK) << 2
-            if size < DATA_RECORD_BYTES_MIN or size & 7 or offset + size > length:
-                return
-            yield offset, size
-            offset += size
-
     def data(self) -> None:
         """Data of messages that are gone, and DATA records that belong to no message."""
-        if not self.has_data:
+        if not self.view.lengths()[1]:
             return
-        live = {each.data_offset for each in self.recovered.live.values() if isinstance(each, Message)}
+        live = {each.data_offset for each in self.recovered.state.live.values() if isinstance(each, Message)}
         live |= {each.data_offset for each in self.recovered.quarantined}
         _, damaged = check_messages(self.view.read_data, (_message(record) for record in self.messages
                                                           if record.data_dwords not in live))
         for reason, messages in damaged.items():
             self.listed(WARNING, f"message(s) that are gone are damaged ({reason})",
-                        [message.guid.hex().upper() for message in messages])
+                        [hex_key(message.guid) for message in messages])
         referred = {record.data_dwords * 8 for record in self.messages}
         strangers = [str(offset) for offset in self.starts
                      if offset not in referred and offset < self.recovered.data_end]
@@ -227,30 +222,72 @@ class _Checks:
 
     def qlist(self) -> None:
         """QLIST from its start: every record whole and referred to."""
-        content = self.view.read_qlist(0, self.recovered.qlist_end)
-        offset = QLIST_HEADER_BYTES
-        strangers = []
-        while offset < len(content):
-            try:
-                size = parse_queue_record(content, offset)[3]
-            except ValueError as error:
-                self.say(WARNING, f"QLIST: no record at offset {offset} ({error})")
-                return
-            if offset not in self.qlist_offsets:
-                strangers.append(str(offset))
-            offset += size
+        found, end, problem = queue_records(self.view.read_qlist(0, self.recovered.qlist_end), QLIST_HEADER_BYTES)
+        if problem:
+            self.say(WARNING, f"QLIST: no record at offset {end} ({problem})")
+            return
+        strangers = [str(offset) for offset, *_ in found if offset not in self.qlist_offsets]
         self.listed(WARNING, "QLIST record(s) belong to no QUEUE_OP of the journal, at offset", strangers)
 
 
-def _message(record: MessageRecord) -> Message:
+def _message(record: JournalRecord) -> Message:
     message = Message(record.guid, None, crc=record.crc)
     message.data_offset = record.data_dwords
     return message
 
 
 def _is_odd(record: JournalRecord) -> bool:
-    if isinstance(record, ConfirmRecord):
-        return record.flags not in set(ConfirmReason) or record.guid == NULL_GUID or record.queue_key == NULL_KEY
-    if isinstance(record, DeletionRecord):
-        return record.flags not in set(DeletionReason) or record.guid == NULL_GUID or record.queue_key == NULL_KEY
-    return False
+    if record.type not in (CONFIRM, DELETION):
+        return False
+    reasons = set(ConfirmReason if record.type == CONFIRM else DeletionReason)
+    return record.flags not in reasons or record.guid == NULL_GUID or record.queue_key == NULL_KEY
+
+
+def verify_ledger(ledger: LedgerContents, name: str) -> list[FileFinding]:
+    """All findings; `name`: the file's, without its directory."""
+    found = [FileFinding(ERROR, alarm) for alarm in ledger.alarms]
+    log_id = parse_ledger_file_name(name)
+    if log_id is not None and ledger.log_id and log_id != ledger.log_id:
+        found.append(FileFinding(WARNING, f"the file's name says log id {hex_key(log_id)}, its header"
+                                      f" {hex_key(ledger.log_id)}"))
+    if not ledger.entries:
+        found.append(FileFinding(ERROR, "no record can be read"))
+    found += _order(ledger)
+    if ledger.tail_zeros:
+        found.append(FileFinding(NOTE, f"{ledger.tail_zeros} B of zeros behind the last record: the broker runs, or did not"
+                                   " stop cleanly"))
+    return found
+
+
+def _order(ledger: LedgerContents) -> Iterator[FileFinding]:
+    """LSNs rise, but for what a rollover puts at the start of a file, and for a snapshot, with which a cluster that
+    knows its last term no more begins anew; changes are committed."""
+    latest, committed_any = (0, 0), False
+    open_changes: dict[tuple[int, int], int] = {}
+    for entry in ledger.entries:
+        if entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= latest:
+            latest, committed_any = (0, 0), False
+        if entry.lsn <= latest and committed_any:
+            yield FileFinding(WARNING, f"the record at offset {entry.offset} has LSN {entry.lsn[0]}-{entry.lsn[1]}, after"
+                                   f" {latest[0]}-{latest[1]}")
+        latest = max(latest, entry.lsn)
+        value = entry.record.message.value
+        if isinstance(value, LeaderAdvisoryCommit):
+            committed_any = True
+            committed = value.sequence_number_committed
+            open_changes.pop((committed.elector_term, committed.sequence_number), None)
+        elif entry.record.type is LedgerRecordType.UPDATE:
+            open_changes[entry.lsn] = entry.offset
+    for lsn, offset in open_changes.items():
+        yield FileFinding(NOTE, f"the change {lsn[0]}-{lsn[1]} at offset {offset} was never committed")
+
+
+def leases_of(ledger: LedgerContents) -> dict[int, int]:
+    """The highest lease of each partition that the ledger tells of."""
+    found: dict[int, int] = {}
+    for entry in ledger.entries:
+        value = entry.record.message.value
+        if isinstance(value, LeaderAdvisory | PartitionPrimaryAdvisory):
+            for each in value.partitions:
+                found[each.partition_id] = max(found.get(each.partition_id, 0), each.primary_lease_id)
+    return found

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from msgspec import Struct
-
+from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import Steps
 from bmqtwist.storage import records
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.records import FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
-from bmqtwist.storagetool.fields import record_fields
-from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
+from bmqtwist.storagetool.journalview import JOURNAL_OP, MESSAGE, QUEUE_OP, JournalRecord, record_fields
 from bmqtwist.view.replicas import partition_files
 
 if TYPE_CHECKING:
@@ -38,13 +36,6 @@ _KINDS = {each.name: each for each in records.RecordType if each}
 _SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
                     "QueueUri"}
 Document = dict[str, Any]
-
-
-class NamedQueue(Struct, frozen=True):
-    """`storage.recovery.KnownQueue` of a queue that is stored now."""
-
-    uri: str
-    apps: Mapping[str, bytes]
 
 
 def partition_of(cluster: Cluster, number: int) -> Partition:
@@ -83,7 +74,7 @@ def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
 
 def histogram(partition: Partition) -> Steps[Document]:
     """How many records of each kind the journal holds, and since when."""
-    files, end = partition.files, partition.files.journal_position
+    files, end = partition.files, partition.files.current.journal.end
     counts: dict[str, list[int]] = {}
     for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * records.RECORD_BYTES):
         for _, head, _, wall, _ in _slots(files, first, min(STEP_RECORDS, (end - first) // records.RECORD_BYTES)):
@@ -106,8 +97,8 @@ def journal_page(partition: Partition, before: int, limit: int, kind: str, guid:
     if kind and kind not in _KINDS:
         raise LocalError(f"Records are of the kinds {', '.join(_KINDS)}")
     files, wanted = partition.files, guid.strip().upper()
-    end = min(before or files.journal_position, files.journal_position)
-    queues = {key: NamedQueue(queue.uri, {app.app_id: app.key for app in queue.apps.values()})
+    end = min(before or files.current.journal.end, files.current.journal.end)
+    queues = {key: QueueRecord(queue.uri, key, partition.partition_id, {app.app_id: app.key for app in queue.apps.values()})
               for key, queue in partition.state.queues.items()}
     rows: list[Document] = []
     at, searched = end - (end - JOURNAL_HEADER_BYTES) % records.RECORD_BYTES, 0
@@ -117,8 +108,8 @@ def journal_page(partition: Partition, before: int, limit: int, kind: str, guid:
         for entry in reversed(list(_slots(files, first, count))):
             at = entry[0]
             if not kind or entry[1] >> records.TYPE_SHIFT == _KINDS[kind]:
-                record = view(entry)
-                if not wanted or getattr(record, "guid", b"").hex().upper() == wanted:
+                record = JournalRecord(entry)
+                if not wanted or record.guid.hex().upper() == wanted:
                     rows.append(_row(record, queues))
                     if len(rows) == limit:
                         break
@@ -130,7 +121,7 @@ def journal_page(partition: Partition, before: int, limit: int, kind: str, guid:
             "searched": searched}
 
 
-def _row(record: JournalRecord, queues: Mapping[bytes, NamedQueue]) -> Document:
+def _row(record: JournalRecord, queues: Mapping[bytes, QueueRecord]) -> Document:
     queue = queues.get(record.queue_key)
     return {"offset": record.offset, "kind": record.type_name, "lease": record.lease, "sequence": record.sequence,
             "at": record.wall, "queue": queue.uri if queue is not None else "",
@@ -145,27 +136,27 @@ Psn = tuple[int, int]  # lease and sequence number
 def reach(partition: Partition) -> Document:
     """From which record to which other one this copy can be compared; before the first one a rollover may have left some
     out."""
-    files, end = partition.files, partition.files.journal_position
+    files, end = partition.files, partition.files.current.journal.end
     start = _compared_from(files, COMPARED_RECORDS)
     ends = [*_slots(files, start, 1), *_slots(files, max(start, end - records.RECORD_BYTES), 1)]
-    psns = [view(entry).psn for entry in ends] or [(0, 0)]
+    psns = [JournalRecord(entry).psn for entry in ends] or [(0, 0)]
     return {"partition": partition.partition_id, "first": list(psns[0]), "last": list(psns[-1])}
 
 
 def _compared_from(files: FileSets, count: int) -> int:
     # of the sync point that ended the last rollover
     mark = int.from_bytes(files.read_journal(records.MARK_OFFSET, 8), "big") * 4
-    return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * records.RECORD_BYTES)
+    return max(JOURNAL_HEADER_BYTES, mark, files.current.journal.end - count * records.RECORD_BYTES)
 
 
 def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
     """A check for each BLOCK_RECORDS sequence numbers from `first` to `last`: how many records there are, and what they say.
     Where in its files something lies, and sync points, may differ from node to node, and are left out."""
-    files, end = partition.files, partition.files.journal_position
+    files, end = partition.files, partition.files.current.journal.end
     blocks: dict[str, list[int]] = {}
     for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * records.RECORD_BYTES):
         for entry in _slots(files, at, min(STEP_RECORDS, (end - at) // records.RECORD_BYTES)):
-            record = view(entry)
+            record = JournalRecord(entry)
             if first <= record.psn <= last:
                 block = blocks.setdefault(f"{record.lease}-{record.sequence // BLOCK_RECORDS}", [0, 0])
                 block[0] += 1
@@ -177,10 +168,10 @@ def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
 def _said(entry: Entry, record: JournalRecord) -> bytes:
     """What a record says, wherever it lies."""
     _, head, lease, wall, body = entry
-    if isinstance(record, JournalOpRecord):
+    if record.type == JOURNAL_OP:
         return b""
-    if isinstance(record, MessageRecord):
+    if record.type == MESSAGE:
         body = record.queue_key + record.guid + record.crc.to_bytes(4, "big") + bytes((record.compression,))
-    elif isinstance(record, QueueOpRecord):
+    elif record.type == QUEUE_OP:
         body = record.queue_key + record.app_key + bytes((record.op,))
     return b"%d %d %d %s" % (head, lease, wall, body)

@@ -289,7 +289,7 @@ def _finished(located: LocatedQueue, message: Message) -> dict[bytes, tuple[str,
     """App key -> how and when it was done with a message, by the CONFIRM records that are live."""
     found: dict[bytes, tuple[str, int]] = {}
     for key in message.confirms or ():
-        record = located.partition.live.get(key)
+        record = located.partition.state.live.get(key)
         if isinstance(record, bytes):
             head, _, wall, _, app_key, _, _ = CONFIRM.unpack(record)
             reason = head >> FLAGS_SHIFT & FLAGS_MASK

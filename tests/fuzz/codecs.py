@@ -12,7 +12,7 @@ from kit import data_events as events
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.expression import ExpressionError, compile_expression
-from bmqtwist.storage.ledger_format import read_ledger
+from bmqtwist.storage.ledger_file import read_ledger
 from bmqtwist.storage.records import pack_queue_record, parse_queue_record
 from bmqtwist.wire import application_data, compression, control, options, properties
 from bmqtwist.wire.fast import EventType

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from bmqtwist.storage.vote_file import NAME
+from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.testing import BrokerProcess, ClusterProcess
 
 _ACTIVE = re.compile(r"onClusterLeader: new leader: \[(n\d), \d\], leader status: ACTIVE")
@@ -44,7 +44,7 @@ def test_they_elect_a_leader_and_another_one_when_it_is_killed(tmp_path: Path) -
         cluster[leader].launch()
         assert told_leader(cluster[leader], said[leader]) in successors
         assert {cluster.elect()} == successors and len(cluster.urls) == 3
-        assert all((tmp_path / name / "storage" / NAME).exists() for name in cluster.names)
+        assert all((tmp_path / name / "storage" / VoteFile.name).exists() for name in cluster.names)
         assert [cluster[name].stop() for name in cluster.names] == [0, 0, 0]
         assert cluster.leader == "" and not [line for name in cluster.names for line in cluster[name].records
                                              if "INTERNAL_ERROR" in line]

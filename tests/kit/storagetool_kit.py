@@ -9,7 +9,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from bmqtwist.cli.main import main
-from bmqtwist.storage.ledger_format import encode_ledger, ledger_file_name
+from bmqtwist.storage.ledger_file import encode_ledger, ledger_file_name
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (

@@ -15,16 +15,17 @@ from kit.partition_work import work
 from kit.storage_kit import WALL, open_files
 
 from bmqtwist.storage.compaction import LiveCopy, Moved
-from bmqtwist.storage.datacheck import check_messages
-from bmqtwist.storage.journal import Entry, unpack_sync_point
+from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Batch, Partition, PartitionUnavailable
 from bmqtwist.storage.records import (
+    JOURNAL_OP_BODY,
     RECORD,
     RECORD_BYTES,
     SEQUENCE_MASK,
     SyncPoint,
+    check_messages,
     pack_sync_point,
 )
 from bmqtwist.storage.recovery import recover
@@ -66,8 +67,7 @@ class Follower(Replay):
         """Where the primary rolled over, so do we."""
         super().journal_op(entry)
         self.state.sequence = entry[1] & SEQUENCE_MASK
-        kind, _, _, _, _ = unpack_sync_point(entry)
-        if kind == SyncPoint.ROLLOVER:
+        if JOURNAL_OP_BODY.unpack(entry[4])[0] == SyncPoint.ROLLOVER:
             self.roll()
 
     def roll(self) -> None:
@@ -76,8 +76,8 @@ class Follower(Replay):
         files.begin_roll(WALL)
         copy = LiveCopy(files, state)
         copy.run()
-        mark, data, qlist = files.next_positions()
-        files.append_next([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
+        mark, data, qlist = files.coming.positions()
+        files.coming.append([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
         files.finish_roll(mark, False)
         Moved(state, copy, state.last_key, state.last_key, 0).settle(1 << 62)
 

@@ -303,8 +303,8 @@ def contents(machine: Machine) -> list[bytes]:
     """What is behind the file headers of JOURNAL, DATA and QLIST."""
     files = machine.partition.files
     return [read(JOURNAL_HEADER_BYTES, end - JOURNAL_HEADER_BYTES) for read, end in (
-        (files.read_journal, files.journal_position), (files.read_data, files.data_position),
-        (files.read_qlist, files.qlist_position))]
+        (files.read_journal, files.current.journal.end), (files.read_data, files.current.data.end),
+        (files.read_qlist, files.current.qlist.end))]
 
 
 def test_a_replica_rolls_over_where_its_primary_did() -> None:
@@ -469,4 +469,4 @@ def test_what_other_nodes_are_sent_is_read_no_further_than_it_is_written(monkeyp
     assert partition.read_run(NO_PSN) is not None
     run, final = ImageSource(partition).part()
     assert final and run.data and len(ends) >= 2
-    assert max(ends) <= partition.files.data_position < SIZES.data
+    assert max(ends) <= partition.files.current.data.end < SIZES.data

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.storage.batch import Batch
+from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.records import pack_sync_point
 from sim.campaign.judges import Violation

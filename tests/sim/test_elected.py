@@ -11,7 +11,7 @@ from kit.client import RequestRefused
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.member.leadership import Leadership
-from bmqtwist.storage.vote_file import NAME
+from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import LeaderHeartbeat
 from bmqtwist.wire.control import ElectorMessage, encode_event
@@ -31,7 +31,7 @@ def test_nodes_elect_a_leader_and_all_have_its_first_record(size: int, seed: int
     for node in nodes.machines:
         primaries = nodes.cluster(node.name).metadata.state.partitions
         assert {primary.node_id for primary in primaries.values()} == {standing.leader} and len(primaries) == 2
-        assert NAME in node.disk.names(f"/memory/{node.name}/storage")
+        assert VoteFile.name in node.disk.names(f"/memory/{node.name}/storage")
     nodes.judge_all()
 
 
@@ -200,7 +200,7 @@ def test_a_vote_file_that_is_damaged_is_told_and_healed_by_a_leader() -> None:
     nodes.run(SETTLE_S)
     node = next(each for each in nodes.machines if each is not nodes.leader)
     node.crash(power=False, down=None)
-    path = f"/memory/{node.name}/storage/{NAME}"
+    path = f"/memory/{node.name}/storage/{VoteFile.name}"
     size = node.disk.open(path).size()
     node.disk.open(path).write(0, [b"\xff" * size])
     node.boot()
@@ -262,7 +262,7 @@ def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
     nodes = ElectedCluster(1, 1)
     node: SimulatedNode = nodes.machines[0]
     nodes.run(1.0)
-    assert nodes.leader is node and NAME not in node.disk.names("/memory/n1/storage")
+    assert nodes.leader is node and VoteFile.name not in node.disk.names("/memory/n1/storage")
     nodes.client("n1").open(QUEUE, write=1).post(b"taken")
 
 

@@ -86,7 +86,7 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
     world.live(0.5)
     torn = world.others(world.primary())[0]
     summary, files = world.cell(torn, index).summary, world.cell(torn, index).partition.files
-    end = files.journal_position if kind == "journal" else files.data_position
+    end = files.current.journal.end if kind == "journal" else files.current.data.end
     torn.crash(power=False, down=None)
     path = file_of(torn, index, kind)
     for at in range(end - part, end):

@@ -10,9 +10,9 @@ from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.member.partition_runner import LINGER_S
 from bmqtwist.storage import image, replica, rollover
 from bmqtwist.storage.journal import is_sync_point
-from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
 from bmqtwist.storage.records import RECORD, SyncPoint
+from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
@@ -345,7 +345,7 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     nodes.post(5)
     node = nodes.replicas()[0]
     node.crash(power=False, down=None)
-    path = f"/memory/{node.name}/storage/{NAME}"
+    path = f"/memory/{node.name}/storage/{PromiseFile.name}"
     node.disk.open(path).write(0, [b"\xff" * node.disk.open(path).size()])
     node.boot()
     nodes.settle()

@@ -31,8 +31,7 @@ from kit.memory import MemoryWorld
 
 from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.storage.files import LOCK_NAME, RealDisk
-from bmqtwist.storage.vote_file import NAME as VOTE_NAME
-from bmqtwist.storage.vote_file import VoteFile
+from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.testing.config import CLUSTER, member_configuration
 from bmqtwist.testing.node import ImmediateNode
 
@@ -395,10 +394,10 @@ class Campaign:
         (place / "archive").mkdir()
         vote_file = VoteFile(RealDisk(), str(place / "storage"))
         for term in range(1, self.random.randrange(2, 5)):
-            vote_file.write(term, self.random.choice((1, 2, 3, None)))
+            vote_file.write((term, self.random.choice((1, 2, 3, None))))
         vote_file.close()
         node = _Member(place)
-        done, _ = self._damaged({"vote": [place / "storage" / VOTE_NAME]}, "vote")
+        done, _ = self._damaged({"vote": [place / "storage" / VoteFile.name]}, "vote")
         if not done:
             return "nothing to damage"
         for way in done.split(" and "):

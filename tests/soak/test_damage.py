@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.storage.payloads import Payloads
+from bmqtwist.storage.partition import Payloads
 from soak import damage
 from soak.damage import KINDS, Campaign
 

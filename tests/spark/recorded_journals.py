@@ -8,9 +8,8 @@ from typing import Any
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
-from bmqtwist.storagetool.fields import record_fields, timestamp
 from bmqtwist.storagetool.inputs import ReadOnlyFile
-from bmqtwist.storagetool.journalview import records
+from bmqtwist.storagetool.journalview import record_fields, records, timestamp
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 SETS, TOLD = VECTORS / "storage-recorded", VECTORS / "storage-tool"

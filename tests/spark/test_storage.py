@@ -20,7 +20,7 @@ from bmqtwist.spark import tasks
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import records
-from bmqtwist.storagetool.selection import Story, stories
+from bmqtwist.storagetool.selection import MessageRecords, by_message
 from bmqtwist.testing.process import BrokerProcess
 from spark.recorded_journals import SETS, as_told, ours
 
@@ -154,8 +154,8 @@ def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, cas
 
     place = SETS / case / "n1"
     file = ReadOnlyFile(str(journal_in(place)))
-    told = {item.message.guid: item for item in stories(records(JournalScan(file.read, file.size)))
-            if isinstance(item, Story) and item.message is not None}
+    told = {item.message.guid: item for item in by_message(records(JournalScan(file.read, file.size)))
+            if isinstance(item, MessageRecords) and item.message is not None}
     file.close()
     rows = {bytes(row["guid"]): row for row in lifelines(spark, str(journal_in(place))).collect()}
     assert rows.keys() == told.keys()

@@ -186,7 +186,7 @@ def slow_disk(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, s
 
 def vote_lost(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """It dies, and its file is not readable when it comes back. No two at a time: nobody could tell then."""
-    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[2] for each in world.machines):
+    if node.up and len(world.machines) > 1 and not any(durable_vote(each)[1] for each in world.machines):
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         world.damage_vote(node)
 
@@ -313,8 +313,8 @@ def safe_places(cell: Cell) -> list[tuple[str, int]]:
     """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
     record: what says that it is one, and which, is looked at."""
     files, found = cell.partition.files, list[tuple[str, int]]()
-    path = files.directory.path(files.base, FileType.JOURNAL)
-    end = files.journal_position - RECORD_BYTES * len(cell.partition.tail.journal)
+    path = files.directory.path(files.current.base, FileType.JOURNAL)
+    end = files.current.journal.end - RECORD_BYTES * len(cell.partition.tail.journal)
     sync_points = 0
     for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
         if sync_points >= SYNC_POINTS:
@@ -453,7 +453,7 @@ def calm(world: CampaignWorld) -> None:
 
 def _put_right(world: CampaignWorld, node: SimulatedNode) -> None:
     """As an operator does when a disk has failed, and when another number of replicas was tried."""
-    if any(partition.broken for partition in world.cluster(node.name).partitions):
+    if any(partition.log.broken for partition in world.cluster(node.name).partitions):
         node.crash(power=False, down=0.5)
     elif len(world.machines) > 1:
         _set_factor(node, len(world.machines) // 2 + 1)

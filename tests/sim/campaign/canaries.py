@@ -19,15 +19,14 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
 from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, psns_of
 from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
-from bmqtwist.storage.vote_file import VoteFile
 
 
-def _vote_not_synced(self: VoteFile, term: int, vote: int | None) -> None:
+def _vote_not_synced(self: VoteFile, value: Any) -> None:
     """Nothing is written."""
 
 

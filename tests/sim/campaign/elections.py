@@ -86,7 +86,7 @@ class ElectionJudge(Judge):
         self.world.counts["votes"] += 1
         if self._votes.setdefault((node.name, term), candidate) != candidate:
             raise Violation("E2", f"{node.name} votes in term {term} for {self._votes[node.name, term]} and {candidate}")
-        durable, vote, _ = durable_vote(node)
+        (durable, vote), _ = durable_vote(node)
         if durable < term or durable == term and vote != candidate:
             raise Violation("E2", f"{node.name} says that it votes for {candidate} in term {term}, but a loss of power "
                                   f"would leave term {durable} with the vote {vote}")

@@ -12,11 +12,9 @@ from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Input, Lsn, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
-from bmqtwist.storage import promise_file
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 from bmqtwist.storage.psn import Psn
-from bmqtwist.storage.vote_file import NAME, VoteFile
+from bmqtwist.storage.slot_file import PromiseFile, StoredPromise, Vote, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from bmqtwist.queue.queue import Put
     from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.relay.relays import Relays
-    from bmqtwist.storage.batch import Batch
+    from bmqtwist.storage.partition_log import Batch
     from sim.campaign.world import CampaignWorld
 
 STORAGE = "/memory/{}/storage"  # the directory of a node, by its name
@@ -83,14 +81,14 @@ class Judge:
         """All faults are over, and everything had time to settle."""
 
 
-def durable_vote(node: SimulatedNode) -> tuple[int, int | None, bool]:
+def durable_vote(node: SimulatedNode) -> tuple[Vote, bool]:
     """Term and vote that a loss of power would leave, and whether they are lost."""
-    return _vote_in(_left(node, NAME))
+    return _vote_in(_left(node, VoteFile.name))
 
 
 def durable_promises(node: SimulatedNode) -> list[StoredPromise]:
     """What it has promised for each partition, as far as a loss of power would leave it."""
-    return _promises_in(_left(node, promise_file.NAME))
+    return _promises_in(_left(node, PromiseFile.name))
 
 
 def _left(node: SimulatedNode, name: str) -> bytes | None:
@@ -100,13 +98,13 @@ def _left(node: SimulatedNode, name: str) -> bytes | None:
 
 
 @lru_cache(maxsize=1000)
-def _vote_in(content: bytes | None) -> tuple[int, int | None, bool]:
-    return VoteFile(_disk_with(NAME, content), STORAGE.format("n")).read()
+def _vote_in(content: bytes | None) -> tuple[Vote, bool]:
+    return VoteFile(_disk_with(VoteFile.name, content), STORAGE.format("n")).read()
 
 
 @lru_cache(maxsize=1000)
 def _promises_in(content: bytes | None) -> list[StoredPromise]:
-    return PromiseFile(_disk_with(promise_file.NAME, content), STORAGE.format("n")).read()[0]
+    return list(PromiseFile(_disk_with(PromiseFile.name, content), STORAGE.format("n")).read()[0])
 
 
 def _disk_with(name: str, content: bytes | None) -> MemoryDisk:

@@ -13,8 +13,7 @@ from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.ids import DEFAULT_APP_KEY
-from bmqtwist.storage.ledger_file import LedgerFile
-from bmqtwist.storage.ledger_format import LEDGER_SUFFIX
+from bmqtwist.storage.ledger_file import LEDGER_SUFFIX, LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_events import LedgerRecordType

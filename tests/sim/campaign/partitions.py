@@ -20,10 +20,9 @@ from bmqtwist.cluster.partition_events import (
     TakeImage,
 )
 from bmqtwist.member.cell import Cell
-from bmqtwist.storage.batch import Batch
-from bmqtwist.storage.exchange import placed
+from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.psn import NO_PSN, Psn
-from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
+from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, placed
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, durable_promises
 from sim.campaign.world import CampaignWorld
@@ -108,7 +107,7 @@ class PartitionJudge(Judge):
         if count <= 0:
             self._seen[key] = min(seen, summary.last)
             return
-        journal = files.read_journal(files.journal_position - RECORD_BYTES * count, RECORD_BYTES * count)
+        journal = files.read_journal(files.current.journal.end - RECORD_BYTES * count, RECORD_BYTES * count)
         for at in range(0, len(journal), RECORD_BYTES):
             record = journal[at:at + RECORD_BYTES]
             head, lease, *_ = RECORD.unpack(record)
@@ -152,8 +151,8 @@ class PartitionJudge(Judge):
             return True
         if not summary.holds(psn):
             return False
-        end = files.journal_position - RECORD_BYTES * (summary.distance(psn) - len(cell.partition.tail.journal))
-        file = node.disk._durable_names.get(files.directory.path(files.base, FileType.JOURNAL))
+        end = files.current.journal.end - RECORD_BYTES * (summary.distance(psn) - len(cell.partition.tail.journal))
+        file = node.disk._durable_names.get(files.directory.path(files.current.base, FileType.JOURNAL))
         if file is None:
             return False
         record = bytes(file.durable[end - RECORD_BYTES:end])

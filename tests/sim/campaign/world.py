@@ -19,8 +19,8 @@ from bmqtwist.member.replication import Replication
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.relays import Relays
-from bmqtwist.storage.batch import Batch
-from bmqtwist.storage.vote_file import NAME
+from bmqtwist.storage.partition_log import Batch
+from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_events import ClusterStateRecord
@@ -209,7 +209,7 @@ class CampaignWorld(ElectedCluster):
 
     def damage_vote(self, node: SimulatedNode) -> None:
         """Nobody can tell any more how a node that is down has voted."""
-        path = f"/memory/{node.name}/storage/{NAME}"
+        path = f"/memory/{node.name}/storage/{VoteFile.name}"
         if path in node.disk.paths() and node.disk.content(path):
             node.disk.put(path, b"\xff" * len(node.disk.content(path)))
             self.counts["votes lost"] += 1

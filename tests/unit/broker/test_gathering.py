@@ -49,13 +49,13 @@ def test_it_is_delivered_at_once_and_written_when_it_is_acknowledged(going: Goin
         assert pushed(consumer) == ALL + count, "no message waits"
         assert partition.tail.unwritten_bytes and acked(producer) == ALL
         world.advance(OFTEN)
-    written = partition.files.data_position
+    written = partition.files.current.data.end
     producer.put()
     world.run()
-    assert partition.files.data_position == written
+    assert partition.files.current.data.end == written
     world.advance(2 * OFTEN)
     world.broker.turn(world.now)
-    assert not partition.tail.unwritten_bytes and partition.files.data_position > written
+    assert not partition.tail.unwritten_bytes and partition.files.current.data.end > written
     assert acked(producer) == pushed(consumer) == ALL + SHARED, "each once"
 
 

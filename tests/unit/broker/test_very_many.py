@@ -23,7 +23,7 @@ from bmqtwist.queue.handles import close_queue, drop_handle
 from bmqtwist.queue.queue import Handle, Router
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage import state
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 from bmqtwist.testing.node import ImmediatePerformer
 from bmqtwist.view import queue_facts
 
@@ -104,7 +104,7 @@ def test_the_purge_of_a_queue_lets_go_of_some_messages_in_each_turn(memory: Memo
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS DOMAIN d QUEUE q PURGE *")
     assert max(steps.counts) <= 2 * STEP and sum(steps.counts) == MANY
     assert len(steps.seen) >= 11 and set(steps.seen) == {(0, 0)}
-    live = queue.partition.live
+    live = queue.partition.state.live
     assert len(live) == (2 if not in_memory else 1) and not queue.partition.state.leaving and not queue.purges
 
 
@@ -219,7 +219,7 @@ def test_a_domain_is_removed_when_its_queues_are_purged(memory: MemoryWorld, mon
     assert f"Purged {MANY} message(s)" in memory.admin("DOMAINS REMOVE d")
     assert max(steps.counts) <= 2 * STEP and steps.seen[:10] == [True] * 10
     memory.run()
-    assert not partition.live and not memory.broker.domains.by_name["d"].queues
+    assert not partition.state.live and not memory.broker.domains.by_name["d"].queues
 
 
 def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) -> None:

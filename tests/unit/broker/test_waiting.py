@@ -311,8 +311,8 @@ def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
 
 def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced: Any) -> None:
     world, partition = synced
-    written = partition.files.data_position
-    assert partition.awaited[0] and not partition.awaited[1], "a message waits for a sync that has not begun"
+    written = partition.files.current.data.end
+    assert partition.gate.newest and not partition.gate.running, "a message waits for a sync that has not begun"
     deadline = world.broker.next_deadline()
     assert deadline is not None and deadline <= world.now + PAUSE_S
     other = world.producer()
@@ -320,7 +320,7 @@ def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced
     world.run()
     assert partition.tail.unwritten_bytes > 0 and not acked(other)
     world.advance(PAUSE_S)
-    assert not partition.tail.unwritten_bytes and partition.files.data_position > written and acked(other) == 1
+    assert not partition.tail.unwritten_bytes and partition.files.current.data.end > written and acked(other) == 1
 
 
 def test_no_more_is_kept_than_so_much(synced: Any) -> None:

@@ -33,8 +33,7 @@ from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
-from bmqtwist.storage.ledger_file import LedgerFile
-from bmqtwist.storage.ledger_format import encode_ledger, parse_ledger_file_name, read_ledger
+from bmqtwist.storage.ledger_file import LedgerFile, encode_ledger, parse_ledger_file_name, read_ledger
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
@@ -49,9 +48,13 @@ SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after
 TOLD = [path for path in FILES if (path.parent / "csl.summary.json").exists()]
 
 
+def records_in(data):
+    return [each.record for each in read_ledger(data).entries]
+
+
 def kinds(disk):
     return [(each.type.name, each.term, each.sequence_number, each.message.choice)
-            for _, each in read_ledger(disk.data).records]
+            for each in records_in(disk.data)]
 
 
 def same(state, other):
@@ -70,7 +73,7 @@ def test_real_files_give_the_queues_that_the_original_tool_prints(path):
     report = ListReport()
     ledger, _ = opened(Disk(path.read_bytes()), report=report)
     told = told_by_tool(path, "csl.summary.json")["Queues"]
-    gone = {info.key for _, each in read_ledger(path.read_bytes()).records
+    gone = {info.key for each in records_in(path.read_bytes())
             if each.message.choice == "queueUnAssignmentAdvisory" for info in each.message.value.queues}
     found = {(queue.uri, queue.key, queue.partition_id, tuple(queue.apps.items()))
              for queue in ledger.log.state.queues.values()}
@@ -95,7 +98,7 @@ def test_the_same_operations_write_the_same_bytes_as_the_original(path, monkeypa
     for module in (changes, record_log):
         monkeypatch.setattr(module, "make_storage_key", lambda *_: keys.pop(0))
     disk = Disk()
-    for _, each in recorded.records:
+    for each in records_in(data):
         advisory, wall = each.message.value, each.timestamp
         if each.type is LedgerRecordType.SNAPSHOT:  # the broker was started
             ledger, _ = opened(disk)
@@ -151,7 +154,7 @@ def test_an_update_without_its_commit_counts_after_a_restart():
     ledger, disk = leading()
     before = len(disk.data)
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
-    offset = [offset for offset, _ in read_ledger(disk.data).records][-1]
+    offset = read_ledger(disk.data).entries[-1].offset
     again, _ = opened(Disk(disk.data[:offset]))
     assert offset > before and "bmq://d/a" in again.log.state.queues
 
@@ -179,7 +182,7 @@ def test_a_damaged_file_is_survived_and_replaced_by_a_whole_one():
     ledger, disk = leading()
     for name in "ab":
         ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
-    offset = next(offset for offset, each in read_ledger(disk.data).records if each.sequence_number == 3)
+    offset = next(each.offset for each in read_ledger(disk.data).entries if each.record.sequence_number == 3)
     data = bytearray(disk.data)
     data[offset + 60] ^= 1
     report = ListReport()
@@ -195,9 +198,8 @@ def test_a_record_that_does_not_fit_is_left_out_with_an_alarm():
     ledger, disk = leading()
     ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
     ledger.unassign_queue("bmq://d/a", 1000)
-    records = read_ledger(disk.data).records
-    start = records[2][0]
-    without = disk.data[:start] + disk.data[records[4][0]:]  # the assignment and its COMMIT are missing
+    entries = read_ledger(disk.data).entries
+    without = disk.data[:entries[2].offset] + disk.data[entries[4].offset:]  # the assignment and its COMMIT are missing
     report = ListReport()
     assert opened(Disk(without), report=report)[0].log.state.queues == {}
     assert len(report.texts("ALARM")) == 1 and "is left out" in report.texts("ALARM")[0]
@@ -291,7 +293,7 @@ def test_the_domain_of_an_update_has_its_tier_and_no_change_writes_nothing():
     assert disk.data == before
     changed = ledger.update_apps("bmq://d.~lcl/q", ["b"], ["a"], 8, 1000)
     assert ledger.log.state.queues["bmq://d.~lcl/q"] == changed and list(changed.apps) == ["b"]
-    update = read_ledger(disk.data).records[-2][1].message.value.queue_updates[0]
+    update = records_in(disk.data)[-2].message.value.queue_updates[0]
     assert update.domain == "d.~lcl"
     with pytest.raises(Failed):
         ledger.update_apps("bmq://d/unknown", ["b"], [], 8, 1000)
@@ -755,7 +757,7 @@ def test_records_of_a_file_that_do_not_follow_each_other_are_left_to_the_other_n
     leader, disk = leader_of_three()
     leader.assign_queue("bmq://d/a", ["x"], 7, 1000)
     found = read_ledger(disk.data)
-    whole = [each for _, each in found.records]
+    whole = [each.record for each in found.entries]
     again, _ = opened(Disk(encode_ledger(found.log_id, [whole[0], *whole[2:]])), members=(1, 2, 3))
     assert again.log.lsn == (1, 1) and len(again.report.texts("ALARM")) == 1
 

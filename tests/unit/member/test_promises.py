@@ -8,7 +8,7 @@ from typing import Any
 
 from bmqtwist.loop.loop import Timers
 from bmqtwist.member.promises import SAVE_AGAIN_S, Promises
-from bmqtwist.storage.promise_file import StoredPromise
+from bmqtwist.storage.slot_file import StoredPromise
 
 
 class Bench:

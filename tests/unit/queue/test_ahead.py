@@ -9,7 +9,7 @@ from kit.engine_kit import WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.queue import Handle, Put
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
 
 

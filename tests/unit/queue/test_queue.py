@@ -11,7 +11,7 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.queue.domain import Limits
 from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.steps import at_once
-from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.storage.batch import Batch, joined
+from bmqtwist.storage.partition_log import Batch, joined
 
 
 def confirms(first: int, count: int) -> Batch:

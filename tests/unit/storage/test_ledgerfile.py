@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kit.ledger_files import FILES, case, told_by_tool
 
 from bmqtwist.errors import LocalError
-from bmqtwist.storage import ledger_format as ledgerfile
-from bmqtwist.storage.ledger_format import (
+from bmqtwist.storage import ledger_file as ledgerfile
+from bmqtwist.storage.ledger_file import (
     LEDGER_HEADER,
     encode_ledger,
     ledger_file_name,
@@ -65,7 +65,7 @@ for each in RECORDS:
 
 
 def sequences(found):
-    return [each.sequence_number for _, each in found.records]
+    return [each.record.sequence_number for each in found.entries]
 
 
 @pytest.mark.spec("storage", 1)
@@ -77,7 +77,7 @@ def test_a_real_file_is_read_without_complaint_and_written_back_to_the_byte(path
     found = read_ledger(data)
     assert found.alarms == [] and not found.damaged
     assert found.log_id == parse_ledger_file_name(path.name)
-    assert encode_ledger(found.log_id, [each for _, each in found.records]) == data[:found.end]
+    assert encode_ledger(found.log_id, [each.record for each in found.entries]) == data[:found.end]
     assert not data[found.end:].strip(b"\0")
 
 
@@ -85,9 +85,10 @@ def test_a_real_file_is_read_without_complaint_and_written_back_to_the_byte(path
 def test_the_records_of_a_real_file_are_those_the_original_tool_prints(path):
     found = read_ledger(path.read_bytes())
     told = told_by_tool(path, "csl.json")["Records"]
-    assert len(told) == len(found.records)
-    for entry, (offset, each) in zip(told, found.records, strict=True):
-        assert (entry["RecordType"], int(entry["Offset"])) == (each.type.name, offset)
+    assert len(told) == len(found.entries)
+    for entry, place in zip(told, found.entries, strict=True):
+        each = place.record
+        assert (entry["RecordType"], int(entry["Offset"])) == (each.type.name, place.offset)
         assert (int(entry["ElectorTerm"]), int(entry["SequenceNumber"])) == (each.term, each.sequence_number)
         assert int(entry["Epoch"]) == each.timestamp and entry["LogId"] == found.log_id.hex().upper()
         size = len(encode_cluster_state_record(each))
@@ -124,7 +125,7 @@ def test_file_names_hold_the_time_in_utc_and_the_log_id():
 
 def test_no_file_is_an_empty_ledger():
     found = read_ledger(b"")
-    assert (found.records, found.end, found.damaged, found.alarms) == ([], 0, False, [])
+    assert (found.entries, found.end, found.damaged, found.alarms) == ([], 0, False, [])
 
 
 @pytest.mark.parametrize("size", range(ENDS[-2], ENDS[-1]))
@@ -164,7 +165,7 @@ def test_an_unreadable_file_header_costs_nothing_but_a_new_file():
 def test_damage_all_over_a_file_is_told_in_a_bounded_number_of_sentences():
     good = encode_cluster_state_record(RECORDS[0])
     found = read_ledger(pack_ledger_header(b"LOGID") + (good + b"\xff" * 40) * 60 + good)
-    assert len(found.records) == 61 and len(found.alarms) == ledgerfile.DAMAGE_REPORTS_MAX
+    assert len(found.entries) == 61 and len(found.alarms) == ledgerfile.DAMAGE_REPORTS_MAX
 
 
 @settings(max_examples=300, deadline=None)
@@ -176,6 +177,6 @@ def test_any_bytes_are_read_without_an_error_and_yield_only_whole_records(change
     data = bytes(data[:len(data) - cut])
     found = read_ledger(data)
     assert found.end <= len(data)
-    for offset, each in found.records:
-        spelled = encode_cluster_state_record(each)
-        assert data[offset:offset + len(spelled)] == spelled
+    for each in found.entries:
+        spelled = encode_cluster_state_record(each.record)
+        assert data[each.offset:each.offset + len(spelled)] == spelled

@@ -10,7 +10,7 @@ from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-from bmqtwist.storage.payloads import Payloads
+from bmqtwist.storage.partition import Payloads
 from bmqtwist.storage.store import BEGINNING_BYTES
 
 LONG = bytes(8 * BEGINNING_BYTES)

@@ -24,8 +24,8 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_wire import encode_partition_message, partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.storage.promise_file import NAME, SLOT_DISTANCE_BYTES, PromiseFile, StoredPromise
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun
+from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 from bmqtwist.wire import layout
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import Encoding, decode_control
@@ -39,7 +39,7 @@ def promises(*leases: int) -> list[StoredPromise]:
 
 
 def test_without_a_file_nothing_was_promised() -> None:
-    assert PromiseFile(MemoryDisk(), PLACE).read() == ([], False)
+    assert PromiseFile(MemoryDisk(), PLACE).read() == ((), False)
 
 
 @pytest.mark.spec("cluster", 81)
@@ -106,10 +106,10 @@ def test_two_damaged_slots_are_told() -> None:
     file = PromiseFile(disk, PLACE)
     file.write(promises(1))
     file.write(promises(2))
-    disk.flip(f"{PLACE}/{NAME}", 24)
+    disk.flip(f"{PLACE}/{PromiseFile.name}", 24)
     assert PromiseFile(disk, PLACE).read()[1] is False
-    disk.flip(f"{PLACE}/{NAME}", SLOT_DISTANCE_BYTES + 24)
-    assert PromiseFile(disk, PLACE).read() == ([], True)
+    disk.flip(f"{PLACE}/{PromiseFile.name}", PromiseFile.distance + 24)
+    assert PromiseFile(disk, PLACE).read() == ((), True)
 
 
 LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))

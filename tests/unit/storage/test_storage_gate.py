@@ -41,7 +41,7 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
         elif step == "release":
             out = gate.release_durable()
         elif step == "want":
-            gate.want_sync()
+            gate.due = True
         elif step == "begin":
             begun = gate.begin_sync()
             assert begun is None or token is None

@@ -27,7 +27,7 @@ from kit.storage_kit import (
 
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
-from bmqtwist.storage import open_set
+from bmqtwist.storage import fileset
 from bmqtwist.storage import partition as partition_module
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
@@ -197,7 +197,7 @@ def test_outstanding_bytes_count_live_records_only() -> None:
     at_once(partition.queues.purge(KEY, None, None, WALL))
     assert partition.state.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
     partition.queues.delete(KEY, WALL)
-    assert partition.state.outstanding() == (44, 40, 36) and not partition.live
+    assert partition.state.outstanding() == (44, 40, 36) and not partition.state.live
 
 
 def test_auto_confirms_belong_to_the_message_that_follows() -> None:
@@ -209,11 +209,11 @@ def test_auto_confirms_belong_to_the_message_that_follows() -> None:
     partition.append_auto_confirm(OTHER, FANOUT[0][1], message.guid, WALL)
     partition.append_auto_confirm(OTHER, FANOUT[2][1], message.guid, WALL)
     partition.append_message(OTHER, message, WALL)
-    assert len(partition.live) == 5 and len(message.confirms or ()) == 2
+    assert len(partition.state.live) == 5 and len(message.confirms or ()) == 2
     partition.flush(WALL)
     assert state(reread(disk))["bmq://d/f"][1] == [(message.guid, ["bar"])]
     partition.append_deletion(OTHER, message, 0, WALL)
-    assert len(partition.live) == 2
+    assert len(partition.state.live) == 2
 
 
 def test_payloads_beyond_the_ceiling_are_dropped_and_read_back() -> None:
@@ -412,7 +412,7 @@ def test_always_closes_the_partition_when_the_sync_fails() -> None:
 def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
     disk = MemoryDisk()
     partition = running(disk, TINY, durability="none")
-    disk.capacity = 2 * TINY.total - 1
+    disk.capacity = 2 * sum(TINY.each) - 1
     message, refused_at = None, 0
     for number in range(1, 1000):
         try:
@@ -449,7 +449,7 @@ def test_two_brokers_cannot_share_a_directory() -> None:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (partition_module, open_set):
+    for module in (partition_module, fileset):
         monkeypatch.setattr(module, "AHEAD_BYTES", 1000)
 
 

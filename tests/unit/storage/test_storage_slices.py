@@ -15,6 +15,7 @@ from bmqtwist.steps import at_once
 from bmqtwist.storage import rollover
 from bmqtwist.storage import state as stored_state
 from bmqtwist.storage.compaction import LiveCopy
+from bmqtwist.storage.fileset import FileSet
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
@@ -262,16 +263,16 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
 
 def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_once(monkeypatch: Any) -> None:
     life = Life(3)
-    base = life.partition.files.base
+    base = life.partition.files.current.base
     life.partition.rollover(WALL)
-    assert life.partition.files.base != base and life.partition.roll.phase is Phase.RESTING
-    base = life.partition.files.base
+    assert life.partition.files.current.base != base and life.partition.roll.phase is Phase.RESTING
+    base = life.partition.files.current.base
     monkeypatch.setattr("bmqtwist.storage.rollover.SMALL_RECORDS", 0)
     life.partition.rollover(WALL)
-    assert life.partition.files.base == base and life.partition.roll.phase is Phase.CREATING
+    assert life.partition.files.current.base == base and life.partition.roll.phase is Phase.CREATING
     life.partition.rollover(WALL)  # once more while it is under way: nothing else happens
     life.until(Phase.RESTING)
-    assert life.partition.files.base != base
+    assert life.partition.files.current.base != base
     life.check_payloads()
 
 
@@ -301,7 +302,7 @@ def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: 
     while life.steps:
         at_once(life.steps.pop())
     assert not life.partition.state.leaving
-    assert len(recovered.state.live) == len(life.partition.live)
+    assert len(recovered.state.live) == len(life.partition.state.live)
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.state.outstanding()[1:]
     life.partition.stop(WALL)
     partition, recovered = start(life.disk, SIZES, lease=None)
@@ -388,14 +389,14 @@ def test_a_slice_is_bounded_in_records_and_in_bytes(monkeypatch: pytest.MonkeyPa
     life = Life(8)
     life.until(Phase.CREATING)
     written: list[tuple[int, int]] = []
-    files = life.partition.files
-    append = files.append_next
+    append = FileSet.append
 
-    def counted(journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        written.append((len(journal), sum(map(len, data))))
-        append(journal, data, qlist)
+    def counted(files: FileSet, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        if life.partition.files.rolling and files is life.partition.files.coming:
+            written.append((len(journal), sum(map(len, data))))
+        append(files, journal, data, qlist)
 
-    monkeypatch.setattr(files, "append_next", counted)
+    monkeypatch.setattr(FileSet, "append", counted)
     life.put(3000)
     life.slices = 1
     for _ in range(400):
@@ -540,7 +541,7 @@ def test_a_disk_may_fail_at_every_step_of_a_rollover_in_slices(part: int) -> Non
         life.check_payloads()
         acked = dict(life.acked)
         life.partition.stop(WALL)
-        left = life.partition.broken or any("could not write" in text for _, text in life.partition.take_alarms())
+        left = life.partition.log.broken or any("could not write" in text for _, text in life.partition.take_alarms())
         partition, recovered = start(life.disk, SIZES, lease=None)
         found = readable(partition, recovered)
         assert not [guid for guid in acked if guid not in found] and not recovered.quarantined, (step, failed)

@@ -17,11 +17,9 @@ import pytest
 from kit.storage_kit import DEFAULT, KEY, OTHER, WALL, make_message, start
 from kit.storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
 
-from bmqtwist.cli.storageverify import open_set
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.storagetool.inputs import ReadOnlyFile, file_sets
-from bmqtwist.storagetool.setview import NOTE, WARNING, JournalSnapshot
-from bmqtwist.storagetool.verify import verify_set
+from bmqtwist.storagetool.inputs import JournalSnapshot, SetView, file_sets
+from bmqtwist.storagetool.verify import NOTE, WARNING, verify_set
 
 URI = "bmq://d/q"
 SLOT = {"sync": 0, "creation": 1, "first": 2, "middle": 5, "last": 9, "deletion": 10, "end": 13}
@@ -314,7 +312,7 @@ def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> Non
     """A running broker appends between two looks: what comes after the first is no stale rest."""
     path = tmp_path / "journal"
     path.write_bytes(b"r" * 100 + bytes(900))  # headers of 44 bytes, 56 of the first record's 60
-    snapshot = JournalSnapshot(ReadOnlyFile(str(path)))
+    snapshot = JournalSnapshot(str(path))
     with path.open("r+b") as file:
         file.seek(100)
         file.write(b"s" * 124)
@@ -333,7 +331,7 @@ def test_data_of_messages_that_come_meanwhile_is_a_note(tmp_path: Path) -> None:
     change(journal, at("end", 60), bytes(60))  # the second of the two late messages
     assert ": they were being written when the broker died" in bmq("verify", directory).out
     with ExitStack() as stack:
-        view = open_set(file_sets(str(directory))[0], stack)
+        view = SetView(file_sets(str(directory))[0], stack)
         assert [each.severity for each in verify_set(view, None, 0)[0] if "behind offset" in each.text] == [WARNING]
         change(journal, 0, complete)  # and here it comes
         told = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
