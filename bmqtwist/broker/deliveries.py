@@ -14,7 +14,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import BUDGETS, Priority
-from bmqtwist.queue import describe, poison
+from bmqtwist.queue import describe
 from bmqtwist.queue.counters import AckLatency
 from bmqtwist.queue.queue import App, Client, Put, Queue
 from bmqtwist.queue.root import RootQueue
@@ -67,7 +67,7 @@ class Deliveries:
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
             self._poison_alarm_at = now
             self._loop.contain.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
-                "POISON_PILL", poison.alarm(queue, app, message, self._loop.performer.dump)))
+                "POISON_PILL", describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
 
     def metered(self, queue: RootQueue) -> None:
         self._loop.contain.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))

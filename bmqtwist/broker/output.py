@@ -72,7 +72,7 @@ class Output:
     def _write(self, session: Session) -> None:
         performer = self._loop.performer
         behind = performer.write(session, session.take())
-        if session.written(behind):
+        if session.kind.written(behind):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
             performer.finish(session)
@@ -90,20 +90,20 @@ class Output:
         """Close a session that lags and has taken nothing of its output for a long time."""
         waiting, taken = self._loop.performer.unread(session)
         limit = session.kind.output_bytes_max or self._outbox_max
-        if not limit or waiting <= lagging_bytes(limit) or taken != session.taken or session.closing:
-            session.taken, session.taken_at = taken, now
-        elif now - session.taken_at >= UNREAD_SECONDS_MAX:
+        if not limit or waiting <= lagging_bytes(limit) or taken != session.channel.taken or session.closing:
+            session.channel.taken, session.channel.taken_at = taken, now
+        elif now - session.channel.taken_at >= UNREAD_SECONDS_MAX:
             self._cut_off(session, waiting)
 
     def _cut_off(self, session: Session, behind: int) -> None:
         performer = self._loop.performer
-        session.cut_off(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
-                        session.kind.output_bytes_max or self._outbox_max)
+        session.close(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
+                      session.kind.output_bytes_max or self._outbox_max, crashed=False)
         performer.finish(session)
         performer.turn_due()  # for what it held
 
     def _resume(self, session: Session, now: float) -> None:
         try:
-            session.resume()
+            session.kind.resume()
         except Exception as error:
             self._loop.contain.session_failed(session, "resuming", error)

@@ -109,20 +109,20 @@ class PeriodicJobs:
         patience = self._patience
         session.tick(now, self._loop.wall(now))
         self._sessions.output.check_unread(session, now)
-        if session.negotiated_at is None and patience and now - session.connected_at >= patience:
+        if session.channel.negotiated_at is None and patience and now - session.channel.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 
     def _heartbeat(self, session: Session, now: float) -> None:
         interfaces = self._interfaces
         interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
         limit = session.kind.missed_heartbeats_max(interfaces.heartbeats)
-        if not limit or now - session.last_received < interval:
+        if not limit or now - session.channel.last_received < interval:
             return
-        if session.missed_heartbeats >= limit:
+        if session.channel.missed_heartbeats >= limit:
             name = interfaces.tcp_interface.name  # type: ignore[union-attr]
             session.now, session.wall = now, self._loop.wall(now)
             session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
                           f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
             return
-        session.missed_heartbeats += 1
+        session.channel.missed_heartbeats += 1
         session.send_event(HEARTBEAT_REQ)

@@ -54,8 +54,8 @@ class Sessions:
         self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
                                    extension.unauthenticated_connections_per_address_max,
                                    extension.connections_per_address_and_second_max)
-        self.held = Held()
-        self.input_bytes_max, self.event_bytes_max = extension.input_bytes_max, extension.event_bytes_max
+        self.held = Held(extension.input_bytes_max)
+        self.event_bytes_max = extension.event_bytes_max
         self.output_bytes_max = extension.outbox_bytes_max
 
     @property
@@ -67,8 +67,8 @@ class Sessions:
 
     def applications(self) -> int:
         """How many applications are connected."""
-        return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
-                   for session in self.open)
+        return sum(each.channel.negotiated_at is not None and each.remote.identity.client_type == ClientType.E_TCPCLIENT
+                   for each in self.open)
 
     def stop(self) -> None:
         """Stop taking opens, and connections with other brokers."""
@@ -113,7 +113,7 @@ class Sessions:
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
         try:
-            session.drained()
+            session.kind.drained()
         except Exception as error:
             self.loop.contain.session_failed(session, "resuming", error)
 
@@ -144,7 +144,7 @@ class Sessions:
 
     def _input_class(self, session: Session) -> Priority:
         """The jobs of a session run in order, so that they are of one class."""
-        newcomer = session.negotiated_at is None or self.loop.scheduler.holds(Priority.NEWCOMER, session)
+        newcomer = session.channel.negotiated_at is None or self.loop.scheduler.holds(Priority.NEWCOMER, session)
         return Priority.NEWCOMER if newcomer else Priority.INPUT
 
     def _input_processed(self, session: Session, result: object) -> None:
@@ -158,7 +158,7 @@ class Sessions:
     def too_much_held(self) -> None:
         session = max(self.open, key=lambda each: each.frames.held_bytes)
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
-                      session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
+                      session.description, session.frames.held_bytes, self.held.bytes, self.held.bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)
@@ -168,7 +168,7 @@ class Sessions:
             del self.open[session]
             if session.kind.is_from_outside:
                 self.past_traffic.add(session.stats)
-            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
+            if session.channel.negotiated_at is not None and session.remote.identity.client_type != ClientType.E_TCPBROKER:
                 self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
                                  state="gone")
 
@@ -177,8 +177,8 @@ class Sessions:
     def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
         """The response to a negotiation, and the number of its session."""
         self._negotiations += 1
-        session.session_number = self._negotiations
-        return welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+        session.remote.session_number = self._negotiations
+        return welcome.answer(self.identity, self.configuration.app, session.remote.session_number, identity)
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         if identity.client_type == ClientType.E_TCPBROKER:
@@ -188,7 +188,7 @@ class Sessions:
         most = self.configuration.extension.sessions_per_identity_max
         if not self.security.allows(principal, Action.CONNECT_ADMIN if admin else Action.CONNECT_CLIENT):
             welcome.refuse(response, "Connection not authorized")
-        elif most and sum(other.guard.principal == principal and other.negotiated_at is not None
+        elif most and sum(other.guard.principal == principal and other.channel.negotiated_at is not None
                           for other in self.open) >= most:
             welcome.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
         elif response.result.category:
@@ -213,7 +213,7 @@ class Sessions:
                           f"'{shown(identity.cluster_name)}', which has no other members here")
         if not self.peers:
             return None
-        refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+        refusal = welcome.answer(self.identity, self.configuration.app, session.remote.session_number, identity)
         welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
         return refusal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import IGNORED, Lifecycle, State, row
+from bmqtwist.link.session import Session, SessionKind, serving
+from bmqtwist.link.states import State
 from bmqtwist.machine import to
 from bmqtwist.wire.schema import AdminCommandResponse
 
@@ -50,10 +50,4 @@ class AdminSession(SessionKind):
             self.session.answer(r_id, "adminCommandResponse", AdminCommandResponse(text))
 
 
-LIFECYCLE = Lifecycle({
-    State.SERVING: row(
-        to(AdminSession.on_unexpected), INVALID=to(AdminSession.on_invalid_packet), CONTROL=to(AdminSession.on_control),
-        HEARTBEAT_REQ=to(AdminSession.on_heartbeat), HEARTBEAT_RSP=IGNORED,
-        AUTHENTICATION=to(AdminSession.on_authentication, State.CLOSED), OUTCOME=to(AdminSession.perform, State.CLOSED),
-        ENDED=to(AdminSession.ended, State.CLOSED)),
-})
+LIFECYCLE = serving(AdminSession, {"CONTROL": to(AdminSession.on_control)}, leaving=False)

@@ -33,6 +33,7 @@ from typing import Protocol
 from bmqtwist.errors import Category
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.report import shown
+from bmqtwist.wire.control import Encoding
 
 MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
 
@@ -159,16 +160,18 @@ def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
 
 
 class Authentication:
-    """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed."""
+    """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed.
+    `encoding`: of the last authenticationRequest; the response has the same."""
 
-    __slots__ = ("deadline", "principal", "state", "transitions", "_anonymous", "_asked", "_authenticators", "_data",
-                 "_mechanism", "_outcome", "_peer", "_token")
+    __slots__ = ("deadline", "encoding", "principal", "state", "transitions", "_anonymous", "_asked", "_authenticators",
+                 "_data", "_mechanism", "_outcome", "_peer", "_token")
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  peer: str = "") -> None:
         self.state = State.START
         self.transitions = TransitionLog()
         self.principal = ""
+        self.encoding = Encoding.BER
         self.deadline: float | None = None  # monotonic seconds; when the credential ends
         self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
         self._mechanism = ""  # of the credential in force, upper case

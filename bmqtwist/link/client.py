@@ -13,15 +13,12 @@ from typing import Final
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import (
-    INFLATE_STEP_BYTES,
-    SLICE_BYTES,
-)
+from bmqtwist.limits import INFLATE_STEP_BYTES, SLICE_BYTES
 from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, AckPace, ConfirmPace
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
-from bmqtwist.link.session import Session, SessionKind
-from bmqtwist.link.states import IGNORED, Lifecycle, State, row
+from bmqtwist.link.session import Session, SessionKind, serving
+from bmqtwist.link.states import Lifecycle, State
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
@@ -32,13 +29,7 @@ from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import Inflation
-from bmqtwist.wire.fast import (
-    CAT_NONE,
-    CAT_ZLIB,
-    CONFIRM_MESSAGE,
-    ITEM_BYTES,
-    confirm_message_at,
-)
+from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, ITEM_BYTES, confirm_message_at
 
 _FAILED_ACK_LOG_S = 5.0
 _NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
@@ -55,15 +46,16 @@ class ClientSession(SessionKind):
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
                  "_unacked", "_converting", "_converted", "_acks", "_confirms", "_busy")
 
-    def __init__(self, session: Session, queues: QueueRequestsContext) -> None:
-        super().__init__(session, LIFECYCLE, "#CLIENT_UNEXPECTED_EVENT")
+    def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: Lifecycle | None = None,
+                 unexpected_tag: str = "#CLIENT_UNEXPECTED_EVENT") -> None:
+        super().__init__(session, lifecycle or LIFECYCLE, unexpected_tag)
         self.is_member = False
         self.queues = queues
         self.description, self.outbox, self.stats = session.description, session.outbox, session.stats
         self.requests = QueueRequests(self, session, queues, self.handles)
         self.puts = PutReader(session, queues, self.requests, self.handles)
         self._unacked = self.puts.unacked
-        self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
+        self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.remote.features.get("MPS", ())
         self.window = DeliveryWindow(session.context.output_bytes_max)
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
@@ -79,7 +71,7 @@ class ClientSession(SessionKind):
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """A client that is served has to show signs of life; Java SDKs stall on what asks for them."""
-        return limits.client if self.session.state is State.SERVING and not self.session.is_java else 0
+        return limits.client if self.session.state is State.SERVING and not self.session.remote.is_java else 0
 
     @property
     def may_be_slowed(self) -> bool:
@@ -87,11 +79,9 @@ class ClientSession(SessionKind):
         return not any(handle.read_count for handle in self.handles.values())
 
     def ended(self, crashed: bool) -> None:
-        """The session is over: what it held goes back."""
         self.drop_handles(crashed)
 
     def free(self) -> None:
-        """The connection is gone."""
         self.requests.free()
 
     def drop_handles(self, crashed: bool) -> None:
@@ -110,7 +100,6 @@ class ClientSession(SessionKind):
             self.queues.unused(handle.queue)
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
         if self.requests.pending.count:
             self.requests.pending.tick(now)
 
@@ -136,24 +125,20 @@ class ClientSession(SessionKind):
     # -- output -----------------------------------------------------------------------------------------------------
 
     def turn_over(self) -> None:
-        """The output of a turn is taken."""
         self.window.turn_over()
         self._converted = 0
         if self.requests.recent:
             self.requests.turn_over()
 
     def written(self, behind: int) -> bool:
-        """The output of a turn is written; `behind` bytes are not taken. True: `resume` is due in the next turn."""
         return self.window.written(behind)
 
     def resume(self) -> None:
-        """The next turn: more may be delivered."""
         if self.window.resume():
             for handle in self.handles.values():
                 handle.resume()
 
     def drained(self) -> None:
-        """The client has taken all its output."""
         self.window.caught_up()
         self.resume()
 
@@ -272,7 +257,6 @@ class ClientSession(SessionKind):
             self.session.flush()
 
     def lingered(self, now: float) -> None:
-        """ACKs or PUSHes have waited long enough."""
         if self.session.holds_acks:
             self._acks.told(now)
             self.session.holds_acks = self._acks.holding
@@ -340,17 +324,14 @@ class ClientSession(SessionKind):
             q_id, guid, sub_id = confirm_message_at(items, at)
             handle = handles.get(q_id)
             if handle is None:
-                if self.session.lines.admits(now):
-                    self.context.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown "
-                                          f"Id [ qId = {q_id} ]")
+                self.session.log("#CLIENT_UNKNOWN_QUEUE", "CONFIRM for a queue with unknown Id [ qId = %d ]", q_id)
                 continue
             substream = handle.substreams.get(sub_id)
             if substream is None:
                 continue
             if handle.queue.broadcast:
-                if self.session.lines.admits(now):
-                    self.context.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
-                                          f"queue in broadcast mode [queue: '{handle.queue.uri}']")
+                self.session.log("#CLIENT_IMPROPER_BEHAVIOR", "Received CONFIRM message for queue in broadcast mode [queue: "
+                                 "'%s']", handle.queue.uri)
                 continue
             stats.confirm_msgs += 1
             handle.queue.confirm(substream, guid, now, wall)
@@ -361,7 +342,7 @@ class ClientSession(SessionKind):
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
         if step < _CONFIRM_BYTES or position > end:
-            self._corrupted(what, -1)
+            self.session.log("#CORRUPTED_EVENT", "Invalid %s event [rc: -1]", what)
             return end, _CONFIRM_BYTES
         return position, step
 
@@ -372,21 +353,10 @@ class ClientSession(SessionKind):
             position, end = 0, len(buffer)
         whole = position + (end - position) // _CONFIRM_BYTES * _CONFIRM_BYTES
         if whole != end:
-            self._corrupted(what, -2)
+            self.session.log("#CORRUPTED_EVENT", "Invalid %s event [rc: -2]", what)
         return buffer[position:whole]
 
-    def _corrupted(self, what: str, code: int) -> None:
-        if self.session.lines.admits(self.session.now):
-            self.context.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
 
-
-LIFECYCLE = Lifecycle({
-    State.SERVING: row(
-        to(ClientSession.on_unexpected), INVALID=to(ClientSession.on_invalid_packet),
-        CONTROL=to(ClientSession.on_control, State.LEAVING), PUT=to(ClientSession.on_puts, State.CLOSED),
-        CONFIRM=to(ClientSession.on_confirms), HEARTBEAT_REQ=to(ClientSession.on_heartbeat), HEARTBEAT_RSP=IGNORED,
-        AUTHENTICATION=to(ClientSession.on_authentication, State.CLOSED), OUTCOME=to(ClientSession.perform, State.CLOSED),
-        ENDED=to(ClientSession.ended, State.CLOSED)),
-    State.LEAVING: row(IGNORED, OUTCOME=to(ClientSession.perform, State.CLOSED),
-                       ENDED=to(ClientSession.ended, State.CLOSED)),
-})
+LIFECYCLE = serving(ClientSession, {
+    "CONTROL": to(ClientSession.on_control, State.LEAVING), "PUT": to(ClientSession.on_puts, State.CLOSED),
+    "CONFIRM": to(ClientSession.on_confirms)})

@@ -80,7 +80,6 @@ class Negotiation(Negotiating):
         self._held: list[tuple[int, bytes, int, int, int]] = []
 
     def ended(self, crashed: bool) -> None:
-        """It did not come to anything."""
         self._held.clear()
 
     def on_negotiation(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
@@ -115,7 +114,7 @@ class Negotiation(Negotiating):
     def proceed(self) -> None:
         """The credential is good: let the broker decide, and become what was asked for."""
         session = self.session
-        response = self._broker.welcome(session, session.identity)
+        response = self._broker.welcome(session, session.remote.identity)
         if response is None:
             session.close("#SESSION_NEGOTIATION %s: refused", session.description)
             return
@@ -124,10 +123,10 @@ class Negotiation(Negotiating):
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, response.result.message)
             return
         session.negotiated()
-        if session.identity.client_type == ClientType.E_TCPADMIN:
+        if session.remote.identity.client_type == ClientType.E_TCPADMIN:
             session.become(AdminSession(session, self._broker.commands), State.SERVING, "an administrator")
-        elif session.identity.client_type == ClientType.E_TCPBROKER:
-            peers = self._broker.peers_for(session.identity)
+        elif session.remote.identity.client_type == ClientType.E_TCPBROKER:
+            peers = self._broker.peers_for(session.remote.identity)
             if peers is not None:
                 peer = PeerSession(session, self._broker.queues, peers, dialled=False)
                 session.become(peer, State.SERVING, "a broker")
@@ -177,14 +176,12 @@ class Dialling(Negotiating):
         peer.start()
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
         if self._presenter is not None and self._presenter.failure:
             self.session.close("#AUTHENTICATION %s: %s", self.session.peer, self._presenter.failure)
-        elif now - self.session.connected_at >= _RESPONSE_S_MAX:
+        elif now - self.session.channel.connected_at >= _RESPONSE_S_MAX:
             self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
 
     def ended(self, crashed: bool) -> None:
-        """It did not come to anything."""
         self._peers.not_connected(self.session)
 
 

@@ -6,6 +6,7 @@ much. One address may have so many of them, and may connect so many times a seco
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX
@@ -26,9 +27,9 @@ class Newcomers:
         self._per_address_max, self._a_second_max = per_address_max, per_address_a_second_max
         self.bytes = 0  # sent by all of them
         self._sent: dict[Newcomer, int] = {}
-        self._present: dict[str, int] = {}  # of each address
+        self._present = Counter[str]()  # of each address
         self._second = float("-inf")  # when the second began that is counted
-        self._connected: dict[str, int] = {}  # since then, by address
+        self._connected = Counter[str]()  # since then, by address
 
     def refusal(self, peer: str, now: float) -> str:
         """Why one more connection, from `peer`, is not taken now; empty = it is."""
@@ -36,10 +37,10 @@ class Newcomers:
         if now - self._second >= 1.0:
             self._second = now
             self._connected.clear()
-        connected = self._connected[address] = self._connected.get(address, 0) + 1
-        if 0 < self._a_second_max < connected:
+        self._connected[address] += 1
+        if 0 < self._a_second_max < self._connected[address]:
             return f"more than {self._a_second_max} connections a second from one address"
-        if 0 < self._per_address_max <= self._present.get(address, 0):
+        if 0 < self._per_address_max <= self._present[address]:
             return f"{self._per_address_max} connections of its address are not negotiated"
         if 0 < self.connections_max <= len(self._sent):
             return f"{self.connections_max} connections are not negotiated"
@@ -48,8 +49,7 @@ class Newcomers:
     def add(self, session: Newcomer) -> None:
         """Somebody has connected."""
         self._sent[session] = 0
-        address = _address(session.peer)
-        self._present[address] = self._present.get(address, 0) + 1
+        self._present[_address(session.peer)] += 1
 
     def received(self, session: Newcomer, size: int) -> str:
         """It has sent `size` bytes more; why that is too much, empty = it is not."""
@@ -68,11 +68,9 @@ class Newcomers:
             return
         self.bytes -= sent
         address = _address(session.peer)
-        left = self._present.get(address, 0) - 1
-        if left > 0:
-            self._present[address] = left
-        else:
-            self._present.pop(address, None)
+        self._present[address] -= 1
+        if self._present[address] <= 0:  # a connection made from here was not added
+            del self._present[address]
 
 
 def _address(peer: str) -> str:

@@ -32,20 +32,20 @@ from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
 _NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
 _crc32c: Final = crc32c
+_INVALID_PUT = "Invalid Put event [rc: %d]"
 
 
 class PutReader:
     """Takes the PUT events of one client. `unacked`: GUIDs of PUTs that wait for their ACK, and the handle it is for;
     `ignores_unknown`: a PUT for a queue id that is not open is dropped without an answer."""
 
-    __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_context", "_queues", "_requests", "_handles",
+    __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_queues", "_requests", "_handles",
                  "_late", "_inflating", "_reached")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, requests: QueueRequests,
                  handles: dict[int, Handle]) -> None:
-        self._session, self._context, self._queues = session, session.context, queues
-        self._requests, self._handles = requests, handles
-        self.makes_guids, self.ignores_unknown = session.makes_guids, False
+        self._session, self._queues, self._requests, self._handles = session, queues, requests, handles
+        self.makes_guids, self.ignores_unknown = session.remote.makes_guids, False
         self.unacked: dict[bytes, Handle] = {}
         self._late = False  # PUTs whose queue was not open yet are taken now
         self._reached = 0  # apps or consumers that PUTs went to since the last pause
@@ -54,7 +54,7 @@ class PutReader:
     def take(self, buffer: bytes, position: int, end: int) -> Steps[None] | None:
         """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
         if position >= end:
-            self._corrupted(NO_MESSAGES)
+            self._session.log("#CORRUPTED_EVENT", _INVALID_PUT, NO_MESSAGES)
         if end - position <= SLICE_BYTES:
             position = self._take_whole(buffer, position, end, end)
         return None if position >= end and self._reached <= REACH_MAX else self._in_slices(buffer, position, end)
@@ -78,7 +78,7 @@ class PutReader:
         try:
             return self._take(buffer, start, end, until)
         except MessageError as error:
-            self._corrupted(error.code)
+            self._session.log("#CORRUPTED_EVENT", _INVALID_PUT, error.code)
             return end
 
     def _take(self, buffer: bytes, start: int, end: int, until: int) -> int:
@@ -140,9 +140,7 @@ class PutReader:
         guid, session, unacked, queue = message.guid, self._session, self.unacked, handle.queue
         if wants_ack:
             if unacked.get(guid) is handle:
-                if session.lines.admits(session.now):
-                    self._context.report.warn(f"#UNACKED_PUT_GUID_COLLISION {session.description}: GUID "
-                                              f"[{guid.hex().upper()}], queue '{queue.uri}'")
+                session.log("#UNACKED_PUT_GUID_COLLISION", "GUID [%s], queue '%s'", guid.hex().upper(), queue.uri)
                 wants_ack = False
             else:
                 unacked[guid] = handle
@@ -215,12 +213,4 @@ class PutReader:
         handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
 
     def _log_invalid(self, what: str, q_id: int) -> None:
-        session = self._session
-        if session.lines.admits(session.now):
-            self._context.report.warn(f"#CLIENT_INVALID_PUT {session.description}: {what} "
-                                      f"([ qId = {q_id} subId = DEFAULT ])")
-
-    def _corrupted(self, code: int) -> None:
-        session = self._session
-        if session.lines.admits(session.now):
-            self._context.report.warn(f"#CORRUPTED_EVENT {session.description}: Invalid Put event [rc: {code}]")
+        self._session.log("#CLIENT_INVALID_PUT", "%s ([ qId = %d subId = DEFAULT ])", what, q_id)

@@ -1,6 +1,7 @@
-"""What brokers behind us are told of their CONFIRMs: how many of them, since the connection was made, the cluster has.
+"""Confirm receipts: how many CONFIRMs of a downstream broker, since its connection was made, are committed in the cluster.
 
-They keep each until then, and send it again where they go on when we are lost. Nobody waits for it: it is told now and then.
+The broker keeps each CONFIRM until then, and sends it to another node when the connection is lost. No client waits for a
+receipt, so that one receipt stands for many CONFIRMs.
 """
 
 from __future__ import annotations
@@ -15,21 +16,12 @@ TELL_S = 0.05  # after it is known, at the latest
 LOST_S = 10.0  # after a partition is led elsewhere they have noticed that, and sent again what nobody knows of
 
 
-class ReceiptLog:
-    """The CONFIRMs of one connection. `taken`: how many there were; `unsafe`: (how many up to here, what the partitions have
-    to have committed), in order."""
-
-    __slots__ = ("taken", "unsafe")
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self.unsafe: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
-
-
 class Receiver(Protocol):
-    """A broker behind us that wants to be told."""
+    """A broker downstream that wants receipts. `confirm_count`: of its connection; `unsafe`: (the count up to here,
+    what the partitions have to have committed), in order."""
 
-    receipt_log: ReceiptLog
+    confirm_count: int
+    unsafe: deque[tuple[int, list[tuple[Partition, int]]]]
 
     def confirms_are_safe(self, count: int) -> None:
         """So many that came on this connection are."""
@@ -48,10 +40,9 @@ class ConfirmReceipts:
 
     def taken(self, client: Receiver, count: int) -> None:
         """So many more CONFIRMs of a broker are in the batches of the partitions that are led here."""
-        log = client.receipt_log
-        log.taken += count
-        log.unsafe.append((log.taken, [(each, each.position) for each in self._partitions
-                                       if each.leading and each.copies.committed < each.position]))
+        client.confirm_count += count
+        client.unsafe.append((client.confirm_count, [(each, each.position) for each in self._partitions
+                                                     if each.leading and each.copies.committed < each.position]))
         self._waiting[client] = None
         self._look_later()
 
@@ -75,10 +66,10 @@ class ConfirmReceipts:
         self._waiting.pop(client, None)
 
     def _tell(self, client: Receiver, now: float) -> None:
-        safe, log = 0, client.receipt_log
-        while log.unsafe and self._is_safe(log.unsafe[0][1], now):
-            safe = log.unsafe.popleft()[0]
-        if not log.unsafe:
+        safe, unsafe = 0, client.unsafe
+        while unsafe and self._is_safe(unsafe[0][1], now):
+            safe = unsafe.popleft()[0]
+        if not unsafe:
             del self._waiting[client]
         if safe:
             client.confirms_are_safe(safe)

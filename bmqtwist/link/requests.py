@@ -1,21 +1,25 @@
 """Control requests of an application: open, configure, close, disconnect.
 
 Requests about a queue are answered in the order of arrival for each queue id: at once as a rule, later when the answer
-comes from elsewhere (`link/pending.py`). What a request changes is in force when its answer is queued, so that the answer
-precedes every PUSH it allows. A disconnect waits for nothing: what is not answered yet is cancelled, and its own answer is
-the last message.
+comes from elsewhere. Such a request stands at the head of the line of its queue id until it is answered or its deadline has
+passed; later requests of the same queue id stand behind it and begin, in order, when it is over. Queue ids do not wait for
+each other. A request that is OVER takes no second answer.
+
+What a request changes is in force when its answer is queued, so that the answer precedes every PUSH it allows. A disconnect
+waits for nothing: what is not answered yet is cancelled, and its own answer is the last message.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, QueueUri, parse_uri
 from bmqtwist.limits import CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
-from bmqtwist.link.pending import EARLY_PUT, Pending, Progress, Request
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
@@ -88,6 +92,113 @@ class Requester(Client, Protocol):
 
 
 _COMPILED_AT_ONCE = 64  # expressions, about 50 us each
+EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
+
+
+class Progress(Enum):
+    """How far a request is."""
+
+    WAITING = "behind an earlier one of its queue id"
+    BEGINNING = "its action runs: an answer now is an answer at once"
+    ASKED = "the answer comes in a later turn"
+    OVER = "answered, timed out, or cancelled"
+
+
+class Request:
+    """One open, configure or close, from its arrival to its answer; or PUTs that came before their open was answered."""
+
+    __slots__ = ("r_id", "choice", "value", "q_id", "arrived", "domain", "deadline", "progress", "matchers")
+
+    def __init__(self, r_id: int, choice: str, value: Any, q_id: int, arrived: float) -> None:
+        self.r_id, self.choice, self.value, self.q_id = r_id, choice, value, q_id
+        self.arrived = arrived  # monotonic seconds, as the deadline is
+        self.matchers: Mapping[str, Expression] = {}  # by text: the expressions of a configure that were compiled before
+        self.domain = ""  # of its queue; known once its action has looked
+        self.deadline = float("inf")
+        self.progress = Progress.WAITING
+
+
+class Pending:
+    """What a session's clients wait for.
+
+    `begin(request)` runs its action, `timeout(request)` says how many seconds it may take, `expire(request)` answers one
+    that took longer; an action and an expiry both end in `over(request)`, at once or later.
+    """
+
+    __slots__ = ("count", "_begin", "_timeout", "_expire", "_lines")
+
+    def __init__(self, begin: Callable[[Request], None], timeout: Callable[[Request], float],
+                 expire: Callable[[Request], None]) -> None:
+        self._begin, self._timeout, self._expire = begin, timeout, expire
+        self._lines: dict[int, deque[Request]] = {}
+        self.count = 0
+
+    def in_line(self, q_id: int) -> bool:
+        """Does a request of this queue id wait for its answer?"""
+        return q_id in self._lines
+
+    @property
+    def full(self) -> bool:
+        """Whether as many wait as may."""
+        return self.count >= PENDING_REQUESTS_MAX
+
+    def add(self, request: Request) -> None:
+        """Begin a request, or let it wait until the earlier ones of its queue id are over."""
+        line = self._lines.get(request.q_id)
+        if line is None:
+            self._start(request)
+            if request.progress is not Progress.ASKED:
+                return
+            line = self._lines[request.q_id] = deque()
+            request.deadline = request.arrived + self._timeout(request)
+        else:
+            last = line[-1]
+            request.domain = last.domain
+            request.deadline = max(last.deadline, request.arrived + self._timeout(request))  # they are over in order
+        line.append(request)
+        self.count += 1
+
+    def over(self, request: Request, now: float) -> None:
+        """A request was answered or given up: the next of its queue id begins."""
+        at_once = request.progress is Progress.BEGINNING
+        request.progress = Progress.OVER
+        line = self._lines.get(request.q_id)
+        if at_once or line is None:
+            return
+        while line and line[0].progress is Progress.OVER:
+            line.popleft()
+            self.count -= 1
+            if line and line[0].deadline > now:
+                self._start(line[0])
+            elif line:
+                line[0].progress = Progress.BEGINNING
+                self._expire(line[0])
+        if not line:
+            self._lines.pop(request.q_id, None)
+
+    def _start(self, request: Request) -> None:
+        request.progress = Progress.BEGINNING
+        self._begin(request)
+        if request.progress is Progress.BEGINNING:
+            request.progress = Progress.ASKED
+
+    def tick(self, now: float) -> None:
+        """Time has passed: give up on what took too long."""
+        for request in [line[0] for line in self._lines.values() if line[0].deadline <= now]:
+            self._expire(request)
+
+    def cancel(self) -> None:
+        """The session is over: nobody waits for an answer any more."""
+        lines, self._lines = self._lines, {}
+        self.count = 0
+        for line in lines.values():
+            for request in line:
+                request.progress = Progress.OVER
+            line.clear()
+
+    def free(self) -> None:
+        """Nothing is asked for any more: let go of the session, which refers to this."""
+        del self._begin, self._timeout, self._expire
 
 
 class QueueRequests:
@@ -105,7 +216,7 @@ class QueueRequests:
         self._just_opened: list[tuple[str, float]] = []  # queues whose open is answered in this turn, and when it came
         self._early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         group, member = ROUTING_FEATURE
-        self._reports_apps = member in session.features.get(group, ())  # that its domain does not know
+        self._reports_apps = member in session.remote.features.get(group, ())  # that its domain does not know
 
     def free(self) -> None:
         """The connection is gone: let go of what refers to this."""
@@ -198,6 +309,14 @@ class QueueRequests:
                                   f"{refused.message}")
         self._answer(request, "status", Status(refused.category, refused.code, refused.message))
 
+    def _conclude(self, request: Request, found: object, value: object) -> None:
+        """Refuse a request if the broker has `found` a reason to; otherwise answer it, unless it is over."""
+        if request.progress is not Progress.OVER:
+            if isinstance(found, Refused):
+                self._refuse(request, found)
+            else:
+                self._answer(request, f"{request.choice}Response", value)
+
     def _answer(self, request: Request, choice: str, value: object) -> None:
         self._session.answer(request.r_id, choice, value)
         self.pending.over(request, self._context.now)
@@ -289,14 +408,8 @@ class QueueRequests:
         self._queues.configure_queue(self._session, opened, app_id, consumers, partial(self._configured, request))
 
     def _configured(self, request: Request, refused: Refused | None) -> None:
-        if request.progress is Progress.OVER:
-            return
-        if refused is not None:
-            self._refuse(request, refused)
-        elif isinstance(request.value, ConfigureStream):
-            self._answer(request, "configureStreamResponse", ConfigureStreamResponse(request.value))
-        else:
-            self._answer(request, "configureQueueStreamResponse", ConfigureQueueStreamResponse(request.value))
+        self._conclude(request, refused, ConfigureStreamResponse(request.value) if request.choice == "configureStream" else
+                       ConfigureQueueStreamResponse(request.value))
 
     # -- close --------------------------------------------------------------------------------------------------------
 
@@ -316,12 +429,7 @@ class QueueRequests:
             self.recent = True
             self._session.outbox.drop_acks(request.q_id)
             self._queues.unused(handle.queue)
-        if request.progress is Progress.OVER:
-            return
-        if isinstance(gone, Refused):
-            self._refuse(request, gone)
-        else:
-            self._answer(request, "closeQueueResponse", CloseQueueResponse())
+        self._conclude(request, gone, CloseQueueResponse())
 
 
 _QUEUE_REQUESTS: dict[str, tuple[Callable[[QueueRequests, Request], None], str]] = {  # action, tag of a failure

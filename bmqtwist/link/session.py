@@ -2,8 +2,11 @@
 
     session.receive(chunk, now, wall)      what the socket delivered
     session.take()                         what to write, asked for at the end of the turn
-    session.written(behind)                it is written, but for so many bytes
+    session.kind.written(behind)           it is written, but for so many bytes
     session.lost(now, wall)                the channel is gone without a disconnect
+
+The parts of a session are `remote` (what the other side says of itself), `channel` (times and counters of the connection),
+`frames` (events that are not complete), `outbox` (output of this turn) and `guard` (authentication).
 
 What the connection is used for is its kind: negotiation first (`link/negotiation.py`), then an application, an
 administrator or another broker (`link/client.py`, `admin.py`, `peer.py`). Each kind has a table of what it does with which
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Final, Protocol, assert_never
+from typing import ClassVar, Final, Protocol, assert_never
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import PeerError
@@ -34,9 +37,9 @@ from bmqtwist.link.authentication import Answer, Authenticate, Authentication, C
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.states import Handler, Lifecycle, SessionEvent, State
-from bmqtwist.machine import TransitionLog
-from bmqtwist.queue.counters import ChannelStats, ClientStats
+from bmqtwist.link.states import IGNORED, Handler, Lifecycle, SessionEvent, State, row
+from bmqtwist.machine import Cell, TransitionLog, to
+from bmqtwist.queue.counters import ClientStats, Counters
 from bmqtwist.queue.queue import Handle
 from bmqtwist.report import LineLimiter, Report, shown
 from bmqtwist.steps import Steps, at_once
@@ -76,7 +79,6 @@ class SessionContext(Protocol):
     output_bytes_max: int  # that may wait for a client; 0 = any number
     newcomers: Newcomers  # connections that are not negotiated
     held: Held  # incomplete events of all connections
-    input_bytes_max: int  # of them
     serving: bool  # False: stopping, new opens are left for the broker that comes after
 
     @property
@@ -101,7 +103,7 @@ class SessionContext(Protocol):
         """Drop the jobs of the session."""
 
     def too_much_held(self) -> None:
-        """More than `input_bytes_max` is held of incomplete events: the connection with the most of it is closed."""
+        """More than `held.bytes_max` is held of incomplete events: the connection with the most of it is closed."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
@@ -110,50 +112,87 @@ class SessionContext(Protocol):
         """The session is closed; forget it."""
 
 
+class Channel(Counters):
+    """Counters and times of the connection itself. Bytes and chunks are totals, as the socket saw them; times are seconds of
+    the monotonic clock. `taken`: bytes of the output that the other side has taken; `taken_at`: when it last took some.
+    `lost`: the connection is gone, the input before that is not processed yet."""
+
+    __slots__ = ("in_bytes", "out_bytes", "in_chunks", "out_chunks", "connected_at", "negotiated_at", "last_received",
+                 "missed_heartbeats", "taken", "taken_at", "lost")
+    NAMES: ClassVar[tuple[str, ...]] = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
+
+    def __init__(self, now: float) -> None:
+        self.in_bytes = self.out_bytes = self.in_chunks = self.out_chunks = 0
+        self.connected_at = self.last_received = self.taken_at = now
+        self.negotiated_at: float | None = None
+        self.missed_heartbeats = self.taken = 0
+        self.lost = False
+
+
+class Remote:
+    """The other side of a connection, as it introduces itself. `features`: what it can do, by group. `sends_at_once`: it
+    waits for no acknowledgement of TCP before it sends more. `session_number`: the broker's count of negotiations."""
+
+    __slots__ = ("identity", "features", "encoding", "sends_at_once", "session_number")
+
+    def __init__(self, identity: ClientIdentity) -> None:
+        self.identity = identity
+        self.features = {name: values.split(",") for name, _, values in
+                         (section.partition(":") for section in identity.features.split(";"))}
+        encodings = self.features.get("PROTOCOL_ENCODING", ["BER"])
+        self.encoding = Encoding.JSON if "JSON" in encodings and "BER" not in encodings else Encoding.BER
+        self.sends_at_once = False
+        self.session_number = 0
+        identity.process_name, identity.host_name = shown(identity.process_name), shown(identity.host_name)
+        identity.user_agent = shown(identity.user_agent)
+
+    @property
+    def description(self) -> str:
+        """Its name in the log."""
+        identity = self.identity
+        suffix = f".{identity.session_id}" if identity.session_id != 1 else ""
+        return f"{identity.process_name or '?'}:{identity.pid}{suffix}"
+
+    @property
+    def is_java(self) -> bool:
+        """Java SDKs stall on heartbeats they did not ask for."""
+        return self.identity.sdk_language == SdkLanguage.E_JAVA
+
+    @property
+    def makes_guids(self) -> bool:
+        """Whether its messages come with GUIDs; if not, with correlation ids."""
+        return bool(self.identity.guid_info.client_id)
+
+
 class Session:
     """One connection: its bytes, its state, its kind. `transitions`: of its state."""
 
-    __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
-                 "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
-                 "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
-                 "encoding_of_authentication", "lines", "frames", "transitions", "_handlers", "_held",
-                 "_held_max", "has_jobs", "_hung_up", "sends_at_once", "heard_in", "unhurried", "holds_acks",
-                 "outgoing", "_lingers", "_unflushed", "__weakref__")
+    __slots__ = ("context", "peer", "state", "kind", "description", "remote", "guard", "outbox", "stats", "channel",
+                 "closing", "waiting", "now", "wall", "transport", "lines", "frames", "transitions", "has_jobs", "heard_in",
+                 "unhurried", "holds_acks", "outgoing", "_lingers", "_unflushed", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float) -> None:
         self.context, self.peer, self.guard = context, peer, guard
         self.description = peer
-        self.identity = ClientIdentity()
-        self.features: dict[str, list[str]] = {}  # what the other side says that it can do, by group
-        self.sends_at_once = False  # the other side waits for no acknowledgement of TCP before it sends more
+        self.remote = Remote(ClientIdentity())
         self.heard_in = 0.0  # the performer's: when the turn began that it was heard in last
         self.unhurried = False  # what it has sent last, and sends next, may be read a moment later
         self.holds_acks = False  # what it sends is not answered at once
-        self.encoding = Encoding.BER
         self.transport: object = None  # what performs take(), the performer's
         self.outgoing: Outgoing | None = None  # the same, where it is a socket
-        self.session_number = 0
         self.outbox = Outbox()
         self.stats = ClientStats()
-        self.channel = ChannelStats()
+        self.channel = Channel(now)
         self.closing = False  # close the connection once everything is written
         self.waiting = False  # a flush is due at the end of the turn
         self._lingers = self._unflushed = False  # `lingered` will be called; something is to be written by then
         self.now, self.wall = now, 0
-        self.connected_at = self.last_received = now
-        self.negotiated_at: float | None = None
-        self.missed_heartbeats = 0
-        self.taken, self.taken_at = 0, now  # bytes the other side has taken of our output, and when it last took some
-        self.encoding_of_authentication = Encoding.BER
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
         self.kind: SessionKind = GONE
         self.transitions = TransitionLog()
         self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
-        self._held, self._held_max = context.held, context.input_bytes_max
-        self._handlers: list[Handler] = []  # of the kind in this state, by event type
         self.has_jobs = False  # input that the scheduler has not processed yet; no more is read meanwhile
-        self._hung_up = False  # the channel is gone, the input before that is not processed yet
 
     # -- from the transport -----------------------------------------------------------------------------------------
 
@@ -162,18 +201,19 @@ class Session:
         self.now, self.wall = now, wall
         if self.state is _CLOSED:
             return
-        self.last_received = now
-        self.missed_heartbeats = 0
+        channel = self.channel
+        channel.last_received = now
+        channel.missed_heartbeats = 0
         self.unhurried = False
-        self.channel.in_bytes += len(chunk)
-        self.channel.in_chunks += 1
-        if self.negotiated_at is None:
+        channel.in_bytes += len(chunk)
+        channel.in_chunks += 1
+        if channel.negotiated_at is None:
             too_much = self.context.newcomers.received(self, len(chunk))
             if too_much:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
                 return
         if later or self.has_jobs:
-            self.context.add_input(self, self._read_later(chunk))
+            self.context.add_input(self, _read_later(self, chunk))
             return
         try:
             buffer, frames = self.frames.receive(chunk)
@@ -181,66 +221,36 @@ class Session:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
-            self.context.start_input(self, self._walk(self._slices(buffer, frames)))
+            self.context.start_input(self, _walk(self, _slices(self, buffer, frames)))
             return
         for index in range(len(frames)):
-            kind, specific, start, end = frames[index]
-            work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
+            event, specific, start, end = frames[index]
+            kind = self.kind
+            work = kind.handlers[event](kind, event, buffer, specific, start, end)
             if work is not None:
-                self.context.start_input(self, self._walk(chain(work, self._slices(buffer, frames[index + 1:]))))
+                self.context.start_input(self, _walk(self, chain(work, _slices(self, buffer, frames[index + 1:]))))
                 return
-        self._walked()
+        self.walked()
 
-    def _read_later(self, chunk: bytes) -> Steps[None]:
-        """A chunk that had to wait."""
-        self._continue()
-        try:
-            buffer, frames = self.frames.receive(chunk)
-        except PeerError as error:
-            self.close("#TCP_READ_ERROR %s: %s", self.description, error)
-            return
-        yield from self._walk(self._slices(buffer, frames))
-
-    def _continue(self) -> None:
-        """A later turn: a peer whose input is being processed is alive."""
-        now = self.now = self.last_received = self.context.now
-        self.wall = self.context.wall(now)
-        self.missed_heartbeats = 0
-
-    def _in_turns(self, steps: Iterable[None]) -> Steps[None]:
-        self._continue()
-        for _ in steps:
-            yield
-            self._continue()
-
-    def _walk(self, steps: Iterable[None]) -> Steps[None]:
-        """Process the events of a chunk."""
-        yield from self._in_turns(steps)
-        self._walked()
-
-    def _slices(self, buffer: bytes, frames: Iterable[Span]) -> Steps[None]:
-        left = SLICE_BYTES
-        for kind, specific, start, end in frames:
-            work = self._handlers[kind](self.kind, kind, buffer, specific, start, end)
-            if work is not None:
-                yield from work
-            left -= end - start + (_CONTROL_BYTES if kind == _CONTROL else SLICE_EVENT_BYTES)
-            if left < 0:
-                left = SLICE_BYTES
-                yield
-
-    def _walked(self) -> None:
+    def walked(self) -> None:
         """All events of a chunk are dealt with."""
-        if self.frames.error is not None:
-            self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
+        frames = self.frames
+        if frames.error is not None:
+            self.close("#TCP_READ_ERROR %s: %s", self.description, frames.error)
         elif self.closing:
-            self.frames.clear()
-        elif self._held.bytes > self._held_max:
+            frames.clear()
+        elif frames.total.bytes > frames.total.bytes_max:
             self.context.too_much_held()
+
+    def proceed(self) -> None:
+        """Continue in a later turn: a peer whose input is being processed is alive."""
+        now = self.now = self.channel.last_received = self.context.now
+        self.wall = self.context.wall(now)
+        self.channel.missed_heartbeats = 0
 
     def do_first(self, steps: Steps[None]) -> None:
         """Run a job from the next turn on, before all input that waits."""
-        self.context.add_input(self, self._in_turns(steps), True)
+        self.context.add_input(self, _in_turns(self, steps), True)
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
@@ -250,18 +260,6 @@ class Session:
         self.channel.out_chunks += 1
         return data
 
-    def written(self, behind: int) -> bool:
-        """It is written, but `behind` bytes are not taken by the connection. True: `resume` is due in the next turn."""
-        return self.kind.written(behind)
-
-    def resume(self) -> None:
-        """The next turn: what was held back for the sake of the last one goes on."""
-        self.kind.resume()
-
-    def drained(self) -> None:
-        """The connection, which was behind, has taken everything."""
-        self.kind.drained()
-
     def lost(self, now: float, wall: int) -> None:
         """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it.
 
@@ -269,13 +267,13 @@ class Session:
         """
         self.now, self.wall = now, wall
         if self.has_jobs:
-            self._hung_up = True
+            self.channel.lost = True
             self.context.add_input(self, self._lose())
             return
         self._lost()
 
     def _lose(self) -> Steps[None]:
-        self._continue()
+        self.proceed()
         try:
             self._lost()
         finally:
@@ -283,7 +281,7 @@ class Session:
         yield from ()
 
     def _lost(self) -> None:
-        self._hung_up = False
+        self.channel.lost = False
         if self.state is not _CLOSED:
             self._leave_state(self.context.serving, "the connection is lost")
         self.guard.closed()
@@ -293,17 +291,12 @@ class Session:
         self.kind.free()
         self.kind = GONE  # a kind refers to the session: without it, it is freed at once
 
-    def close(self, reason: str, *args: object) -> None:
-        """Write what is collected, then close; nothing more is read."""
+    def close(self, reason: str, *args: object, crashed: bool = True) -> None:
+        """Write what is collected, then close; nothing more is read. Not `crashed`: the other side does not read, and the
+        messages that it could not take cost no delivery attempt."""
         if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
-            self._end(self.context.serving, reason % args if args else reason)
-
-    def cut_off(self, reason: str, *args: object) -> None:
-        """Close because the other side does not read: the messages it could not take cost no delivery attempt."""
-        if self.state is not _CLOSED:
-            self.context.report.warn(reason, *args)
-            self._end(False, reason % args if args else reason)
+            self._end(crashed and self.context.serving, reason % args if args else reason)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
@@ -323,33 +316,28 @@ class Session:
         self.frames.error = None
         if self.has_jobs:
             self.context.cancel_input(self)
-        if self._hung_up:
+        if self.channel.lost:
             self.context.add_input(self, self._lose())
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
         """It is known who is at the other end: whole events may come."""
-        self.negotiated_at = self.now
+        self.channel.negotiated_at = self.now
         self.frames.limit_bytes = self.context.event_bytes_max
         self.context.newcomers.remove(self)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def become(self, kind: SessionKind, state: State, cause: str) -> None:
-        """It is known what the connection is used for."""
-        before = self.kind
-        self.kind = kind
-        self._enter(before, state, cause)
+        """It is known what the connection is used for: from now on the row `state` of the kind's table answers events."""
+        if self.kind is not GONE:
+            self.kind.lifecycle.check(self.state, state)
+        self.transitions.note(self.now, self.state.name, state.name, cause)
+        self.kind, self.state, kind.handlers = kind, state, kind.lifecycle.rows[state]
 
     def enter(self, state: State, cause: str) -> None:
-        """Change state: from now on events are answered by that row of the kind's table."""
-        self._enter(self.kind, state, cause)
-
-    def _enter(self, before: SessionKind, state: State, cause: str) -> None:
-        if before is not GONE:
-            before.lifecycle.check(self.state, state)
-        self.transitions.note(self.now, self.state.name, state.name, cause)
-        self.state, self._handlers = state, self.kind.lifecycle.rows[state]
+        """Change state."""
+        self.become(self.kind, state, cause)
 
     def _leave_state(self, crashed: bool, cause: str) -> None:
         self.kind.lifecycle.table[self.state][SessionEvent.ENDED].action(self.kind, crashed)
@@ -357,36 +345,13 @@ class Session:
 
     def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Deal with events that were kept back, before anything that has come behind them."""
-        self.context.start_input(self, self._in_turns(chain.from_iterable(
-            self._slices(buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
+        self.context.start_input(self, _in_turns(self, chain.from_iterable(
+            _slices(self, buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
 
     def introduce(self, identity: ClientIdentity) -> None:
         """The other side has said who it is."""
-        self.identity = identity
-        self.features = {name: values.split(",") for name, _, values in
-                         (section.partition(":") for section in identity.features.split(";"))}
-        encodings = self.features.get("PROTOCOL_ENCODING", ["BER"])
-        self.encoding = Encoding.JSON if "JSON" in encodings and "BER" not in encodings else Encoding.BER
-        identity.process_name, identity.host_name = shown(identity.process_name), shown(identity.host_name)
-        identity.user_agent = shown(identity.user_agent)
-        name = identity.process_name or "?"
-        suffix = f".{identity.session_id}" if identity.session_id != 1 else ""
-        self.description = f"{name}:{identity.pid}{suffix}"
-
-    @property
-    def is_java(self) -> bool:
-        """Java SDKs stall on heartbeats they did not ask for."""
-        return self.identity.sdk_language == SdkLanguage.E_JAVA
-
-    @property
-    def makes_guids(self) -> bool:
-        """Whether its messages come with GUIDs; if not, with correlation ids."""
-        return bool(self.identity.guid_info.client_id)
-
-    @property
-    def handles(self) -> dict[int, Handle]:
-        """The queues it has open, by queue id."""
-        return self.kind.handles
+        self.remote = Remote(identity)
+        self.description = self.remote.description
 
     def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
         """An authenticator has judged, on its own time."""
@@ -403,6 +368,12 @@ class Session:
     def _perform(self, effects: list[Effect]) -> None:
         """Do what the authentication decided."""
         self.kind.lifecycle.table[self.state][SessionEvent.OUTCOME].action(self.kind, effects)
+
+    def log(self, tag: str, text: str, *args: object, error: bool = False) -> None:
+        """Log what is wrong with something that the other side has sent; only a few lines a second."""
+        if self.lines.admits(self.now):
+            line = f"{tag} {self.description}: {text % args if args else text}"
+            (self.context.report.error if error else self.context.report.warn)(line)
 
     # -- output -----------------------------------------------------------------------------------------------------
 
@@ -435,7 +406,7 @@ class Session:
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
              encoding: int | None = None) -> None:
         """Queue a schema message behind everything collected so far."""
-        self.send_event(control.encode_event(message, self.encoding if encoding is None else encoding))
+        self.send_event(control.encode_event(message, self.remote.encoding if encoding is None else encoding))
 
     def answer(self, r_id: int, choice: str, value: object) -> None:
         """Answer a request, once all that was stored before is written."""
@@ -448,17 +419,55 @@ class Session:
         self.flush()
 
 
+def _read_later(session: Session, chunk: bytes) -> Steps[None]:
+    """Process a chunk that had to wait."""
+    session.proceed()
+    try:
+        buffer, frames = session.frames.receive(chunk)
+    except PeerError as error:
+        session.close("#TCP_READ_ERROR %s: %s", session.description, error)
+        return
+    yield from _walk(session, _slices(session, buffer, frames))
+
+
+def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
+    session.proceed()
+    for _ in steps:
+        yield
+        session.proceed()
+
+
+def _walk(session: Session, steps: Iterable[None]) -> Steps[None]:
+    """Process the events of a chunk."""
+    yield from _in_turns(session, steps)
+    session.walked()
+
+
+def _slices(session: Session, buffer: bytes, frames: Iterable[Span]) -> Steps[None]:
+    left = SLICE_BYTES
+    for event, specific, start, end in frames:
+        kind = session.kind
+        work = kind.handlers[event](kind, event, buffer, specific, start, end)
+        if work is not None:
+            yield from work
+        left -= end - start + (_CONTROL_BYTES if event == _CONTROL else SLICE_EVENT_BYTES)
+        if left < 0:
+            left = SLICE_BYTES
+            yield
+
+
 class SessionKind:
     """What a connection is used for. Here is what all kinds have in common."""
 
     output_bytes_max = 0  # that may wait for a connection that does not take it; 0 = as configured for clients
     unread = "#CLIENT_SEND_FAILURE %s: the client does not read"  # the log record when it is cut off for that
-    __slots__ = ("session", "context", "lifecycle", "handles", "_unexpected_tag", "__weakref__")
+    __slots__ = ("session", "context", "lifecycle", "handles", "handlers", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
         self.session, self.context, self.lifecycle = session, session.context, lifecycle
         self._unexpected_tag = unexpected_tag  # of the log record of an event that this kind does not send
         self.handles: dict[int, Handle] = {}  # of queues, by queue id; none but for a client
+        self.handlers: list[Handler] = []  # in the state of the session, by event type
 
     # -- what the session and the broker ask ------------------------------------------------------------------------
 
@@ -514,12 +523,12 @@ class SessionKind:
         if message.choice != "authenticationRequest":
             self._bad_authentication(f"unexpected message '{message.choice}'")
             return
-        session.encoding_of_authentication = encoding_of(specific)
+        session.guard.encoding = encoding_of(specific)
         self.perform(session.guard.request(message.value.mechanism, message.value.data or b"", session.now))
 
     def _bad_authentication(self, why: object) -> None:
         session = self.session
-        if session.negotiated_at is None:
+        if session.channel.negotiated_at is None:
             session.close("#AUTHENTICATION %s: %s", session.description, why)
         else:
             session.context.report.error(f"#CORRUPTED_EVENT {session.description}: failed to decode authentication message: "
@@ -533,7 +542,7 @@ class SessionKind:
                 case Answer():
                     session.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
                         Status(effect.category, effect.code, effect.message), effect.lifetime_ms)),
-                        session.encoding_of_authentication)
+                        session.guard.encoding)
                 case Close():
                     session.close("#AUTHENTICATION %s: %s", session.description, effect.reason)
                 case Drop():
@@ -567,8 +576,7 @@ class SessionKind:
             tag, why = "#CORRUPTED_CONTROL_MESSAGE", "no request id or no known choice"
         except PeerError as error:
             why = f"failed to decode control message: {error}"
-        if self.session.lines.admits(self.session.now):
-            self.context.report.error("%s %s: %s", tag, self.session.description, why)
+        self.session.log(tag, why, error=True)
         return None
 
     def on_heartbeat(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
@@ -577,15 +585,23 @@ class SessionKind:
 
     def on_unexpected(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event that this kind does not send."""
-        session = self.session
-        if session.lines.admits(session.now):
-            self.context.report.error(f"{self._unexpected_tag} {session.description}: event of an unexpected type dropped")
+        self.session.log(self._unexpected_tag, "event of an unexpected type dropped", error=True)
 
     def on_invalid_packet(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event whose header made no sense."""
-        session = self.session
-        if session.lines.admits(session.now):
-            self.context.report.error(f"#TCP_INVALID_PACKET {session.description}: event with an impossible header dropped")
+        self.session.log("#TCP_INVALID_PACKET", "event with an impossible header dropped", error=True)
+
+
+def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool = True) -> Lifecycle:
+    """The table of a kind that serves: the events that all such kinds answer alike, and its `own`. `leaving`: the kind knows
+    disconnect."""
+    outcome, ended = to(kind.perform, State.CLOSED), to(kind.ended, State.CLOSED)
+    rows = {State.SERVING: row(
+        to(kind.on_unexpected), INVALID=to(kind.on_invalid_packet), HEARTBEAT_REQ=to(kind.on_heartbeat),
+        HEARTBEAT_RSP=IGNORED, AUTHENTICATION=to(kind.on_authentication, State.CLOSED), OUTCOME=outcome, ENDED=ended, **own)}
+    if leaving:
+        rows[State.LEAVING] = row(IGNORED, OUTCOME=outcome, ENDED=ended)
+    return Lifecycle(rows)
 
 
 class Gone(SessionKind):
@@ -594,7 +610,7 @@ class Gone(SessionKind):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.handles, self.lifecycle = {}, Lifecycle({})
+        self.handles, self.handlers, self.lifecycle = {}, [], Lifecycle({})
 
 
 GONE = Gone()

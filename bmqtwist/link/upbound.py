@@ -31,9 +31,10 @@ _NO_SCHEMA = 1  # properties of the newer style whose layout is to be read from 
 
 
 class Upbound:
-    """The batch of one connection; `seal` puts it into its outbox."""
+    """The batch of one connection; `seal` puts it into its outbox. `add` takes messages for three lists: `confirms`,
+    `rejects` (a consumer was lost with the message), `returns` (no consumer downstream wants it any more)."""
 
-    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects", "_returns", "sent", "safe")
+    __slots__ = ("_outbox", "_puts", "_put_bytes", "confirms", "rejects", "returns", "sent", "safe")
 
     def __init__(self, outbox: Outbox) -> None:
         self.sent: deque[tuple[object, str, bytes] | None] = deque()  # CONFIRMs not known to be safe: whose, appId, GUID
@@ -41,9 +42,9 @@ class Upbound:
         self._outbox = outbox
         self._puts: list[bytes] = []
         self._put_bytes = 0
-        self._confirms: list[bytes] = []
-        self._rejects: list[bytes] = []
-        self._returns: list[bytes] = []
+        self.confirms: list[bytes] = []
+        self.rejects: list[bytes] = []
+        self.returns: list[bytes] = []
 
     def put(self, q_id: int, message: Message, wants_ack: bool) -> None:
         """One PUT message. Ids of property layouts count for one connection: above us they would mean something else."""
@@ -59,19 +60,11 @@ class Upbound:
         if self._put_bytes > OUT_EVENT_BYTES_MAX:
             self.seal()
 
-    def confirm(self, q_id: int, guid: bytes, sub_id: int) -> None:
-        """One CONFIRM message."""
-        self._add(self._confirms, q_id, guid, sub_id)
-
-    def _add(self, items: list[bytes], q_id: int, guid: bytes, sub_id: int) -> None:
+    def add(self, items: list[bytes], q_id: int, guid: bytes, sub_id: int) -> None:
+        """One CONFIRM or REJECT message."""
         items.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
         if len(items) >= _ITEMS_MAX:
             self.seal()
-
-    @property
-    def confirms(self) -> int:
-        """How many CONFIRMs are in the batch."""
-        return len(self._confirms)
 
     def keep(self, whose: object, app_id: str, guid: bytes) -> None:
         """The CONFIRM that was added last is kept until the broker above says that it is safe."""
@@ -93,25 +86,13 @@ class Upbound:
             self.sent = deque(None if each is not None and each[0] in lost else each for each in self.sent)
         return found
 
-    def reject(self, q_id: int, guid: bytes, sub_id: int) -> None:
-        """One REJECT message."""
-        self._add(self._rejects, q_id, guid, sub_id)
-
-    def give_back(self, q_id: int, guid: bytes, sub_id: int) -> None:
-        """One message that nobody below wants any more."""
-        self._add(self._returns, q_id, guid, sub_id)
-
     def seal(self) -> None:
         """What was collected is to be written behind everything so far."""
-        if self._rejects:
-            self._outbox.event(items_event(EventType.REJECT, self._rejects))
-            self._rejects = []
-        if self._returns:
-            self._outbox.event(items_event(EventType.REJECT, self._returns, RETURNED))
-            self._returns = []
-        if self._confirms:
-            self._outbox.event(items_event(EventType.CONFIRM, self._confirms))
-            self._confirms = []
+        for kind, items, specific in ((EventType.REJECT, self.rejects, 0), (EventType.REJECT, self.returns, RETURNED),
+                                      (EventType.CONFIRM, self.confirms, 0)):
+            if items:
+                self._outbox.event(items_event(kind, items, specific))
+                items.clear()
         if self._puts:
             self._outbox.event_parts([event_header(EventType.PUT, self._put_bytes), *self._puts])
             self._puts, self._put_bytes = [], 0

@@ -20,7 +20,7 @@ from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import AckStatus, Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.link.downstream import DownstreamClient
+from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.activation import Waking
@@ -313,7 +313,7 @@ class Cluster:
             if put.handle is not None and _is_of_member(put.handle):
                 put.answer(AckStatus.NOT_READY)
         for handle in list(queue.handles):
-            if isinstance(handle.client, DownstreamClient) and handle.client.is_member:
+            if isinstance(handle.client, PeerSession) and handle.client.is_member:
                 handle.client.leave(handle)
         if self.relays is not None and queue.handles:
             relay = RelayQueue(queue.uri, queue.name, queue.domain, self.context, self.relays.uplink)
@@ -452,7 +452,7 @@ class Cluster:
 
 
 def _is_of_member(handle: Handle) -> bool:
-    return isinstance(handle.client, DownstreamClient) and handle.client.is_member
+    return isinstance(handle.client, PeerSession) and handle.client.is_member
 
 
 def _led_elsewhere(uri: str, partition_id: int) -> Refused:

@@ -3,7 +3,7 @@
     EVENTS             by event type: records and receipts of partitions, messages and acknowledgements, elections
     CLUSTER_MESSAGES   by kind of a control message of the cluster: metadata log, proposals, partitions, node status
 
-What a member asks for its own clients (PUT, CONFIRM, REJECT) goes to `link/downstream.py` before it would come here. The way
+What a member asks for its own clients (PUT, CONFIRM, REJECT) goes to `link/peer.py` before it would come here. The way
 of a PUT through three nodes is in docs/architecture.md.
 """
 

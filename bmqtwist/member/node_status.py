@@ -60,8 +60,7 @@ class NodeStatuses:
 
     def asked_to_stop(self, peer: PeerSession, message: ControlMessage) -> None:
         """A member goes: it is sent nothing more."""
-        if peer.downstream is not None:
-            peer.downstream.stop_deliveries()
+        peer.stop_deliveries()
         if self.others[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
             self.announced(peer.node_id, NodeStatus.E_STOPPING)
         answer_stop(peer, message)

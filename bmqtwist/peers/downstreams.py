@@ -1,6 +1,6 @@
 """The brokers behind us: proxies of a cluster that we are a member or a proxy of.
 
-Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how
+Any number of them may connect, whatever they are. Each uses queues as a client does (`link/peer.py`), and is told how
 we are, if it listens to that.
 """
 
@@ -31,7 +31,8 @@ STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests of versi
 def stop_version(peer: PeerSession) -> int:
     """How another broker can be told that we stop: 2 = it sends nothing more here but CONFIRMs, and says so at once; 1 = it
     asks for no more messages, closes its queues here when it has confirmed what it has, and then says so; 0 = not at all."""
-    return next((version for member, version in STOP_VERSIONS.items() if member in peer.session.features.get(STOPS, ())), 0)
+    told = peer.session.remote.features.get(STOPS, ())
+    return next((version for member, version in STOP_VERSIONS.items() if member in told), 0)
 
 
 def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
@@ -79,7 +80,7 @@ class Downstreams:
         """Everybody is welcome who does not say to be a node of the cluster."""
         host = self._host
         response = host.answer(session, identity)
-        response.broker_identity = self._introduce(session.session_number)
+        response.broker_identity = self._introduce(session.remote.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
         refusal = host.security.broker_refusal(session.guard.principal, Action.CONNECT_PROXY)
         if refusal:
@@ -94,10 +95,10 @@ class Downstreams:
     def connected(self, peer: PeerSession) -> None:
         """A proxy is here."""
         peer.role = PeerRole.DOWNSTREAM
-        peer.serve(self.receipts if welcome.wants_receipts(peer.session.features) else None)
+        peer.serve(self.receipts if welcome.wants_receipts(peer.session.remote.features) else None)
         self.peers[peer] = None
         self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
-                               f"'{peer.session.peer}', userAgent: '{peer.session.identity.user_agent}']")
+                               f"'{peer.session.peer}', userAgent: '{peer.session.remote.identity.user_agent}']")
         self._host.report.note("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
                                about=shown(peer.session.description), status="proxy")
         self._tell(peer)
@@ -151,6 +152,6 @@ class Downstreams:
 
     def _tell(self, peer: PeerSession) -> None:
         group, member = ANNOUNCES
-        if member in peer.session.features.get(group, ()):
+        if member in peer.session.remote.features.get(group, ()):
             peer.send(encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
                 "nodeStatusAdvisory", NodeStatusAdvisory(self.status)))))

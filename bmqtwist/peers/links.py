@@ -103,7 +103,7 @@ class ClusterLinks:
         """Decide on a broker that introduces itself."""
         host = self._host
         response = host.answer(session, identity)
-        response.broker_identity = self._introduction(session.session_number)
+        response.broker_identity = self._introduction(session.remote.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
         reason = ("it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
                   or host.security.broker_refusal(session.guard.principal, Action.CONNECT_CLUSTER_NODE,
@@ -126,9 +126,9 @@ class ClusterLinks:
                 return
         host, title = self._host, "ClusterProxy" if self.role is PeerRole.UPSTREAM else "Cluster"
         host.report.info(f"{title} ({self.definition.name}): negotiated with node {self.name(peer.node_id)} [channel: "
-                         f"'{session.peer}', userAgent: '{session.identity.user_agent}']")
+                         f"'{session.peer}', userAgent: '{session.remote.identity.user_agent}']")
         if self.role is PeerRole.MEMBER:
-            peer.serve(self.receipts if welcome.wants_receipts(session.features) else None)
+            peer.serve(self.receipts if welcome.wants_receipts(session.remote.features) else None)
         self._sessions[peer.node_id] = peer
         self._failing.discard(peer.node_id)
         self._step(session.now, LinkEvent.UP, peer.node_id)
@@ -166,7 +166,7 @@ class ClusterLinks:
         reason = self.membership.refusal(node_id)
         known = self._sessions.get(node_id)
         if reason and known is not None:
-            if known.session.last_received > self._refused.get(node_id, session.now):
+            if known.session.channel.last_received > self._refused.get(node_id, session.now):
                 self._alarm(node_id, f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
                             f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
             self._refused[node_id] = session.now
@@ -179,15 +179,15 @@ class ClusterLinks:
             self._host.report.alarm("CLUSTER_CONFIGURATION", f"Cluster ({self.definition.name}): {text}")
 
     def _unfit(self, session: Session) -> str:
-        lacks = welcome.missing_member_features(session.features)
-        if session.identity.cluster_name != self.definition.name:
-            return f"it is of the cluster '{session.identity.cluster_name}'"
+        lacks = welcome.missing_member_features(session.remote.features)
+        if session.remote.identity.cluster_name != self.definition.name:
+            return f"it is of the cluster '{session.remote.identity.cluster_name}'"
         if lacks:
             return f"it does not know {', '.join(lacks)}"
-        differs = (welcome.configured_otherwise(session.features, self.definition)
+        differs = (welcome.configured_otherwise(session.remote.features, self.definition)
                    if isinstance(self.definition, ClusterDefinition) else "")
         if differs:
-            node_id = session.identity.cluster_node_id
+            node_id = session.remote.identity.cluster_node_id
             self._alarm(node_id, f"node {self.name(node_id)}: {differs}. All members need the same.")
         return differs
 

@@ -15,7 +15,6 @@ _APP = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_
 _ENTRANCE = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs", "nack_noquorum_msgs",
              "reject_msgs", "gc_msgs")
 _CLIENT = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
-_CHANNEL = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
 
 
 class Counters:
@@ -67,32 +66,36 @@ _BOUNDS: Final[list[tuple[float, float]]] = [latency_bounds(bucket) for bucket i
 
 
 class Streak:
-    """Latencies one after the other that fall into one bucket: each costs a comparison.
+    """Counts latencies by bucket, in `counts`. Those one after the other that fall into one bucket cost a comparison each,
+    and are counted together: `low` and `high` bound the bucket of the last ones, in seconds; at first, nothing."""
 
-    `low` and `high` bound the bucket of the last ones, in seconds; nothing lies between them at first.
-    """
+    __slots__ = ("bucket", "high", "low", "counts", "_counted")
 
-    __slots__ = ("bucket", "high", "low")
-
-    def __init__(self) -> None:
-        self.bucket = 0
+    def __init__(self, counts: dict[int, int]) -> None:
+        self.counts = counts
+        self.bucket = self._counted = 0
         self.low = self.high = 0.0
 
-    def move(self, seconds: float) -> None:
-        """The next ones are about so long."""
+    def move(self, seconds: float, total: int) -> None:
+        """The next ones take about so long; `total`: how many there were until now."""
+        self.settle(total)
         self.bucket = latency_bucket(seconds)
         low, high = _BOUNDS[self.bucket]
         self.low = low if self.bucket else -inf
         self.high = high if self.bucket < LATENCY_BUCKETS - 1 else inf
 
+    def settle(self, total: int) -> None:
+        """Count the last ones; there were `total` of all."""
+        count = total - self._counted
+        if count:
+            self._counted = total
+            self.counts[self.bucket] = self.counts.get(self.bucket, 0) + count
+
 
 class AppStats(Counters):
-    """Counters of one app of one queue: deliveries, confirms, and the most it held.
+    """Counters of one app of one queue: deliveries, confirms, and the most it held."""
 
-    Confirms one after the other that took about equally long are counted together.
-    """
-
-    __slots__ = (*_APP, "_done", "_done_streak", "_done_told")
+    __slots__ = (*_APP, "_confirms")
     NAMES: ClassVar[tuple[str, ...]] = _APP
 
     def __init__(self) -> None:
@@ -100,9 +103,7 @@ class AppStats(Counters):
         self.confirm_time_sum = self.confirm_time_max = 0.0
         self.queue_time_sum = self.queue_time_max = 0.0
         self.content_msgs_max = self.content_bytes_max = 0
-        self._done: dict[int, int] = {}  # confirms by the bucket of the time since the arrival, without those that are taken
-        self._done_streak = Streak()
-        self._done_told = 0  # confirms that are in the buckets, or were
+        self._confirms = Streak({})  # by the time since the arrival, without those that are taken
 
     def pushed(self, size: int, waited: float) -> None:
         """One delivery of `size` bytes, `waited` seconds after the message arrived."""
@@ -114,26 +115,19 @@ class AppStats(Counters):
 
     def confirmed(self, held: float, after: float) -> None:
         """One confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
-        streak = self._done_streak
+        streak = self._confirms
         if not streak.low <= after < streak.high:
-            self._settle_done()
-            streak.move(after)
+            streak.move(after, self.confirm_msgs)
         self.confirm_msgs += 1
         self.confirm_time_sum += held
         if held > self.confirm_time_max:
             self.confirm_time_max = held
 
-    def _settle_done(self) -> None:
-        count = self.confirm_msgs - self._done_told
-        if count:
-            self._done_told = self.confirm_msgs
-            bucket = self._done_streak.bucket
-            self._done[bucket] = self._done.get(bucket, 0) + count
-
     def take_latencies(self) -> dict[int, int]:
         """Confirms by the bucket of the time since the arrival, since this was asked for last."""
-        self._settle_done()
-        taken, self._done = self._done, {}
+        streak = self._confirms
+        streak.settle(self.confirm_msgs)
+        taken, streak.counts = streak.counts, {}
         return taken
 
     def stored(self, messages: int, size: int) -> None:
@@ -143,24 +137,16 @@ class AppStats(Counters):
 
 
 class AckLatency:
-    """How long the acknowledgements of one node took, all queues together: how many there were in each bucket.
+    """How long the acknowledgements of one node took, all queues together. Queues add to `by_bucket` with their streaks."""
 
-    A queue counts those that waited about equally long, one after the other, and tells here when the next one has waited for
-    another time, or when somebody asks.
-    """
-
-    __slots__ = ("_buckets", "_open")
+    __slots__ = ("by_bucket", "_open")
 
     def __init__(self) -> None:
-        self._buckets = [0] * LATENCY_BUCKETS
-        self._open: list[QueueStats] = []
-
-    def add(self, bucket: int, count: int) -> None:
-        """So many have waited as long as this bucket says."""
-        self._buckets[bucket] += count
+        self.by_bucket: dict[int, int] = {}
+        self._open: list[QueueStats] = []  # have acknowledgements that are not counted yet
 
     def opened(self, stats: QueueStats) -> None:
-        """A queue has acknowledgements that are not told yet."""
+        """A queue has acknowledgements that are not counted yet."""
         if len(self._open) >= _OPEN_MAX:
             self._settle()
         self._open.append(stats)
@@ -168,26 +154,25 @@ class AckLatency:
     def _settle(self) -> None:
         waiting, self._open = self._open, []
         for stats in waiting:
-            stats.close()
+            stats.settle()
 
     def counts(self) -> tuple[int, ...]:
         """Of each bucket, since the node began."""
         self._settle()
-        return tuple(self._buckets)
+        return tuple([self.by_bucket.get(bucket, 0) for bucket in range(LATENCY_BUCKETS)])
 
 
 class QueueStats(AppStats):
     """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
 
-    __slots__ = (*_ENTRANCE, "_latency", "_streak", "_told", "_open")
+    __slots__ = (*_ENTRANCE, "_latency", "_acks", "_open")
     NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
 
     def __init__(self, latency: AckLatency | None = None) -> None:
         super().__init__()
         self._latency = latency
-        self._streak = Streak()
-        self._told = 0  # acknowledgements that `_latency` was told of
-        self._open = False  # `_latency` knows that there may be others
+        self._acks = Streak({} if latency is None else latency.by_bucket)
+        self._open = False  # `_latency` knows that there are acknowledgements to be counted
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
         self.ack_time_sum = self.ack_time_max = 0.0
@@ -195,10 +180,9 @@ class QueueStats(AppStats):
 
     def acked(self, waited: float) -> None:
         """One positive acknowledgement, `waited` seconds after the PUT."""
-        streak = self._streak
+        streak = self._acks
         if not streak.low <= waited < streak.high:
-            self.settle()
-            streak.move(waited)
+            streak.move(waited, self.ack_msgs)
         if not self._open:
             self._open = True
             if self._latency is not None:
@@ -208,17 +192,10 @@ class QueueStats(AppStats):
         if waited > self.ack_time_max:
             self.ack_time_max = waited
 
-    def close(self) -> None:
-        """From `AckLatency`: settle, and be told of again with the next acknowledgement."""
-        self.settle()
-        self._open = False
-
     def settle(self) -> None:
-        """Tell `AckLatency` of the last acknowledgements."""
-        count = self.ack_msgs - self._told
-        if count and self._latency is not None:
-            self._latency.add(self._streak.bucket, count)
-        self._told = self.ack_msgs
+        """Count the last acknowledgements; `AckLatency` hears of the next one."""
+        self._acks.settle(self.ack_msgs)
+        self._open = False
 
 
 class ClientStats(Counters):
@@ -235,13 +212,3 @@ class ClientStats(Counters):
         """What another session has counted counts here as well."""
         for name in self.NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-class ChannelStats(Counters):
-    """Counters of one connection: bytes and chunks as the socket saw them."""
-
-    __slots__ = _CHANNEL
-    NAMES: ClassVar[tuple[str, ...]] = _CHANNEL
-
-    def __init__(self) -> None:
-        self.in_bytes = self.out_bytes = self.in_chunks = self.out_chunks = 0

@@ -7,7 +7,7 @@ on in the next turn, in the same order.
 from __future__ import annotations
 
 from bmqtwist.limits import TURN_EVALUATIONS_MAX, TURN_MESSAGES_MAX
-from bmqtwist.queue.queue import STOP, App, Queue, Subscription, Substream
+from bmqtwist.queue.queue import ASIDE, STOP, App, Queue, Subscription, Substream
 from bmqtwist.storage.message import Message
 
 
@@ -32,10 +32,7 @@ def deliver(queue: Queue, now: float, held: int = 0) -> None:
         if app.again and not _recheck(queue, app, now):
             continue
         if app.fresh:
-            if app.router.only is not None:
-                _deliver_simple(queue, app, now)
-            else:
-                _deliver_routed(queue, app, now)
+            _deliver_fresh(queue, app, now)
 
 
 def broadcast(queue: Queue, app: App, message: Message) -> int:
@@ -59,53 +56,38 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
     return max(1, len(app.router.subscriptions))
 
 
-def _deliver_simple(queue: Queue, app: App, now: float) -> None:
-    """The common case: one group that matches everything."""
-    fresh, bit = app.fresh, app.bit
-    group = app.router.only
-    if group is None:
-        return
-    alone = group.members[0] if len(group.members) == 1 else None
-    for _ in range(min(len(fresh), max(1, TURN_MESSAGES_MAX // len(queue.active)))):
-        message = fresh[0]
-        if not message.pending & bit:
-            fresh.popleft()
-            continue
-        if alone is None:
-            subscription = group.next_with_room()
-        else:
-            subscription = alone if not alone.full and alone.window.open else None
-        if subscription is None:
-            _stop(queue, app, message, now)
-            return
-        fresh.popleft()
-        _send(queue, app, subscription, message, False, now)
-    app.stopped_at = b""
-    if fresh:
-        queue.context.touch_next(queue)
-
-
 def _share(app: App) -> int:
     """How many messages one turn may try on the expressions of an app."""
     return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
-def _deliver_routed(queue: Queue, app: App, now: float) -> None:
+def _deliver_fresh(queue: Queue, app: App, now: float) -> None:
+    """Hand out new messages. The usual case is one group that matches everything."""
     fresh, bit, router = app.fresh, app.bit, app.router
-    for _ in range(min(len(fresh), _share(app))):
+    group = router.only
+    alone = group.members[0] if group is not None and len(group.members) == 1 else None
+    share = _share(app) if group is None else max(1, TURN_MESSAGES_MAX // len(queue.active))
+    for _ in range(min(len(fresh), share)):
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
             continue
-        chosen = router.choose(queue.values(message))
-        if chosen is STOP:
+        if alone is not None:
+            subscription = alone if not alone.full and alone.window.open else None
+        elif group is not None:
+            subscription = group.next_with_room()
+        else:
+            chosen = router.choose(queue.values(message))
+            if chosen is ASIDE:
+                fresh.popleft()
+                _put_aside(queue, app, message)
+                continue
+            subscription = chosen if isinstance(chosen, Subscription) else None
+        if subscription is None:
             _stop(queue, app, message, now)
             return
         fresh.popleft()
-        if isinstance(chosen, Subscription):
-            _send(queue, app, chosen, message, False, now)
-        else:
-            _put_aside(queue, app, message)
+        _send(queue, app, subscription, message, False, now)
     app.stopped_at = b""
     if fresh:
         queue.context.touch_next(queue)

@@ -1,17 +1,48 @@
-"""What alarms say about the inside of a queue: its apps, their lists, the message somebody has to look at."""
+"""Texts of alarms about a queue: its apps and their lists, and the message that used up its delivery attempts.
+
+The dump of a message is
+
+```
+Message Properties:
+
+[ k (STRING) = "v" ]
+
+
+Message Properties hexdump:
+
+     0:   1B000004 00011800 00010001 6B760202     |............kv..|
+
+
+Message Payload:
+
+     0:   68656C6C 6F                             |hello           |
+```
+
+Without properties, or where they cannot be read, it is `Application Data:` and one hexdump. The payload is shown
+decompressed, properties in the old style (lengths), whatever the producer used.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.queue import poison
-from bmqtwist.queue.queue import App
-from bmqtwist.queue.root import RootQueue
-from bmqtwist.storage.message import Message
-from bmqtwist.textformat import grouped, pretty_bytes
+from bmqtwist.report import shown
+from bmqtwist.textformat import grouped, hexdump, pretty_bytes
 from bmqtwist.wire import application_data, properties
+from bmqtwist.wire.properties import Properties, PropertyType
 
-EXPRESSIONS_MAX = 10
+if TYPE_CHECKING:
+    from bmqtwist.queue.queue import App
+    from bmqtwist.queue.root import RootQueue
+    from bmqtwist.storage.message import Message
+
+DUMP_BYTES_MAX = 1 << 20  # of one payload; a hexdump is more than four times as long and is made between two turns
+BINARY_BYTES_MAX = 256  # of one binary property in readable form
+STRING_CHARS_MAX = 4096  # of one string property in readable form; its bytes follow
+EXPRESSIONS_MAX = 10  # of one app
 
 
 def apps(queue: RootQueue) -> str:
@@ -34,7 +65,7 @@ def app_details(queue: RootQueue, app: App) -> str:
     if passed_over:
         oldest = min(passed_over, key=lambda message: message.order)
         lines += ["", "Oldest message in the 'Put aside' list:", oldest.guid.hex().upper(),
-                  f"Message Properties: {poison.readable_properties(message_properties(queue, oldest))}"]
+                  f"Message Properties: {readable_properties(message_properties(queue, oldest))}"]
     return "\n".join(lines)
 
 
@@ -52,3 +83,69 @@ def message_properties(queue: RootQueue, message: Message) -> properties.Propert
 def app_uri(queue: RootQueue, app: App) -> str:
     """The URI by which an alarm names one app of a queue."""
     return queue.uri if app.app_id == DEFAULT_APP_ID else f"{queue.uri}?id={app.app_id}"
+
+
+def readable_properties(values: Properties) -> str:
+    """`[ name (TYPE) = value ... ]` in order of names; strings quoted, CHAR in hexadecimal, BINARY as a hexdump.
+
+    >>> readable_properties({"x": (PropertyType.INT32, 10), "k": (PropertyType.STRING, "v")})
+    '[ k (STRING) = "v" x (INT32) = 10 ]'
+    """
+    parts = [f"{shown(name)} ({kind.name}) = {_readable(kind, value)} " for name, (kind, value) in sorted(values.items())]
+    return f"[ {''.join(parts)}]"
+
+
+def _readable(kind: PropertyType, value: properties.Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return f'"{hexdump(value[:BINARY_BYTES_MAX])}"'
+    if isinstance(value, int):
+        return f"{value & 0xFFFFFFFF:x}" if kind is PropertyType.CHAR else str(value)
+    return f'"{shown(str(value), STRING_CHARS_MAX)}"'
+
+
+def dump_text(values: Properties, area: bytes, payload: bytes) -> str:
+    """The dump of a message: its properties, their area as bytes (b"" if there are none), its payload."""
+    if not values:
+        return f"Application Data:\n\n{_bounded_hexdump(payload)}"
+    return (f"Message Properties:\n\n{readable_properties(values)}\n\n\n"
+            f"Message Properties hexdump:\n\n{hexdump(area)}\n\n"
+            f"Message Payload:\n\n{_bounded_hexdump(payload)}")
+
+
+def _bounded_hexdump(payload: bytes) -> str:
+    text = hexdump(memoryview(payload)[:DUMP_BYTES_MAX])
+    left = len(payload) - DUMP_BYTES_MAX
+    return f"{text}({grouped(left)} more bytes)\n" if left > 0 else text
+
+
+def message_dump(data: bytes, has_properties: bool, compression: int, schema_id: int) -> str:
+    """The dump of application data as it is stored; what cannot be taken apart is shown raw."""
+    try:
+        area, payload = application_data.open_data(data, has_properties, compression, schema_id)
+        if not area:
+            return dump_text({}, b"", payload)
+        values = properties.decode(area, schema_id != 0)
+        return dump_text(values, properties.to_v1(area) if schema_id else area, payload)
+    except PeerError:
+        return dump_text({}, b"", data)
+
+
+def poison_alarm(queue: RootQueue, app: App, message: Message, keep: Callable[[str], str]) -> str:
+    """Keep a dump of the message with `keep` (text -> where it is, OSError if it cannot be) and make the alarm's text.
+
+    The consumer has left, so the sub-queue id is 0.
+    """
+    kept = "Attempt to dump message in a file failed because file could not be created."
+    try:
+        data = queue.payload(message)
+        where = keep(message_dump(data, message.has_properties, message.compression, message.schema_id))
+        if where:
+            kept = (f"Message was dumped in file at location [{where}] on this machine. "
+                    "Please copy file before it gets deleted.")
+    except OSError:
+        pass
+    return (f"A poison pill message was detected and purged from the queue {queue.uri} [GUID: {message.guid.hex().upper()}, "
+            f"appId: {app.app_id}, subQueueId: 0]. Message was transmitted a total of {queue.domain.max_attempts} times to "
+            f"consumer(s). {kept}")

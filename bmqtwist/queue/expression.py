@@ -249,9 +249,9 @@ def _compile(tree: _Tree) -> Evaluate:
         name = tree[1]
         return lambda values: type(values.get(name)) in (int, str, bool)
     if kind == "!":
-        return _compile_not(_compile(tree[1]))
+        return _compile_unary(bool, operator.not_, _compile(tree[1]))
     if kind == "negative":
-        return _compile_negative(_compile(tree[1]))
+        return _compile_unary(int, lambda value: _wrap(-value), _compile(tree[1]))
     if kind in _COMPARE:
         left, right = tree[1], tree[2]
         if left[0] == "property" and right[0] == "literal":
@@ -293,13 +293,11 @@ def _compile_comparison(compare: Callable[[Any, Any], bool], left: Evaluate, rig
     return evaluate
 
 
-def _compile_not(operand: Evaluate) -> Evaluate:
-    def evaluate(values: Values) -> bool:
+def _compile_unary(wanted: type, calculate: Callable[[Any], object], operand: Evaluate) -> Evaluate:
+    def evaluate(values: Values) -> object:
         value = operand(values)
-        if value is True:
-            return False
-        if value is False:
-            return True
+        if type(value) is wanted:
+            return calculate(value)
         raise _Failed
     return evaluate
 
@@ -314,15 +312,6 @@ def _compile_logic(decisive: bool, left: Evaluate, right: Evaluate) -> Evaluate:
             value = right(values)
             if type(value) is bool:
                 return value
-        raise _Failed
-    return evaluate
-
-
-def _compile_negative(operand: Evaluate) -> Evaluate:
-    def evaluate(values: Values) -> int:
-        value = operand(values)
-        if type(value) is int:
-            return _wrap(-value)
         raise _Failed
     return evaluate
 

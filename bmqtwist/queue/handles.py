@@ -52,22 +52,19 @@ def _invalid(message: str, code: int = 0) -> Refused:
 
 def check_open(request: OpenRequest) -> None:
     """What can be said of an open before its domain is looked up."""
-    if request.read_count <= 0 and request.write_count <= 0 and request.admin_count <= 0:
-        raise _invalid("At least one of ([read|write]) Count must be >0")
-    if request.admin_count:
-        raise _invalid("adminCount must be 0")
-    if min(request.read_count, request.write_count) < 0:
-        raise _invalid("readCount and writeCount must be >= 0")
-    if bool(request.flags & FLAG_READ) != (request.read_count > 0):
-        raise _invalid("Read flag and readCount must both be set accordingly")
-    if bool(request.flags & FLAG_WRITE) != (request.write_count > 0):
-        raise _invalid("Write flag and writeCount must both be set accordingly")
-    if request.q_id >= RESERVED_ID_MIN:
-        raise _invalid("qId must not be set from the reserved queue ids range")
-    if request.sub_id >= RESERVED_ID_MIN:
-        raise _invalid("subId must not be set from the reserved queue ids range")
-    if request.app_id not in (None, DEFAULT_APP_ID) and request.write_count:
-        raise _invalid("AppId should not be specified in the URI if queue is opened in write mode")
+    reads, writes, flags = request.read_count, request.write_count, request.flags
+    for wrong, message in (
+            (max(reads, writes, request.admin_count) <= 0, "At least one of ([read|write]) Count must be >0"),
+            (request.admin_count, "adminCount must be 0"),
+            (min(reads, writes) < 0, "readCount and writeCount must be >= 0"),
+            (bool(flags & FLAG_READ) != (reads > 0), "Read flag and readCount must both be set accordingly"),
+            (bool(flags & FLAG_WRITE) != (writes > 0), "Write flag and writeCount must both be set accordingly"),
+            (request.q_id >= RESERVED_ID_MIN, "qId must not be set from the reserved queue ids range"),
+            (request.sub_id >= RESERVED_ID_MIN, "subId must not be set from the reserved queue ids range"),
+            (request.app_id not in (None, DEFAULT_APP_ID) and writes,
+             "AppId should not be specified in the URI if queue is opened in write mode")):
+        if wrong:
+            raise _invalid(message)
 
 
 def open_queue(queue: Queue, client: Client, handle: Handle | None, request: OpenRequest) -> Handle:
@@ -82,25 +79,25 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
     _check_limits(queue, request)
     if handle is not None and handle.read_count + request.read_count > COUNT_MAX:
         raise Refused(Category.E_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
-    substream = None
+    name = app_id or DEFAULT_APP_ID
+    substream = handle.substreams.get(request.sub_id) if handle is not None and request.read_count else None
+    if substream is not None and substream.app_id != name:
+        raise _invalid("Invalid handle parameters specified", -1)
+    if request.read_count and substream is None and name not in queue.apps and shown(name) != name:
+        raise _invalid(f"Invalid appId '{shown(name)}'")  # it would go into logs, metrics and pages
+    handle = handle or Handle(client, queue, request.q_id)
     if request.read_count:
-        name = app_id or DEFAULT_APP_ID
-        if handle is not None:
-            known = handle.substreams.get(request.sub_id)
-            if known is not None and known.app_id != name:
-                raise _invalid("Invalid handle parameters specified", -1)
-        handle = handle or Handle(client, queue, request.q_id)
-        substream = handle.substreams.get(request.sub_id)
         if substream is None:
-            if name not in queue.apps and shown(name) != name:  # it goes into logs, metrics and pages
-                raise _invalid(f"Invalid appId '{shown(name)}'")
             app = queue.app_for_reader(name)
             substream = handle.substreams[request.sub_id] = Substream(handle, app, request.sub_id, name)
             app.substreams.append(substream)
             _set_merging(handle)
-            _alarm_unregistered(queue, app)
+            if not app.registered and not app.alarmed:
+                app.alarmed = True
+                queue.context.report.alarm(
+                    "FANOUT_UNREGISTERED_APPID", f"AppId '{app.app_id}' is not authorized for queue '{queue.uri}' - please "
+                    f"update the domain configuration to include the appId to enable consumption.")
         substream.read_count += request.read_count
-    handle = handle or Handle(client, queue, request.q_id)
     handle.flags |= request.flags
     handle.read_count += request.read_count
     handle.write_count += request.write_count
@@ -118,14 +115,6 @@ def _check_limits(queue: Queue, request: OpenRequest) -> None:
         crowded.append(f"the limit of {domain.max_consumers} consumer(s)")
     if crowded:
         raise Refused(Category.E_UNKNOWN, "Client would exceed " + " and ".join(crowded), -1)
-
-
-def _alarm_unregistered(queue: Queue, app: App) -> None:
-    if not app.registered and not app.alarmed:
-        app.alarmed = True
-        queue.context.report.alarm("FANOUT_UNREGISTERED_APPID",
-                                  f"AppId '{app.app_id}' is not authorized for queue '{queue.uri}' - please update the "
-                                  f"domain configuration to include the appId to enable consumption.")
 
 
 def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) -> None:

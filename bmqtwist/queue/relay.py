@@ -195,7 +195,6 @@ class RelayQueue(Queue):
                 self.answer(each, status)
 
     def forget_post(self, guid: bytes) -> None:
-        """A `post` raised."""
         self.take_pending(guid)
 
     def release(self, put: Put, now: float) -> None:
@@ -265,7 +264,6 @@ class RelayQueue(Queue):
     # -- CONFIRM, REJECT ----------------------------------------------------------------------------------------------
 
     def finish(self, app: App, message: Message, wall: int) -> None:
-        """A consumer is done with a message of its app."""
         if message.pending & app.bit:
             self._drop(app, message)
             self._confirm(app.app_id, message.guid)
@@ -331,7 +329,6 @@ class RelayQueue(Queue):
         self._drop(app, message)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
-        """As the nodes above have it."""
         return None if message.attempts is None else message.attempts.get(app.ordinal)
 
     # -- consumers ----------------------------------------------------------------------------------------------------

@@ -123,7 +123,6 @@ class RootQueue(Queue):
     # -- arriving messages ------------------------------------------------------------------------------------------
 
     def post(self, put: Put, now: float, wall: int) -> int:
-        """Take one PUT; 0 = accepted (the ACK follows through the gate if wanted), else the status of the NACK."""
         put.queue = self
         if self.disabled:
             return AckStatus.NOT_READY
@@ -254,7 +253,6 @@ class RootQueue(Queue):
             self.context.touch(self)
 
     def forget_post(self, guid: bytes) -> None:
-        """A `post` raised: unless the message is or was stored, it must be new when it is posted again."""
         if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
@@ -268,15 +266,12 @@ class RootQueue(Queue):
 
     @property
     def has_plenty(self) -> bool:
-        """By its meter, and its domain's."""
         return self.meter.has_plenty
 
     def deliver(self, now: float) -> None:
-        """Redelivery first, then what was put aside, then new messages, app by app."""
         delivery.deliver(self, now, self.uncommitted.held_apps())
 
     def payload(self, message: Message) -> bytes:
-        """The application data, from memory or from the partition."""
         return message.payload if message.payload is not None else self.partition.payloads.whole(message)
 
     def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
@@ -286,7 +281,6 @@ class RootQueue(Queue):
     # -- leaving messages -------------------------------------------------------------------------------------------
 
     def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
-        """A consumer has confirmed a message, or may not have it any more."""
         if not message.pending & app.bit or message.order < self._purged and not self.holds(app, message):
             return
         if message.pending == app.bit:
@@ -297,20 +291,17 @@ class RootQueue(Queue):
             self.partition.append_confirm(self.key, app.key, message, reason, wall)
 
     def reject(self, app: App, message: Message, wall: int) -> None:
-        """No delivery attempt is left: the app loses the message, the operator is told."""
         self.stats.reject_msgs += 1
         self.root_context.poisoned(self, app, message)
         self.finish(app, message, wall, ConfirmReason.REJECTED)
 
     def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
-        """A node below us has confirmed what it was given before we lost each other."""
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
             self.finish(app, message, wall)
             app.forget([message])
 
     def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
-        """A consumer was lost with a message: take one attempt off."""
         limit = self.domain.max_attempts
         if not limit:
             message.attempts = None
@@ -388,7 +379,6 @@ class RootQueue(Queue):
             self._siblings.pop(self.name, None)
 
     def disable(self, now: float, cause: str) -> None:
-        """Take and deliver nothing until a restart."""
         self.feed(QueueChange.FAILED, now, cause)
 
     def holds(self, app: App, message: Message) -> bool:
@@ -396,7 +386,6 @@ class RootQueue(Queue):
         return bool(message.pending & app.bit) and message.order >= app.purged
 
     def in_slices(self, work: Steps[Any], doing: str) -> None:
-        """Do what may take long in this turn and those that follow."""
         self.root_context.in_slices(self, doing, work)
 
 
@@ -504,17 +493,7 @@ def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
     if queue.in_memory:
         queue.meter.remove(queue.meter.messages, queue.meter.bytes)
     queue.meter.clear()
-    places = queue.mark_purged(queue.active)
-    count = size = 0
-    queue.purges.append(steps)
-    for number, step in enumerate(steps):
-        if number:
-            yield
-        count += len(step)
-        size += sum([message.size for message in step])
-    queue.purges.remove(steps)
-    yield from let_go(places)
-    return count, size
+    return (yield from _without(queue, steps, queue.mark_purged(queue.active), None))
 
 
 def _purge_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
@@ -542,17 +521,19 @@ def _first_of(queue: RootQueue, app: App) -> Message | None:
     return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
 
 
-def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int) -> Steps[tuple[int, int]]:
-    """An app is done with messages: those that no other app needs are removed."""
+def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int | None) -> Steps[tuple[int, int]]:
+    """An app is done with messages: those that no other app needs are removed at `wall`; None: all are gone already."""
     count = size = 0
     queue.purges.append(steps)
     for number, step in enumerate(steps):
         if number:
             yield
-        for message in step:
-            count, size = count + 1, size + message.size
-            if not message.pending:
-                queue.remove(message, DeletionReason.NONE, wall)
+        count += len(step)
+        size += sum([message.size for message in step])
+        if wall is not None:
+            for message in step:
+                if not message.pending:
+                    queue.remove(message, DeletionReason.NONE, wall)
     queue.purges.remove(steps)
     yield from let_go(places)
     return count, size

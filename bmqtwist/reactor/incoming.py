@@ -47,7 +47,7 @@ class Incoming:
         session = self.session
         if session is not None:
             outgoing = self._outgoing
-            if self._acknowledge is not None and not session.sends_at_once and (
+            if self._acknowledge is not None and not session.remote.sends_at_once and (
                     outgoing.sent if session.holds_acks else not (outgoing.answered_at_once and _one_small_event(data))):
                 self._acknowledge()  # first of all: the client goes on meanwhile
                 outgoing.sent = False

@@ -223,7 +223,8 @@ class ReactorPerformer:
         if not watchdog.began:
             watchdog.began = now
         took = now - watchdog.began
-        if session.negotiated_at is None or took > TURN_INPUT_S and (len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
+        if session.channel.negotiated_at is None or took > TURN_INPUT_S and (
+                len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
             self.broker.sessions.received(session, data, now, True)
             return
         session.heard_in = watchdog.began
@@ -242,7 +243,7 @@ class ReactorPerformer:
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
-        if why and session.negotiated_at is None and self._lines.admits(self._clock()):
+        if why and session.channel.negotiated_at is None and self._lines.admits(self._clock()):
             self.report.warn("#TLS '%s': %s", session.peer, why)
         self.broker.sessions.lost(session, self._clock())
         self.turn_due()

@@ -136,7 +136,7 @@ class ProxyCluster:
         """A node is connected."""
         group, member = ANNOUNCES
         peer = self.links.session(node_id)
-        announces = peer is not None and member in peer.session.features.get(group, ())
+        announces = peer is not None and member in peer.session.remote.features.get(group, ())
         self._select(Connected(node_id, announces), now)
 
     def peer_down(self, node_id: int, now: float) -> None:

@@ -48,10 +48,10 @@ class RelayUplink:
         if found is not None:
             upstream, q_id, stream = found
             upbound = upstream.upbound
-            upbound.confirm(q_id, guid, stream.sub_id)
+            upbound.add(upbound.confirms, q_id, guid, stream.sub_id)
             if upstream.tells_receipts:
                 upbound.keep(queue, app_id, guid)
-            if upbound.confirms > LINGERING_MAX or _hurries(stream):
+            if len(upbound.confirms) > LINGERING_MAX or _hurries(stream):
                 upstream.peer.session.flush()
             else:
                 upstream.peer.session.flush_soon()
@@ -61,7 +61,7 @@ class RelayUplink:
         found = self._found(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
-            upstream.upbound.reject(q_id, guid, stream.sub_id)
+            upstream.upbound.add(upstream.upbound.rejects, q_id, guid, stream.sub_id)
             upstream.peer.session.flush()
 
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
@@ -73,7 +73,7 @@ class RelayUplink:
         if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
             return False
         for guid in guids:
-            upstream.upbound.give_back(q_id, guid, stream.sub_id)
+            upstream.upbound.add(upstream.upbound.returns, q_id, guid, stream.sub_id)
         upstream.peer.session.flush()
         return True
 
@@ -135,4 +135,4 @@ def _hurries(stream: AppStream) -> bool:
 
 
 def _takes_back(peer: PeerSession) -> bool:
-    return RETURNED_MESSAGES in peer.session.features.get(RELAY_EXTENSION, ())
+    return RETURNED_MESSAGES in peer.session.remote.features.get(RELAY_EXTENSION, ())

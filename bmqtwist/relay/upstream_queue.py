@@ -36,7 +36,7 @@ class Upstream:
 
     def __init__(self, peer: PeerSession, upbound: Upbound, generation: int) -> None:
         self.peer, self.upbound, self.generation, self.stopping = peer, upbound, generation, False
-        self.tells_receipts = CONFIRM_RECEIPTS in peer.session.features.get(RELAY_EXTENSION, ())
+        self.tells_receipts = CONFIRM_RECEIPTS in peer.session.remote.features.get(RELAY_EXTENSION, ())
 
 
 @dataclass(frozen=True, slots=True)

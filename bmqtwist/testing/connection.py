@@ -245,7 +245,7 @@ class TappedConnection:
         encoding = self._tap.encoding
         if unit.kind == "post" and isinstance(unit.event, events.Post):
             guid = unit.event.guid
-            correlation_id = 0 if self.session.makes_guids else int.from_bytes(guid[1:4], "big")
+            correlation_id = 0 if self.session.remote.makes_guids else int.from_bytes(guid[1:4], "big")
             self._say(wire.encode_ack([wire.AckMessage(AckStatus[fault.status.name], correlation_id,
                                                 NULL_GUID if correlation_id else guid, unit.queue_id)]))
             return

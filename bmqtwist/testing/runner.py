@@ -226,7 +226,7 @@ class BrokerRunner:
     def _nobody_is_silent(self) -> None:
         """Clients that could not know that time has passed are not missing a heartbeat."""
         for connection in self.connections:
-            connection.session.last_received, connection.session.missed_heartbeats = self.clock(), 0
+            connection.session.channel.last_received, connection.session.channel.missed_heartbeats = self.clock(), 0
 
     def jump(self, seconds: float | None) -> float:
         """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""

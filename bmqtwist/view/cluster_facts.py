@@ -86,7 +86,7 @@ def peer_urls(broker: Broker) -> dict[str, str]:
     found = {}
     for node in links.definition.nodes:
         peer = links.session(node.id)
-        url = announced_url(peer.session.features) if peer is not None else ""
+        url = announced_url(peer.session.remote.features) if peer is not None else ""
         if url:
             found[node.name] = url
     return found

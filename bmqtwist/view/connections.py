@@ -16,7 +16,6 @@ from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.link.downstream import DownstreamClient
     from bmqtwist.link.peer import PeerSession
     from bmqtwist.link.session import Session
     from bmqtwist.member.cluster import Cluster
@@ -29,9 +28,9 @@ _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", Clie
 
 def proxy_of(session: Session) -> Document:
     """Who a proxy is, and where its console is; url "" = it has none, or does not say."""
-    identity = session.identity
-    name = announced_name(session.features) or session.description
-    return {"ident": ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(session.features)}
+    identity, features = session.remote.identity, session.remote.features
+    name = announced_name(features) or session.description
+    return {"ident": ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(features)}
 
 
 def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
@@ -51,19 +50,19 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, 
     offset = wall_offset(broker)
     rows = []
     for peer in connected(broker, cluster):
-        seen, client, stats = session_state(peer.session, offset), peer.downstream, peer.session.stats
+        seen, stats = session_state(peer.session, offset), peer.session.stats
         rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
                       "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
-                      "unacked": client.unacked if client is not None else 0,
-                      "unread": broker.loop.performer.unread(peer.session)[0], "state": _state(peer.session, client)},
+                      "unacked": peer.unacked,
+                      "unread": broker.loop.performer.unread(peer.session)[0], "state": _state(peer)},
                      (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
     return rows
 
 
-def _state(session: Session, client: DownstreamClient | None) -> str:
-    if session.state is not State.SERVING:
+def _state(peer: PeerSession) -> str:
+    if peer.session.state is not State.SERVING:
         return "leaving"
-    return "behind" if client is not None and client.window.behind else "connected"
+    return "behind" if peer.window.behind else "connected"
 
 
 def broker_behind(client: Any, cluster: Cluster | None) -> Document:
@@ -71,7 +70,7 @@ def broker_behind(client: Any, cluster: Cluster | None) -> Document:
     if not client.is_broker:
         return {}
     if client.is_member:
-        identity = client.session.identity
+        identity = client.session.remote.identity
         nodes = cluster.definition.nodes if cluster is not None and cluster.name == identity.cluster_name else ()
         name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
         return {"ident": name, "name": name}
@@ -80,14 +79,14 @@ def broker_behind(client: Any, cluster: Cluster | None) -> Document:
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:
-    identity = session.identity
-    kind = _KINDS.get(identity.client_type, "unknown") if session.negotiated_at is not None else "unknown"
-    unconfirmed = sum(len(substream.unconfirmed) for handle in session.handles.values()
+    identity = session.remote.identity
+    kind = _KINDS.get(identity.client_type, "unknown") if session.channel.negotiated_at is not None else "unknown"
+    unconfirmed = sum(len(substream.unconfirmed) for handle in session.kind.handles.values()
                       for substream in handle.substreams.values())
     return state.SessionState(
         session.description, session.peer, kind, identity.host_name,
-        f"{identity.sdk_language.name.removeprefix('E_')} {identity.sdk_version}", session.connected_at + offset,
-        len(session.handles), unconfirmed, session.stats.totals(), session.channel.totals())
+        f"{identity.sdk_language.name.removeprefix('E_')} {identity.sdk_version}", session.channel.connected_at + offset,
+        len(session.kind.handles), unconfirmed, session.stats.totals(), session.channel.totals())
 
 
 def clients(broker: Broker) -> list[Document]:
@@ -97,11 +96,11 @@ def clients(broker: Broker) -> list[Document]:
     for number, session in enumerate(broker.sessions.open):
         if len(found) == SESSIONS_MAX:
             break
-        identity = session.identity
-        if session.negotiated_at is None or identity.client_type == ClientType.E_TCPBROKER:
+        identity = session.remote.identity
+        if session.channel.negotiated_at is None or identity.client_type == ClientType.E_TCPBROKER:
             continue
         state = session_state(session, offset)
-        found.append({"id": f"{name}:{session.session_number}:{number}", "client": state.description, "node": name,
+        found.append({"id": f"{name}:{session.remote.session_number}:{number}", "client": state.description, "node": name,
                       "proxy": proxied, "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
                       "since": round(state.since_wall, 3), "queues": state.queues, "unconfirmed": state.unconfirmed,
                       "state": "connected", "putMessages": state.counters.get("put_msgs", 0),

@@ -98,7 +98,7 @@ def _peers(broker: Broker) -> list[Tree]:
     """Other brokers: what they hold of ours without having confirmed it, and the PUTs that they have not answered."""
     held: dict[str, list[int]] = {}
     for session in broker.sessions.open:
-        if session.identity.client_type == ClientType.E_TCPBROKER and session.negotiated_at is not None:
+        if session.remote.identity.client_type == ClientType.E_TCPBROKER and session.channel.negotiated_at is not None:
             held.setdefault(plain_text(session.description), [0, 0])
     for cluster in broker.clusters.values():
         for queue in _queues(cluster):

@@ -25,12 +25,12 @@ _SLACK_BYTES: Final = 64 << 10  # for what follows an event in its last chunk
 
 
 class Held:
-    """How many bytes of incomplete events all connections together have sent."""
+    """How many bytes of incomplete events all connections together have sent, and how many they may."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "bytes_max")
 
-    def __init__(self) -> None:
-        self.bytes = 0
+    def __init__(self, bytes_max: int = 1 << 62) -> None:
+        self.bytes, self.bytes_max = 0, bytes_max
 
 
 class FrameBuffer:

@@ -15,7 +15,7 @@ from kit.shell import BMQ, ShellProcess, run, shell, until
 
 from bmqtwist import __version__
 from bmqtwist.cli.shell import command, commands
-from bmqtwist.queue.poison import message_dump
+from bmqtwist.queue.describe import message_dump
 from bmqtwist.wire import properties
 from bmqtwist.wire.properties import PropertyType
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -34,13 +35,13 @@ class Session:
     """As far as the performer looks."""
 
     description = "task:1"
-    negotiated_at = 0.0
     transport: Any = None
     has_jobs = unhurried = False
     outgoing: Any = None
 
     def __init__(self) -> None:
         self.closed: list[str] = []
+        self.channel = SimpleNamespace(negotiated_at=0.0)
 
     def receive(self, data: bytes, now: float, wall: int) -> None:
         """Nothing to do."""
@@ -100,7 +101,8 @@ class Broker:
             action()
             yield from ()
 
-        priority = self._class_of(session) or (Priority.NEWCOMER if session.negotiated_at is None else Priority.INPUT)
+        newcomer = session.channel.negotiated_at is None
+        priority = self._class_of(session) or (Priority.NEWCOMER if newcomer else Priority.INPUT)
         self.scheduler.add(priority, session, steps(), self.failed.append)
 
     def next_deadline(self) -> float | None:

@@ -132,7 +132,7 @@ class ChainScenario:
     def _reset(self) -> None:
         node = self._node("reset")
         for session in list(node.broker.sessions.open) if node.up else ():
-            if isinstance(session.transport, ConnectionEnd) and session.identity.cluster_name:
+            if isinstance(session.transport, ConnectionEnd) and session.remote.identity.cluster_name:
                 session.transport.reset()
 
     def _cut(self) -> None:

@@ -147,7 +147,7 @@ def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
 def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, node, primary = start(1)
     queue = nodes.client(node.name).open(STRONG, write=1)
-    monkeypatch.setattr("bmqtwist.link.downstream.ACKS_MAX", most)
+    monkeypatch.setattr("bmqtwist.link.peer.ACKS_MAX", most)
     members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
     assert members is not None
     bodies: list[bytes] = []

@@ -462,11 +462,11 @@ def test_a_reopen_that_is_refused_because_its_slot_is_taken_is_tried_again_until
     for node in nodes.machines:
         nodes.network.cut("p1", node.name)
     for session in list(proxy.broker.sessions.open):
-        if session.identity.cluster_name:
+        if session.remote.identity.cluster_name:
             session.transport.reset()  # type: ignore[attr-defined]
     for node in nodes.machines:
         for session in list(node.broker.sessions.open):
-            if session.identity.cluster_node_id == -1 and session.identity.cluster_name:
+            if session.remote.identity.cluster_node_id == -1 and session.remote.identity.cluster_name:
                 session.transport.reset()  # type: ignore[attr-defined]
     nodes.run(1.0)
     other = nodes.client("n1").consume(DOMAIN)

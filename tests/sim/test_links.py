@@ -20,7 +20,7 @@ PATIENT = {"heartbeats": {"clusterPeer": 4}, "tcp": {"heartbeatIntervalMs": 3000
 def peers(node: SimulatedNode) -> dict[int, bool]:
     """Id of every node that it is connected with -> whether it has dialled it."""
     sessions = [each.kind for each in node.broker.sessions.open if isinstance(each.kind, PeerSession)]
-    found = {each.session.identity.cluster_node_id: each.dialled for each in sessions}
+    found = {each.session.remote.identity.cluster_node_id: each.dialled for each in sessions}
     assert len(found) == len(sessions), "two connections with one node"
     assert {number for number in found if links(node).is_up(number)} == set(found)
     return found

@@ -50,8 +50,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 
 def test_nodes_introduce_themselves_as_members_of_the_cluster(pair: Pair) -> None:
     one, two = pair.one.peers[0].session, pair.two.peers[0].session
-    assert (one.identity.cluster_node_id, two.identity.cluster_node_id) == (2, 1)
-    assert one.identity.cluster_name == two.identity.cluster_name == CLUSTER
+    assert (one.remote.identity.cluster_node_id, two.remote.identity.cluster_node_id) == (2, 1)
+    assert one.remote.identity.cluster_name == two.remote.identity.cluster_name == CLUSTER
     assert not pair.one.failed
 
 

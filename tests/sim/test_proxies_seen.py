@@ -78,9 +78,8 @@ def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted()
     world = chain()
     world.client("p1").consume(URI)
     [peer] = connections.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
-    assert peer.downstream is not None
-    peer.downstream._unacked[b"guid"] = next(iter(peer.handles.values()))
-    peer.downstream.window.close()
+    peer._unacked[b"guid"] = next(iter(peer.handles.values()))
+    peer.window.close()
     [proxy] = here(world, "n1")
     assert proxy["unacked"] == 1 and proxy["state"] == "behind"
 

@@ -70,7 +70,7 @@ def test_a_proxy_dials_at_the_first_open_and_says_that_it_is_no_node() -> None:
     assert not world.node("n1").broker.sessions.open
     world.client("p1").open(PRIORITY, write=1)
     [session] = world.node("n1").broker.sessions.open
-    assert session.identity.cluster_node_id == -1 and session.identity.cluster_name == "c3"
+    assert session.remote.identity.cluster_node_id == -1 and session.remote.identity.cluster_name == "c3"
 
 
 @pytest.mark.spec("cluster", 94)

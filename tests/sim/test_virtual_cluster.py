@@ -37,4 +37,4 @@ def test_a_proxy_is_a_node_of_a_cluster_that_other_proxies_know() -> None:
     [proxy] = behind.broker.proxies.values()
     assert proxy.name == NAME and proxy.selector.active == NUMBER
     peer = proxy.links.session(NUMBER)
-    assert peer is not None and peer.session.identity.cluster_name == NAME
+    assert peer is not None and peer.session.remote.identity.cluster_name == NAME

@@ -16,9 +16,9 @@ from kit.client import Client, consumer_info
 from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.errors import Category, Refused
-from bmqtwist.link import pending
+from bmqtwist.link import requests
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.pending import Progress, Request
+from bmqtwist.link.requests import Progress, Request
 from bmqtwist.link.session import Session
 
 URI = "bmq://d/q"
@@ -153,7 +153,7 @@ def test_an_answer_that_never_comes_is_a_timeout_as_configured(tmp_path: Path, k
     assert bench.answers() == [(r_id, "E_TIMEOUT")] and bench.requests.pending.count == 0
     bench.later.answer()
     assert bench.answers() == [(r_id, "E_TIMEOUT")]
-    assert bench.readers == len(bench.session.handles) == (kind in ("configureStream", "configureQueueStream"))
+    assert bench.readers == len(bench.session.kind.handles) == (kind in ("configureStream", "configureQueueStream"))
 
 
 def lose(bench: Bench) -> None:
@@ -270,7 +270,7 @@ def test_an_open_that_took_its_time_says_how_long(tmp_path: Path) -> None:
 
 
 def test_how_many_may_wait_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "PENDING_REQUESTS_MAX", 3)
+    monkeypatch.setattr(requests, "PENDING_REQUESTS_MAX", 3)
     bench = Bench(tmp_path)
     asked = [ask(bench.client, "openQueue", q_id) for q_id in (1, 1, 2, 2, 3)]
     assert bench.answers() == [(asked[3], "E_REFUSED"), (asked[4], "E_REFUSED")]
@@ -343,7 +343,7 @@ class Lines:
         self.open: list[Request] = []
         self.begun: list[Request] = []
         self.over: list[tuple[Request, str]] = []
-        self.pending = pending.Pending(self.begin, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
+        self.pending = requests.Pending(self.begin, lambda request: {"openQueue": 30.0}.get(request.choice, 10.0),
                                        lambda request: self.finish(request, "late"))
 
     def begin(self, request: Request) -> None:

@@ -72,7 +72,7 @@ class SessionContext:
 
     def __init__(self) -> None:
         self.report = ListReport()
-        self.held, self.input_bytes_max, self.newcomers = Held(), 1 << 30, Newcomers(0, 1 << 20)
+        self.held, self.newcomers = Held(), Newcomers(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
         self.unfinished: list[Session] = []

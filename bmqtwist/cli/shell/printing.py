@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.cli.shell.commands import Property
 from bmqtwist.errors import PeerError
-from bmqtwist.queue.poison import readable_properties
+from bmqtwist.queue.describe import readable_properties
 from bmqtwist.sdk.results import Ack, EventKind, Result, SessionEvent
 from bmqtwist.textformat import hexdump
 

@@ -31,7 +31,7 @@ class LazyPerformer(ImmediatePerformer):
         self.reading: dict[str, bool] = {}
 
     def write(self, session: Session, parts: list[bytes]) -> int:
-        if session.identity.process_name not in self.lazy:
+        if session.remote.identity.process_name not in self.lazy:
             return super().write(session, parts)
         self.piles[session] = self.piles.get(session, 0) + sum(map(len, parts))
         return self.piles[session]
@@ -40,11 +40,11 @@ class LazyPerformer(ImmediatePerformer):
         return self.piles.get(session, 0), self.read_bytes
 
     def finish(self, session: Session) -> None:
-        self.finished.append(session.identity.process_name)
+        self.finished.append(session.remote.identity.process_name)
         super().finish(session)
 
     def read(self, session: Session, wanted: bool) -> None:
-        self.reading[session.identity.process_name] = wanted
+        self.reading[session.remote.identity.process_name] = wanted
 
 
 def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:

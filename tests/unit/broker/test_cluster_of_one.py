@@ -385,7 +385,7 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
     memory.producer("bmq://f/q")
     memory.client("admin")
     memory.domain("f", "fanout", apps=("foo", "new"))
-    (session,) = [each for each in memory.broker.sessions.open if not each.handles]
+    (session,) = [each for each in memory.broker.sessions.open if not each.kind.handles]
     answers: list[int] = []
     monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
     with memory.storage_stalled():

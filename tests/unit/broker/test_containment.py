@@ -74,7 +74,7 @@ def pair(world: MemoryWorld) -> tuple[Queue, Queue, Queue, Queue]:
 
 def named(name: str) -> Callable[..., bool]:
     """Is the session this client's?"""
-    return lambda session, *rest: getattr(session, "session", session).identity.process_name == name
+    return lambda session, *rest: getattr(session, "session", session).remote.identity.process_name == name
 
 
 def queue_a(queue: Any, *rest: Any) -> bool:
@@ -277,7 +277,7 @@ def test_a_failing_close_of_a_failed_session_ends_its_connection_all_the_same(wo
 def test_a_session_that_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
     monkeypatch.setattr("bmqtwist.queue.window.TURN_PUSH_BYTES_MAX", 10)
     clumsy, fine, producer = world.consumer(A, name="clumsy"), world.consumer(B, name="fine"), world.producer(A)
-    Plant(monkeypatch, Session, "resume", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "resume", named("clumsy"))
     producer.post(b"x" * 100)
     world.advance(0.1)
     assert is_closed(clumsy.client)
@@ -357,7 +357,7 @@ def test_a_timer_that_fails_for_one_session_closes_it_alone(world: MemoryWorld, 
     asked: list[str] = []
     original = getattr(world.broker.periodic, name)
     monkeypatch.setattr(world.broker.periodic, name, lambda session, now: (
-        asked.append(session.identity.process_name), original(session, now)))
+        asked.append(session.remote.identity.process_name), original(session, now)))
     Plant(monkeypatch, world.broker.periodic, name, named("clumsy"))
     world.advance(30.0)
     assert is_closed(clumsy) and "fine" in asked and not is_closed(fine)
@@ -442,7 +442,7 @@ def test_a_judgement_that_raises_closes_its_session(world: MemoryWorld, monkeypa
 
 def test_a_peer_that_caught_up_and_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
     client, fine = world.client("clumsy"), world.client("fine")
-    Plant(monkeypatch, Session, "drained", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "drained", named("clumsy"))
     for each in (client, fine):
         world.broker.sessions.drained(each.link.session)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)
@@ -532,7 +532,7 @@ def test_the_pid_file_of_a_broker_that_runs_is_left_alone(tmp_path: Path, monkey
 def test_alarms_that_cannot_be_put_together_cost_nothing_but_themselves(world: MemoryWorld, monkeypatch: Any) -> None:
     world.domain("p", maxDeliveryAttempts=1, queue_messages=2)
     producer, consumer = world.producer("bmq://p/q"), world.consumer("bmq://p/q")
-    monkeypatch.setattr("bmqtwist.queue.poison.alarm", lambda *arguments: 1 // 0)
+    monkeypatch.setattr("bmqtwist.queue.describe.poison_alarm", lambda *arguments: 1 // 0)
     monkeypatch.setattr("bmqtwist.queue.describe.apps", lambda *arguments: 1 // 0)
     assert [producer.status_of(b"x") for _ in range(4)][-1] == 1
     world.run()

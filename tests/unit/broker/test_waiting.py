@@ -365,7 +365,7 @@ def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
 
 def resting(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
     transport, driver = Transport(), Driver()
-    driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False, unhurried=unhurried)
+    driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False, unhurried=unhurried)
     connection, _ = connect(transport, driver)
     assert connection.rest() and connection.resting and transport.producerState == "paused"
     return connection, transport, driver
@@ -387,7 +387,7 @@ def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
 
 def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
     transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=True, unhurried=False)
+    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=True, unhurried=False)
     connection, _ = connect(transport, driver)
     asked: list[int] = []
     for sent in (False, False, True, False, True, True):
@@ -559,8 +559,9 @@ def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
 def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
     transport = Transport()
     connection = Connection(performer, lambda *_: session)
-    session: Any = SimpleNamespace(sends_at_once=True, holds_acks=False, unhurried=False, negotiated_at=1.0, has_jobs=False,
-                                   heard_in=0.0, transport=connection, outgoing=connection.outgoing)
+    session: Any = SimpleNamespace(remote=SimpleNamespace(sends_at_once=True), channel=SimpleNamespace(negotiated_at=1.0),
+                                   holds_acks=False, unhurried=False, has_jobs=False, heard_in=0.0, transport=connection,
+                                   outgoing=connection.outgoing)
     connection.makeConnection(transport)
     return connection, transport
 

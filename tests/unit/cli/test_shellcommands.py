@@ -31,7 +31,7 @@ from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_
 from bmqtwist.cli.shell.settings import Settings, read_list, read_profile
 from bmqtwist.cli.shell.throughput import Throughput, header
 from bmqtwist.errors import LocalError
-from bmqtwist.queue.poison import message_dump
+from bmqtwist.queue.describe import message_dump
 from bmqtwist.sdk.results import EventKind, Result, SessionEvent
 from bmqtwist.wire import properties
 from bmqtwist.wire.properties import PropertyType

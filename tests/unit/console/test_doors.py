@@ -40,7 +40,7 @@ def introduce(member: str) -> Callable[[MemoryWorld, str], None]:
         client.identity[member] = text[:50_000]  # more is cut off before it is read
         client.send(codec.control_frame({"clientIdentity": client.identity}))
         world.run()
-        if client.link.session is not None and client.link.session.negotiated_at is not None:
+        if client.link.session is not None and client.link.session.channel.negotiated_at is not None:
             client.negotiate = lambda: {}  # type: ignore[method-assign]
             client.open("bmq://d/q", read=1, write=1)
     return enter

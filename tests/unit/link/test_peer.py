@@ -128,9 +128,9 @@ def pair(tmp_path: Path) -> Pair:
 def test_two_brokers_get_to_know_each_other(pair: Pair) -> None:
     one, two = pair.others[0].peers[0], pair.others[1].peers[0]
     assert (one.dialled, two.dialled) == (True, False)
-    assert (one.session.identity.cluster_node_id, two.session.identity.cluster_node_id) == (2, 1)
+    assert (one.session.remote.identity.cluster_node_id, two.session.remote.identity.cluster_node_id) == (2, 1)
     assert (one.session.description, two.session.description) == ("node2:2", "node1:1")
-    assert one.session.negotiated_at is not None and two.session.negotiated_at is not None
+    assert one.session.channel.negotiated_at is not None and two.session.channel.negotiated_at is not None
 
 
 def test_whole_events_go_both_ways_in_order(pair: Pair) -> None:

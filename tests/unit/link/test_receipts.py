@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from bmqtwist.cluster.partition_events import Keepalive, ReplicaReceipt
-from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts, ReceiptLog
+from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts
 from bmqtwist.member.cell import Cell
 
 
@@ -30,7 +31,8 @@ class Led:
 class Behind:
     """A broker behind us."""
 
-    receipt_log: ReceiptLog = field(default_factory=ReceiptLog)
+    confirm_count: int = 0
+    unsafe: deque[Any] = field(default_factory=deque)
     told: list[int] = field(default_factory=list)
 
     def confirms_are_safe(self, count: int) -> None:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bmqtwist.queue import poison
-from bmqtwist.queue.poison import alarm, alarm_text, dump_text, message_dump, readable_properties
+from bmqtwist.queue import describe
+from bmqtwist.queue.describe import dump_text, message_dump, poison_alarm, readable_properties
 from bmqtwist.wire.properties import PropertyType, encode
 
 GUID = bytes.fromhex("40000000000000000000000000000001")
@@ -61,14 +61,16 @@ def test_properties_of_all_types_are_readable_in_order_of_names():
 
 
 def test_a_large_payload_is_dumped_in_part():
-    text = dump_text({}, b"", bytes(poison.DUMP_BYTES_MAX + 1500))
-    assert text.endswith("|................|\n(1,500 more bytes)\n") and len(text) < 5 * poison.DUMP_BYTES_MAX
+    text = dump_text({}, b"", bytes(describe.DUMP_BYTES_MAX + 1500))
+    assert text.endswith("|................|\n(1,500 more bytes)\n") and len(text) < 5 * describe.DUMP_BYTES_MAX
 
 
 def test_the_alarm_names_queue_message_app_attempts_and_file():
-    assert alarm_text("bmq://d/q", GUID, "foo", 3, 2, "/tmp/AbCdEf12") == (
+    queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: b"poison", domain=SimpleNamespace(max_attempts=2))
+    message = SimpleNamespace(guid=GUID, has_properties=False, compression=0, schema_id=0)
+    assert poison_alarm(queue, SimpleNamespace(app_id="foo"), message, lambda text: "/tmp/AbCdEf12") == (
         "A poison pill message was detected and purged from the queue bmq://d/q [GUID: "
-        "40000000000000000000000000000001, appId: foo, subQueueId: 3]. Message was transmitted a total of 2 times to "
+        "40000000000000000000000000000001, appId: foo, subQueueId: 0]. Message was transmitted a total of 2 times to "
         "consumer(s). Message was dumped in file at location [/tmp/AbCdEf12] on this machine. Please copy file before "
         "it gets deleted.")
 
@@ -81,7 +83,7 @@ def fail(text):
 def test_the_alarm_says_why_there_is_no_file(keep):
     queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: b"poison", domain=SimpleNamespace(max_attempts=1))
     message = SimpleNamespace(guid=GUID, has_properties=False, compression=0, schema_id=0)
-    text = alarm(queue, SimpleNamespace(app_id="__default"), message, keep)
+    text = poison_alarm(queue, SimpleNamespace(app_id="__default"), message, keep)
     assert text.endswith("failed because file could not be created.") and "a total of 1 times" in text
 
 
@@ -90,5 +92,5 @@ def test_the_alarm_keeps_the_dump():
     queue = SimpleNamespace(uri="bmq://d/q", payload=lambda message: encode(ONE, True) + b"poison",
                             domain=SimpleNamespace(max_attempts=1))
     message = SimpleNamespace(guid=GUID, has_properties=True, compression=0, schema_id=1)
-    text = alarm(queue, SimpleNamespace(app_id="__default"), message, lambda dump: kept.append(dump) or "/tmp/x")
+    text = poison_alarm(queue, SimpleNamespace(app_id="__default"), message, lambda dump: kept.append(dump) or "/tmp/x")
     assert kept == [DUMP] and "location [/tmp/x]" in text

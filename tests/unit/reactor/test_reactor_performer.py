@@ -199,7 +199,7 @@ def test_an_answer_is_at_once_in_the_turn_that_took_the_question(world: Any, mon
     connection.session, connection.incoming = session, Incoming(performer, None, connection.outgoing)
     session.outgoing = connection.outgoing
     session.outgoing.send = len
-    session.channel = SimpleNamespace(out_bytes=0)
+    session.channel = SimpleNamespace(out_bytes=0, negotiated_at=0.0)
     found = []
 
     def write(now: float) -> None:
@@ -255,7 +255,7 @@ class Slow(Session):
     def __init__(self, reactor: Reactor, heard: list[bytes], negotiated: bool) -> None:
         super().__init__()
         self._reactor, self._heard = reactor, heard
-        self.negotiated_at = 0.0 if negotiated else None  # type: ignore[assignment]
+        self.channel = SimpleNamespace(negotiated_at=0.0 if negotiated else None)
 
     def receive(self, data: bytes, now: float, wall: int) -> None:
         self._heard.append(data)
@@ -329,7 +329,7 @@ def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_i
     heard: list[bytes] = []
     stranger = Slow(reactor, heard, False)
     performer.received(stranger, b"a")
-    stranger.negotiated_at = 1.0
+    stranger.channel.negotiated_at = 1.0
     performer.received(stranger, b"b")
     reactor.doIteration(0)
     assert heard == [b"a", b"b"]

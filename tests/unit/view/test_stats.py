@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kit.memory import MemoryWorld
 from kit.statistics import families, sample, stats_tables, stats_tree
 
-from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
+from bmqtwist.link.session import Channel
+from bmqtwist.queue.counters import AppStats, ClientStats, QueueStats
 from bmqtwist.steps import ITEMS_AT_ONCE, at_once
 from bmqtwist.view import snapshot as state
 from bmqtwist.view import snapshots
@@ -202,7 +203,7 @@ def test_the_tables_have_their_headings_and_leave_zeros_blank() -> None:
     client = ClientStats()
     client.put_msgs = 3
     session = state.SessionState("task:1", "1.2.3.4:5", "client", counters=client.totals(),
-                                 channel=ChannelStats().totals())
+                                 channel=Channel(0.0).totals())
     base = lab.broker()
     broker = state.BrokerState("default", "1", "h", 0.0, 1.0, 0.0, base.domains, (session,),
                                invalid_queue={"put_msgs": 1})
