@@ -123,7 +123,7 @@ class Shutdown:
         self._poll(now)
 
     def _end_deliveries(self, cluster: Cluster | ProxyCluster) -> None:
-        for queue in _queues(cluster):
+        for queue in queues_of(cluster):
             if queue.broadcast:
                 continue  # what its consumers miss is not kept, and there is nothing to be confirmed
             for handle in queue.handles:
@@ -148,7 +148,7 @@ class Shutdown:
 
     def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
         led, leads = (_led(cluster), cluster.leadership.leads) if isinstance(cluster, Cluster) else ((), False)
-        return ClusterProgress(_title(cluster), led, leads, _unconfirmed(cluster), _unanswered(cluster),
+        return ClusterProgress(_title(cluster), led, leads, unconfirmed_of(cluster), _unanswered(cluster),
                                max(0.0, self._deadlines[cluster.name] - now))
 
     # -- stages -------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Shutdown:
     def _waits_for_confirms(self, cluster: Cluster | ProxyCluster, now: float) -> bool:
         report, title, late = self._loop.report, f"Cluster ({cluster.name})", now >= self._deadlines[cluster.name]
         try:
-            left = _unconfirmed(cluster)
+            left = unconfirmed_of(cluster)
         except Exception as error:  # the stop must come to an end
             self._loop.contain.told(f"{title}: the count of unconfirmed messages", error)
             left = 0
@@ -248,7 +248,7 @@ class Shutdown:
             {"cluster": name, "partition": index, "to": _primary_elsewhere(self._clusters[name], index)}
             for name, led in self._led.items() for index in led]
         ended = self.report = StopReport(
-            now - self._begun, sum(map(_unconfirmed, self._all)), sum(map(_unanswered, self._all)),
+            now - self._begun, sum(map(unconfirmed_of, self._all)), sum(map(_unanswered, self._all)),
             self._sessions.applications(), self._reason, self._by, moved)
         self._loop.report.info(f"Shutdown: {ended.text}")
         self._loop.report.note("stop", ended.text, state="done", report=ended.tree())
@@ -285,13 +285,13 @@ def _unanswered(cluster: Cluster | ProxyCluster) -> int:
     return cluster.relays.unanswered if cluster.relays is not None else 0
 
 
-def _unconfirmed(cluster: Cluster | ProxyCluster) -> int:
+def unconfirmed_of(cluster: Cluster | ProxyCluster) -> int:
     """Messages that clients here have been given and have not confirmed."""
-    return sum(len(substream.unconfirmed) for queue in _queues(cluster) for handle in queue.handles
+    return sum(len(substream.unconfirmed) for queue in queues_of(cluster) for handle in queue.handles
                for substream in handle.substreams.values())
 
 
-def _queues(cluster: Cluster | ProxyCluster) -> list[Queue]:
+def queues_of(cluster: Cluster | ProxyCluster) -> list[Queue]:
     """All queues that clients here may have open."""
     relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
     return [*(cluster.queues.values() if isinstance(cluster, Cluster) else ()), *relayed]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.broker.graceful_stop import Stage, StopProgress
+from bmqtwist.broker.graceful_stop import Stage, StopProgress, queues_of, unconfirmed_of
 from bmqtwist.cluster.stop_preflight import ClusterView, MemberView, PartitionView, StopPreflight, stop_preflight
 from bmqtwist.storage.psn import Psn
 from bmqtwist.view.replicas import lag_records
@@ -16,7 +15,6 @@ from bmqtwist.wire.schema import ClientType
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.member.cluster import Cluster
-    from bmqtwist.queue.queue import Queue
 
 Tree = dict[str, Any]
 # Of a stop from the console, in their order; before the first one of the broker itself it can be aborted.
@@ -51,7 +49,7 @@ def view_of(cluster: Cluster) -> ClusterView:
         cluster.name, cluster.node_id, cluster.node_name, tuple(others), leadership.standing.leader,
         leadership.elector.quorum, max(cluster.replication_factor, majority),
         replication.appointments.algorithm if replication is not None else "", tuple(partitions), known,
-        _held(_queues(cluster)), cluster.definition.queue_operations.shutdown_timeout_ms / 1000)
+        unconfirmed_of(cluster), cluster.definition.queue_operations.shutdown_timeout_ms / 1000)
 
 
 def preflight(broker: Broker) -> Tree:
@@ -66,7 +64,7 @@ def preflight(broker: Broker) -> Tree:
     return {
         "node": next((cluster.node_name for cluster in broker.clusters.values()), broker.identity.host_name),
         "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.sessions.applications(),
-        "proxies": proxies, "unconfirmed": sum(_held(_queues(cluster)) for cluster in broker.clusters.values()),
+        "proxies": proxies, "unconfirmed": sum(unconfirmed_of(cluster) for cluster in broker.clusters.values()),
         "moves": [{"cluster": each.cluster, "partition": move.partition_id, "to": names.get(move.to) if move.to else None,
                    "quorumSurvives": move.quorum_survives} for each in clusters for move in each.moves],
         "clusters": [_cluster(each, names) for each in clusters], "warnings": warnings}
@@ -101,7 +99,7 @@ def _peers(broker: Broker) -> list[Tree]:
         if session.remote.identity.client_type == ClientType.E_TCPBROKER and session.channel.negotiated_at is not None:
             held.setdefault(plain_text(session.description), [0, 0])
     for cluster in broker.clusters.values():
-        for queue in _queues(cluster):
+        for queue in queues_of(cluster):
             for handle in queue.handles:
                 if handle.client.is_broker:
                     row = held.setdefault(plain_text(handle.client.description), [0, 0])
@@ -114,14 +112,3 @@ def _peers(broker: Broker) -> list[Tree]:
                 row[1] += len(opened.relay.pending)
     return [{"name": name, "unconfirmed": unconfirmed, "unanswered": unanswered}
             for name, (unconfirmed, unanswered) in sorted(held.items())]
-
-
-def _queues(cluster: Cluster) -> list[Queue]:
-    """All queues that clients of this node may have open."""
-    relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
-    return [*cluster.queues.values(), *relayed]
-
-
-def _held(queues: Iterable[Queue]) -> int:
-    return sum(len(substream.unconfirmed) for queue in queues for handle in queue.handles
-               for substream in handle.substreams.values())
