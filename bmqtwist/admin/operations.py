@@ -140,7 +140,7 @@ def list_messages(context: AdminContext, domain: str, name: str, app_id: str | N
             raise LocalError("Invalid 'LIST' command: invalid APPID")
         stored = [message for message in stored if message.pending & bits[app_id]]
     first, last = list_slice(len(stored), offset, count)
-    wall_offset = cluster_facts.wall_offset(broker)
+    wall_offset = broker.loop.wall_offset
     return commands.QueueContents(tuple(listed(message, wall_offset) for message in stored[first:last]), first, len(stored))
 
 

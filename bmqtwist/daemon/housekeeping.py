@@ -16,7 +16,7 @@ from bmqtwist.admin.operations import listed
 from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents, window_text
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.report import Report
-from bmqtwist.view import cluster_facts, queue_facts
+from bmqtwist.view import queue_facts
 from bmqtwist.view.alarms import AlarmBook, settled
 from bmqtwist.view.metrics import interval_text
 
@@ -134,7 +134,7 @@ class Watch:
         """Inspect the queues that may be stuck."""
         broker = self._broker
         queues = [queue for cluster in broker.clusters.values() for queue in cluster.queues.values()]
-        self._monitor.check(queues, now, cluster_facts.wall_offset(broker))
+        self._monitor.check(queues, now, broker.loop.wall_offset)
         overdue = self._monitor.next_overdue(now)
         if overdue is not None and self._between <= now:
             self._between = max(overdue, self._between + STUCK_GAP_S)
@@ -145,7 +145,7 @@ class Watch:
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
-                self._alarms.settle(settled(broker, self._alarms.active, now + cluster_facts.wall_offset(broker)))
+                self._alarms.settle(settled(broker, self._alarms.active, now + broker.loop.wall_offset))
             except Exception as error:
                 broker.loop.contain.told("A look at the alarms", error)
         for cluster in broker.clusters.values():

@@ -67,14 +67,14 @@ class Loop:
     def __init__(self, performer: Performer, report: Report, now: float, wall_offset: float,
                  turn: Callable[[float], None]) -> None:
         self.performer, self.report, self.now = performer, report, now
-        self._wall_offset, self._turn = wall_offset, turn
+        self.wall_offset, self._turn = wall_offset, turn
         self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(partial(self.contain.told, "A timer"))
         self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
-        return int(now + self._wall_offset)
+        return int(now + self.wall_offset)
 
     def later(self, seconds: float, action: Callable[[float], None]) -> None:
         """Call `action(now)` after a while."""

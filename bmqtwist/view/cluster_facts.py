@@ -23,11 +23,6 @@ EVENTS_MAX = 200
 Document = dict[str, Any]
 
 
-def wall_offset(broker: Broker) -> float:
-    """What turns the monotonic clock into seconds since the epoch."""
-    return broker.identity.started_wall - broker.identity.started
-
-
 def cluster_of(broker: Broker) -> Cluster | None:
     """The cluster that is shown: the first one of several nodes that this node is a member of, else its first one."""
     return cluster_named(broker) if broker.clusters else None
@@ -173,7 +168,7 @@ def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Docum
     cluster = cluster_named(broker, cluster_name)
     seen = [event for event in events.last(EVENTS_MAX, ("election",))
             if event.detail.get("cluster", cluster.name) == cluster.name]
-    elector, offset = cluster.leadership.elector, wall_offset(broker)
+    elector, offset = cluster.leadership.elector, broker.loop.wall_offset
     names = {node.id: node.name for node in cluster.definition.nodes}
     silence = elector.silence(broker.loop.now)
     return {

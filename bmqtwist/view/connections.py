@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.link.states import State
 from bmqtwist.peers.welcome import announced_name, announced_url
 from bmqtwist.view import snapshot as state
-from bmqtwist.view.cluster_facts import cluster_of, ident_of, name_of, proxied_of, wall_offset
+from bmqtwist.view.cluster_facts import cluster_of, ident_of, name_of, proxied_of
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
 def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, tuple[int, int, int, int]]]:
     """What is known here of each of them, and what flows through it: messages and bytes posted and delivered. It costs a
     look at every queue that they have open."""
-    offset = wall_offset(broker)
+    offset = broker.loop.wall_offset
     rows = []
     for peer in connected(broker, cluster):
         seen, stats = session_state(peer.session, offset), peer.session.stats
@@ -91,7 +91,7 @@ def session_state(session: Session, offset: float) -> state.SessionState:
 
 def clients(broker: Broker) -> list[Document]:
     """Applications and administrators that are connected here."""
-    name, offset, proxied = name_of(broker), wall_offset(broker), proxied_of(broker) is not None
+    name, offset, proxied = name_of(broker), broker.loop.wall_offset, proxied_of(broker) is not None
     found: list[Document] = []
     for number, session in enumerate(broker.sessions.open):
         if len(found) == SESSIONS_MAX:

@@ -25,7 +25,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
     return {
         "name": name, "id": cluster.node_id if cluster is not None else 0, "cluster": shown.name if shown else "",
         "proxy": proxied is not None, "ident": facts.own_ident(broker), "host": broker.identity.host_name,
-        "at": round(now + facts.wall_offset(broker), 3), "version": __version__,
+        "at": round(now + broker.loop.wall_offset, 3), "version": __version__,
         "startedAt": round(broker.identity.started_wall, 3), "url": facts.own_url(broker),
         "state": facts.own_state(broker, cluster),
         "stop": stopping.progress(broker), "unsafe": cluster is not None and cluster.metadata.state.unsafe is not None,

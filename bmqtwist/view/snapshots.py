@@ -17,7 +17,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps, taken
 from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
-from bmqtwist.view.cluster_facts import descriptions, node_states, wall_offset
+from bmqtwist.view.cluster_facts import descriptions, node_states
 from bmqtwist.view.connections import session_state
 from bmqtwist.view.replicas import partition_files
 from bmqtwist.view.statistics import Source
@@ -40,13 +40,14 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
     identity, domains = broker.identity, list[state.DomainState]()
     for domain in list(broker.domains.by_name.values()):
         domains.append((yield from domain_in_steps(broker, domain)))
-    sessions = yield from in_steps(list(broker.sessions.open), lambda session: session_state(session, wall_offset(broker)))
+    sessions = yield from in_steps(list(broker.sessions.open),
+                                   lambda session: session_state(session, broker.loop.wall_offset))
     clusters = []
     for cluster in list(broker.clusters.values()):
         clusters.append((yield from cluster_in_steps(cluster)))
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
-        now + wall_offset(broker), identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
+        now + broker.loop.wall_offset, identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
         tuple(clusters), process or state.ProcessState(), broker.queues.invalid_queue.totals())
 
 

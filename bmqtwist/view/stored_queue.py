@@ -23,7 +23,6 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import CONFIRM, FLAGS_MASK, FLAGS_SHIFT, ConfirmReason
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable, PayloadDamaged
-from bmqtwist.view.cluster_facts import wall_offset
 from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.typed_properties import as_tree, plain_text
 from bmqtwist.wire import application_data, properties
@@ -198,7 +197,7 @@ class Selection(Struct, frozen=True):
 def listing(broker: Broker, uri: str, selection: Selection) -> Steps[Tree]:
     """The messages of a queue that are selected; LocalError."""
     located = locate(broker, uri)
-    offset = wall_offset(broker)
+    offset = broker.loop.wall_offset
     found = iter([located.find(selection.guid)]) if selection.guid else _from(located, selection, offset)
     limit = min(max(1, selection.limit), LIMIT_MAX)
     rows: list[Tree] = []
@@ -321,7 +320,7 @@ def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_
     `problem`."""
     located = locate(broker, uri)
     message = located.find(guid)
-    tree = _row(broker, located, message, wall_offset(broker), PROPERTIES_CHARS_MAX)
+    tree = _row(broker, located, message, broker.loop.wall_offset, PROPERTIES_CHARS_MAX)
     tree |= {"uri": located.uri, "role": "primary" if located.root is not None else "replica", "crc32c": message.crc,
              "lease": message.lease, "sequence": message.sequence, "payload": "", "payloadBytes": None, "truncated": False}
     try:
