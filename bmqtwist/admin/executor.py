@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from bmqtwist.admin.commands import AnswerEncoding, AnswerKind, Command, CommandError
-from bmqtwist.admin.context import AdminContext, PublishIntervals
+from bmqtwist.admin.commands import AdminContext, AnswerEncoding, AnswerKind, Command, CommandError, PublishIntervals
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from bmqtwist.admin import commands
-from bmqtwist.admin.context import AdminContext, Quorum
+from bmqtwist.admin.commands import AdminContext, Quorum
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused

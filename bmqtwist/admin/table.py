@@ -11,7 +11,7 @@ from bmqtwist.admin.commands import AnswerKind, Arguments, Entry, Json
 from bmqtwist.view.metrics import compact_json
 
 if TYPE_CHECKING:
-    from bmqtwist.admin.context import AdminContext
+    from bmqtwist.admin.commands import AdminContext
 
 DONE = AnswerKind("success", lambda result: "SUCCESS", lambda result: {})
 ERROR = AnswerKind("error", str, lambda message: {"message": message})

@@ -19,7 +19,7 @@ from bmqtwist.console.merge import merge, merge_queue, queue_tree
 from bmqtwist.console.queues import Order, first_of
 from bmqtwist.console.samples import HISTORY_STEP_S, FlowSampler, NodeSampler, reading
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
-from bmqtwist.view import cluster_facts, connections, node_facts
+from bmqtwist.view import cluster_facts, node_facts
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
@@ -110,7 +110,7 @@ class Collector:
 
     def _proxy_rows(self, now: float) -> list[Document]:
         broker = self._host.node.broker
-        rows = connections.proxy_rows(broker, cluster_facts.cluster_of(broker))
+        rows = node_facts.proxy_rows(broker, cluster_facts.cluster_of(broker))
         rates = self._behind.look(now, {row["ident"]: flow for row, flow in rows})
         return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
@@ -222,7 +222,7 @@ class Collector:
     @inlineCallbacks
     def clients(self) -> Any:
         """Who is connected, of all nodes and of the proxies whose consoles answer."""
-        path, own = "/api/v1/node/clients", connections.clients_part(self._host.node.broker)
+        path, own = "/api/v1/node/clients", node_facts.clients_part(self._host.node.broker)
         found, missing = yield self.consoles.ask_all(path)
         parts = [own, *found.values()]
         answers, silent = yield self.consoles.ask_proxies(path, parts)

@@ -24,7 +24,7 @@ from bmqtwist.console.access import NodeRequest, NodeTokens, Refusal, Who
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.peers.welcome import is_console_url
 from bmqtwist.view import cluster_facts
-from bmqtwist.view.connections import PROXIES_MAX
+from bmqtwist.view.node_facts import PROXIES_MAX
 
 PEER_SECONDS_MAX = 1.0
 ACTION_SECONDS_MAX = 30.0
@@ -215,7 +215,7 @@ class OtherConsoles:
 
     @inlineCallbacks
     def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
-        """What the consoles of proxies answer: pairs of a proxy, as `connections.proxy_of` has it, and its answer; and why
+        """What the consoles of proxies answer: pairs of a proxy, as `node_facts.proxy_of` has it, and its answer; and why
         the others have none, by name. Asked are the proxies that the answers `told` name, and those behind them. One that
         does not answer is left alone for RETRY_S."""
         now, silent = self._now(), self._silent

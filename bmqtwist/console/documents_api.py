@@ -17,9 +17,9 @@ from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge_domains, merge_events
 from bmqtwist.console.topics import QueueTopic, queues_topic
 from bmqtwist.storage.partition import Partition
-from bmqtwist.view import connections, stopping, storage_files, subscriptions
+from bmqtwist.view import node_facts, stopping, storage_files, subscriptions
 from bmqtwist.view import stored_queue as stored
-from bmqtwist.view.domain_facts import domain_document, domain_rows
+from bmqtwist.view.node_facts import domain_document, domain_rows
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
@@ -108,7 +108,7 @@ def clients(operations: api.Operations, asked: api.Asked) -> Any:
 @api.get("node/clients", answer={"clients": "array", "proxies": "array"}, between_nodes=True)
 def node_clients(operations: api.Operations, asked: api.Asked) -> Document:
     """Those of this node, and the proxies that are connected with it."""
-    return connections.clients_part(operations.broker)
+    return node_facts.clients_part(operations.broker)
 
 
 @api.get("alarms", answer={"alarms": "array"})

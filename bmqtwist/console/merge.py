@@ -15,7 +15,7 @@ from typing import Any
 from bmqtwist.console.documents import Document
 from bmqtwist.console.queues import TOP_ROWS
 from bmqtwist.console.samples import RATES, add_histories, percentiles
-from bmqtwist.view.domain_facts import SUMS
+from bmqtwist.view.node_facts import SUMS
 
 EVENTS_SHOWN = 50
 ALARMS_SHOWN = 200

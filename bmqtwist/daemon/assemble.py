@@ -56,7 +56,7 @@ from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.view.statistics import Statistics
 
 if TYPE_CHECKING:
-    from bmqtwist.admin.context import AdminContext
+    from bmqtwist.admin.commands import AdminContext
     from bmqtwist.admin.executor import AdminExecutor
 
 

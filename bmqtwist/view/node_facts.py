@@ -1,21 +1,41 @@
-"""This node as a document: its contribution to the document of the cluster."""
+"""Documents of this node: its part of the document of the cluster, its connections, and its domains.
+
+The ident of a proxy (its name, host and process) is the same at every node that the proxy is connected with, and at the
+proxy itself; names alone need not differ. Everything is read, nothing is changed. Pure.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from bmqtwist import __version__
+from bmqtwist.config.text import plain
+from bmqtwist.errors import LocalError, Refused
+from bmqtwist.link.states import State
+from bmqtwist.peers.welcome import announced_name, announced_url
 from bmqtwist.view import cluster_facts as facts
 from bmqtwist.view import replicas, stopping
+from bmqtwist.view import snapshot as state
+from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
+    from bmqtwist.link.peer import PeerSession
+    from bmqtwist.link.session import Session
+    from bmqtwist.member.cluster import Cluster
+    from bmqtwist.queue.root import Domain
     from bmqtwist.view.events import NodeHistory
     from bmqtwist.view.snapshot import ProcessState
 
+Document = dict[str, Any]
+SUMS = ("queues", "messages", "bytes")
+SESSIONS_MAX = 2000  # of one node, in the list of clients
+PROXIES_MAX = 200  # of one node, in its documents
+_KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
+_UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,
+                      "ttlSeconds": None}
 EVENTS_SHOWN = 50
 ALARMS_SHOWN = 100
-Document = dict[str, Any]
 
 
 def node_document(broker: Broker, history: NodeHistory, process: ProcessState, now: float) -> Document:
@@ -43,3 +63,124 @@ def stored_here(broker: Broker) -> tuple[int, int]:
     """Messages and bytes of the queues that this node leads."""
     meters = [domain.meter for domain in broker.domains.by_name.values()]
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
+
+
+def domain_rows(broker: Broker) -> list[Document]:
+    """A row for each domain that is in use here, or has a file."""
+    rows = {name: _row(domain) for name, domain in broker.domains.by_name.items()}
+    for name in broker.domains.provider.names():
+        rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(SUMS, 0)})
+    return [rows[name] for name in sorted(rows)]
+
+
+def _row(domain: Domain) -> Document:
+    settings, meter = domain.settings, domain.meter
+    return {"name": domain.name, "inUse": True, "cluster": domain.cluster, "mode": str(domain.mode),
+            "storage": "memory" if domain.in_memory else "files", "copies": settings.copies.name.lower(),
+            "queues": len(domain.queues), "messages": meter.messages, "bytes": meter.bytes,
+            "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max, "ttlSeconds": settings.ttl_s}
+
+
+def domain_document(broker: Broker, node: str, name: str) -> Document | None:
+    """`config`: what is in force here, None = the domain is not in use; `file`: what a reconfigure would put into force,
+    None = `problem` says why it would not. None: there is no such domain."""
+    domain = broker.domains.by_name.get(name)
+    loaded = broker.domains.loaded.get(domain.source if domain is not None else name)
+    file: Any = None
+    problem = ""
+    try:
+        file = plain(broker.domains.provider.of_file(loaded.name if loaded is not None else name, broker.domains.loaded,
+                                                    broker.loop.now))
+    except (LocalError, Refused) as error:
+        problem = error.message if isinstance(error, Refused) else str(error)
+    if loaded is None and file is None and name not in broker.domains.provider.names():
+        return None
+    return {"name": name, "node": node, "config": plain(loaded.config) if loaded is not None else None, "file": file,
+            "problem": problem[:2000]}
+
+
+def proxy_of(session: Session) -> Document:
+    """Who a proxy is, and where its console is; url "" = it has none, or does not say."""
+    identity, features = session.remote.identity, session.remote.features
+    name = announced_name(features) or session.description
+    return {"ident": facts.ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(features)}
+
+
+def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
+    """The proxies of the cluster that is shown; of a broker that is a member of none, those behind it."""
+    downstreams = broker.sessions.downstreams
+    found = [each for each in [downstreams.get(cluster.name)] if each] if cluster else downstreams.values()
+    return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
+
+
+def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
+    return [proxy_of(peer.session) for peer in connected(broker, cluster)]
+
+
+def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, tuple[int, int, int, int]]]:
+    """What is known here of each of them, and what flows through it: messages and bytes posted and delivered. It costs a
+    look at every queue that they have open."""
+    offset = broker.loop.wall_offset
+    rows = []
+    for peer in connected(broker, cluster):
+        seen, stats = session_state(peer.session, offset), peer.session.stats
+        rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
+                      "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
+                      "unacked": peer.unacked,
+                      "unread": broker.loop.performer.unread(peer.session)[0], "state": _state(peer)},
+                     (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
+    return rows
+
+
+def _state(peer: PeerSession) -> str:
+    if peer.session.state is not State.SERVING:
+        return "leaving"
+    return "behind" if peer.window.behind else "connected"
+
+
+def broker_behind(client: Any, cluster: Cluster | None) -> Document:
+    """Which broker a client of a queue is: `ident` and `name`; `proxy`, of a proxy. Empty: an application."""
+    if not client.is_broker:
+        return {}
+    if client.is_member:
+        identity = client.session.remote.identity
+        nodes = cluster.definition.nodes if cluster is not None and cluster.name == identity.cluster_name else ()
+        name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
+        return {"ident": name, "name": name}
+    found = proxy_of(client.session)
+    return {"ident": found["ident"], "name": found["name"], "proxy": found}
+
+
+def session_state(session: Session, offset: float) -> state.SessionState:
+    identity = session.remote.identity
+    kind = _KINDS.get(identity.client_type, "unknown") if session.channel.negotiated_at is not None else "unknown"
+    unconfirmed = sum(len(substream.unconfirmed) for handle in session.kind.handles.values()
+                      for substream in handle.substreams.values())
+    return state.SessionState(
+        session.description, session.peer, kind, identity.host_name,
+        f"{identity.sdk_language.name.removeprefix('E_')} {identity.sdk_version}", session.channel.connected_at + offset,
+        len(session.kind.handles), unconfirmed, session.stats.totals(), session.channel.totals())
+
+
+def clients(broker: Broker) -> list[Document]:
+    """Applications and administrators that are connected here."""
+    name, offset, proxied = facts.name_of(broker), broker.loop.wall_offset, facts.proxied_of(broker) is not None
+    found: list[Document] = []
+    for number, session in enumerate(broker.sessions.open):
+        if len(found) == SESSIONS_MAX:
+            break
+        identity = session.remote.identity
+        if session.channel.negotiated_at is None or identity.client_type == ClientType.E_TCPBROKER:
+            continue
+        state = session_state(session, offset)
+        found.append({"id": f"{name}:{session.remote.session_number}:{number}", "client": state.description, "node": name,
+                      "proxy": proxied, "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
+                      "since": round(state.since_wall, 3), "queues": state.queues, "unconfirmed": state.unconfirmed,
+                      "state": "connected", "putMessages": state.counters.get("put_msgs", 0),
+                      "pushMessages": state.counters.get("push_msgs", 0),
+                      "bytesIn": state.channel.get("in_bytes", 0), "bytesOut": state.channel.get("out_bytes", 0)})
+    return found
+
+
+def clients_part(broker: Broker) -> Document:
+    return {"clients": clients(broker), "proxies": proxies(broker, facts.cluster_of(broker))}

@@ -11,7 +11,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
-from bmqtwist.view.connections import broker_behind
+from bmqtwist.view.node_facts import broker_behind
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker

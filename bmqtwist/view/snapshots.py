@@ -18,7 +18,7 @@ from bmqtwist.steps import ITEMS_AT_ONCE, Steps, in_steps, taken
 from bmqtwist.view import queue_facts as facts
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import descriptions, node_states
-from bmqtwist.view.connections import session_state
+from bmqtwist.view.node_facts import session_state
 from bmqtwist.view.replicas import partition_files
 from bmqtwist.view.statistics import Source
 

@@ -82,7 +82,7 @@ def progress(broker: Broker) -> Tree | None:
         return None
     now: StopProgress = broker.shutdown.progress()
     return {
-        "stage": now.stage, "stages": list(STAGES), "seconds": now.seconds, "clients": now.clients,
+        "stage": now.stage, "stages": STAGES, "seconds": now.seconds, "clients": now.clients,
         "reason": now.reason, "by": now.by,
         "partitions": [number for each in now.clusters for number in each.partitions],
         "leads": any(each.leads for each in now.clusters),

@@ -10,7 +10,7 @@ from bmqtwist.console import samples
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import cluster_facts, connections, queue_facts
+from bmqtwist.view import cluster_facts, node_facts, queue_facts
 from sim.cluster import SimulatedCluster
 from sim.replicated import STRONG, ReplicatingCluster
 
@@ -25,7 +25,7 @@ def chain(**options: Any) -> SimulatedCluster:
 
 def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
     node = world.node(name)
-    rows = connections.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
+    rows = node_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
     rates = (sampler or FlowSampler()).look(world.now, {row["ident"]: flow for row, flow in rows})
     return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
@@ -77,7 +77,7 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
     world = chain()
     world.client("p1").consume(URI)
-    [peer] = connections.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
+    [peer] = node_facts.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
     peer._unacked[b"guid"] = next(iter(peer.handles.values()))
     peer.window.close()
     [proxy] = here(world, "n1")

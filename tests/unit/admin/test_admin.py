@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.admin_kit import Bench
 
-from bmqtwist.admin.commands import Value, integer
-from bmqtwist.admin.context import PublishIntervals
+from bmqtwist.admin.commands import PublishIntervals, Value, integer
 from bmqtwist.admin.operations import list_slice
 from bmqtwist.errors import LocalError, Refused
 

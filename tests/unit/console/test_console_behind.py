@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from bmqtwist.console import consoles as module
 from bmqtwist.console.access import Refusal, Who
 from bmqtwist.console.consoles import RETRY_S
-from bmqtwist.view import connections
+from bmqtwist.view import node_facts
 
 URI = "bmq://d/q"
 
@@ -114,7 +114,7 @@ def test_the_list_of_clients_names_the_proxies_that_are_left_out(tmp_path: Path,
     console = ConsoleWorld(tmp_path)
     console.world.domain("d")
     console.world.producer(URI)
-    part = connections.clients_part
-    monkeypatch.setattr(connections, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
+    part = node_facts.clients_part
+    monkeypatch.setattr(node_facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
     found = console.ask("/api/v1/clients").json
     assert found["missing"] == {"p3": module.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]
