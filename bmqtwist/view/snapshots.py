@@ -145,7 +145,7 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
     return state.PartitionSnapshot(
         partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
-        data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
+        data_file=f"bmq_{partition.partition_id}.{partition.files.current.base}.bmq_data", data=data,
         journal=journal, qlist=qlist, records=len(partition.state.live), storages=stored,
         unreceipted=max(0, partition.position - partition.copies.committed) if ours else 0)
 
