@@ -20,8 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bmqtwist.spark.local import check_java
-from bmqtwist.spark.shipping import package
+from bmqtwist.spark.local import check_java, package
 from bmqtwist.testing.process import BrokerProcess, free_port
 
 ROOT = Path(__file__).resolve().parent.parent

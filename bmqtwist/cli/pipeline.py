@@ -115,7 +115,7 @@ def package(target: str) -> None:
 
     spark-submit --py-files bmqtwist.zip, and PYTHONPATH=bmqtwist.zip for the driver.
     """
-    from bmqtwist.spark.shipping import package as run
+    from bmqtwist.spark.local import package as run
 
     click.echo(str(run(target)))
 

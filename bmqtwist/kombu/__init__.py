@@ -5,7 +5,7 @@
 
 | AMQP | here |
 |---|---|
-| queue | a queue of a priority domain; private to its connection if it is a mailbox or the like (`names.is_private`) |
+| queue | a queue of a priority domain; private to its connection if it is a mailbox or the like (`transport.is_private`) |
 | fanout exchange, events, remote control | a queue of a broadcast domain, named like the exchange |
 | ack, late or early | CONFIRM |
 | reject with requeue | the message is posted again, then confirmed |
@@ -21,7 +21,7 @@ try:
 except ImportError as _error:
     raise ImportError("bmqtwist.kombu needs kombu: pip install 'bmqtwist[kombu]'") from _error
 
-from bmqtwist.kombu.errors import LinkLost, Refused
+from bmqtwist.kombu.link import LinkLost, Refused
 from bmqtwist.kombu.transport import Channel, SecureTransport, Transport
 
 TRANSPORT_ALIASES.setdefault("bmq", "bmqtwist.kombu:Transport")

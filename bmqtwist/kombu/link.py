@@ -1,11 +1,11 @@
-"""One connection to the broker: a session core, a thread that moves its bytes, and calls that wait.
+"""One connection to the broker: a session core, a thread that moves its bytes, and calls that wait; its settings and errors.
 
-The thread answers heartbeats while the program works or sleeps, and reconnects. What comes in is left in the inboxes of
-readers; `news` counts that, and `fileno` is readable until somebody has looked (`calm`), for event loops.
+The thread answers heartbeats while the program works or sleeps, and reconnects. Deliveries go to the inboxes of readers;
+`news` counts them, and `fileno` is readable until an event loop has inspected them (`calm`).
 
-A connection that only posts survives: the core reconnects and posts again what was not acknowledged, and the broker
-knows repetitions. One that reads ends with its channel (`LinkLost`): the broker gives unconfirmed messages to others,
-so what is held here must be forgotten, and kombu and Celery do that when they connect again.
+A connection that only posts survives: the core reconnects and posts again without acknowledgement, and the broker drops
+duplicates. A connection that reads ends with its channel (`LinkLost`): the broker gives unconfirmed messages to other
+consumers, so its inboxes are void, and kombu and Celery discard them when they connect again.
 """
 
 from __future__ import annotations
@@ -13,21 +13,117 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-from bmqtwist.kombu.errors import LinkLost, refusal, translated
-from bmqtwist.kombu.settings import Settings
+from kombu.exceptions import OperationalError
+
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import parse_uri
 from bmqtwist.sdk._adapters.threaded import ThreadedCore, Waiter
 from bmqtwist.sdk._core.effects import Completed
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions
+from bmqtwist.sdk.options import DEFAULT_PORT, Address, Credential, QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+
+
+class LinkLost(ConnectionError):
+    """The connection is gone or does not answer: kombu and Celery connect again."""
+
+
+class Refused(OperationalError):
+    """The broker refuses: no such domain, wrong password, queue full. Trying again at once is no use."""
+
+
+_PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY,
+                      Result.ALREADY_IN_PROGRESS))
+
+
+def refusal(what: str, result: Result, message: str = "") -> LinkLost | Refused:
+    """The error for a result other than SUCCESS: LinkLost if a new connection may help."""
+    text = f"{what}: {result.value} {message}".rstrip()
+    return LinkLost(text) if result in _PASSING else Refused(text)
+
+
+def translated(what: str, error: SdkError) -> LinkLost | Refused:
+    return refusal(what, error.result, error.message)
+
+
+DOMAIN = "bmq.test.persistent.priority"
+BROADCAST_DOMAIN = "bmq.test.mem.broadcast"
+CONNECT_TIMEOUT_S = 5.0
+_BACKOFF_MAX_S = 2.0  # a publisher waits for its post: try often
+_UNACKED_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    session: SessionOptions
+    tls: ssl.SSLContext | None = None
+    domain: str = DOMAIN
+    broadcast_domain: str | None = BROADCAST_DOMAIN  # None: no fanout, no events, no remote control
+    queue_name_prefix: str = ""
+    max_unconfirmed: int = 1000  # messages of one queue held at once where no prefetch count is set
+    max_unconfirmed_bytes: int = 256 << 20
+    confirm_publish: bool = True  # a publish waits until the broker has taken the message into its care
+    post_timeout_s: float = 10.0
+    request_timeout_s: float = 10.0
+    get_wait_s: float = 0.2  # a get without consumer waits that long for a message
+
+    def __post_init__(self) -> None:
+        for domain in (self.domain, self.broadcast_domain):
+            if domain:
+                parse_uri(f"bmq://{domain}/q")
+        for name in ("max_unconfirmed", "max_unconfirmed_bytes", "post_timeout_s", "request_timeout_s", "get_wait_s"):
+            if not getattr(self, name) > 0:
+                raise LocalError(f"transport_options: {name} must be greater than 0")
+
+
+def settings_of(client: Any, secure: bool = False) -> Settings:
+    """Settings from a kombu.Connection. LocalError if something of it makes no sense.
+
+    Members of `transport_options` that are not ours are left to kombu; `session` there replaces members of
+    SessionOptions.
+    """
+    given: Mapping[str, Any] = client.transport_options or {}
+    tls = tls_of(client.ssl)
+    timeout = float(client.connect_timeout or CONNECT_TIMEOUT_S)
+    credential = Credential.basic(client.userid, client.password or "") if client.userid else None
+    address = Address(client.hostname or "localhost", int(client.port or DEFAULT_PORT), secure or tls is not None)
+    session: dict[str, Any] = {
+        "brokers": (address,), "connect_timeout_s": timeout, "connect_rounds_max": 1, "attempt_timeout_s": timeout,
+        "credential": credential, "backoff_max_s": _BACKOFF_MAX_S, "unacked_bytes_max": _UNACKED_BYTES_MAX,
+        "compression": bool(given.get("compression", False))}
+    session.update(given.get("session", {}))
+    options = {each.name: given[each.name] for each in fields(Settings)[2:] if each.name in given}
+    host = (client.virtual_host or "").strip("/")
+    if host:
+        options["domain"] = host
+    return Settings(SessionOptions(**session), tls, **options)
+
+
+def tls_of(given: Any) -> ssl.SSLContext | None:
+    """A TLS context from what kombu calls `ssl` and Celery `broker_use_ssl`: a context, True, or a mapping with
+    `ca_certs`, `certfile`, `keyfile`, `cert_reqs`, `check_hostname`."""
+    if not given or isinstance(given, ssl.SSLContext):
+        return given or None
+    values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    context = ssl.create_default_context(cafile=values.get("ca_certs"))
+    if values.get("certfile"):
+        context.load_cert_chain(values["certfile"], values.get("keyfile"))
+    required = values.get("cert_reqs", ssl.CERT_REQUIRED)
+    context.check_hostname = values.get("check_hostname", required != ssl.CERT_NONE)
+    context.verify_mode = required
+    return context
+
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
@@ -51,8 +147,8 @@ class Link:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.lost = ""  # why this connection is of no use any more
-        self.told = False  # has somebody heard of that?
+        self.lost = ""  # why this connection has ended
+        self.told = False  # was that raised?
         self.news = 0
         self._readers: dict[str, Reader] = {}
         self._queues: dict[str, Queue] = {}  # what is open, by URI
@@ -83,7 +179,6 @@ class Link:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """LinkLost if this connection is of no use any more."""
         if self.lost:
             self.told = True
             raise LinkLost(self.lost)
@@ -97,11 +192,10 @@ class Link:
         return False
 
     def wait_news(self, seen: int, timeout_s: float | None) -> bool:
-        """Wait until `news` is more than what was seen."""
         return self.wait(lambda: self.news != seen, timeout_s)
 
     def _here(self) -> None:
-        """Before any lock is taken: those of the parent process are not ours."""
+        """Before any lock is taken: a child process cannot use those of its parent."""
         if self.forked:
             self.check()
 
@@ -150,7 +244,7 @@ class Link:
         self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
 
     def _post(self, queue: Queue, payload: bytes, properties: Mapping[str, object], post: Post, wait_s: float) -> bool:
-        """False if there is no room in time."""
+        """Post; False if there is no room in time."""
         with self._changed:
             try:
                 self._threaded.post(queue, payload, properties, None, post, wait_s, self.check)
@@ -164,7 +258,6 @@ class Link:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _open(self, uri: str, options: QueueOptions | None, owner: object = None) -> Queue:
-        """Open a queue for writing, and with `options` for reading as well."""
         opened: list[Queue] = []
 
         def make(token: object, now: float) -> None:
@@ -190,7 +283,7 @@ class Link:
                           self.settings.request_timeout_s)
 
     def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
-        """Begin to read a queue. With `inbox_max` the oldest messages make room for new ones."""
+        """Read a queue. With `inbox_max` the oldest messages make room for new ones."""
         self._here()
         with self._opening:
             self._close(uri)  # open for writing only
@@ -204,14 +297,14 @@ class Link:
         return reader
 
     def unread(self, reader: Reader) -> None:
-        """Read a queue no longer: what was not confirmed goes to others."""
+        """Close a reader: its unconfirmed messages go to other consumers."""
         self._here()
         with self._opening:
             self._readers.pop(reader.uri, None)
             self._close(reader.uri)
 
     def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
-        """Change how a queue is read. While one change is under way only the newest wish is kept; `wait` until it is so."""
+        """Configure a queue. During one change only the newest other one is kept; `wait` until it is in force."""
         self._here()
         with self._changed:
             reader.wanted = options
@@ -232,7 +325,7 @@ class Link:
             self._fail(str(translated(f"configure {reader.uri}", error)))
 
     def take(self, reader: Reader) -> Message:
-        """The next message of an inbox; IndexError if there is none."""
+        """The next message of an inbox, or IndexError."""
         self._here()
         with self._changed:
             message = reader.inbox.popleft()
@@ -240,7 +333,6 @@ class Link:
             return message
 
     def confirm(self, message: Message) -> None:
-        """Done with a message that was taken."""
         self._here()
         with self._changed:
             self.check()
@@ -254,11 +346,10 @@ class Link:
     # -- news -------------------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """A descriptor that is readable while there may be something to take."""
         return self._far.fileno()
 
     def alarm(self) -> None:
-        """There may be something to take, or something is different: wake who waits."""
+        """Notify callers that wait and the event loop."""
         if self.forked:
             return
         with self._changed:
@@ -270,7 +361,7 @@ class Link:
             self._changed.notify_all()
 
     def calm(self, seen: int) -> None:
-        """All news up to `seen` led to nothing that could be taken."""
+        """No message could be taken after news number `seen`: `fileno` is not readable until the next."""
         self._here()
         with self._changed:
             if self._signalled and self.news == seen and not self.lost:
@@ -279,7 +370,6 @@ class Link:
                     self._far.recv(64)
 
     def _on_effect(self, effect: object) -> None:
-        """An effect of the core, under the lock."""
         if isinstance(effect, Message):
             self._core.consumed(1)
             effect.queue.owner.inbox.append(effect)
@@ -312,7 +402,6 @@ class Link:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Disconnect: what was posted is acknowledged before, what was not confirmed goes to others."""
         if not self.lost:
             with contextlib.suppress(LinkLost):
                 self._request("disconnect", self._core.stop, self.settings.request_timeout_s)
@@ -320,7 +409,7 @@ class Link:
         self._threaded.join(self.settings.request_timeout_s)
 
     def abandon(self) -> None:
-        """Let go of everything, without a word to the broker."""
+        """Close without a disconnect request."""
         if self.forked:
             return
         self._fail("the connection is closed")
@@ -330,12 +419,12 @@ class Link:
 
     @property
     def forked(self) -> bool:
-        """Was this made by the process that this one was forked from?"""
+        """Does the connection belong to the parent process?"""
         return self.lost == _FORKED
 
     def forget(self) -> None:
-        """In a child process, right after the fork: the thread is not here, locks may be held by nobody. Only the
-        descriptors are closed, so that the broker sees the parent go when it goes."""
+        """In a child process, right after the fork: the thread is missing, locks may stay held. Only the descriptors are
+        closed, so that the broker notices the end of the parent."""
         self.lost = _FORKED
         self._threaded.transport.hang_up()
         self._near.close()

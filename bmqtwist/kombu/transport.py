@@ -1,19 +1,21 @@
 # mypy: disable-error-code="no-untyped-call"
-"""The transport that kombu is given, one link per connection, and its channels: what kombu does with queues and messages,
-done with a link.
+"""The transport that kombu is given, one link per connection, and its channels: operations of kombu on queues and messages,
+performed with a link.
 
-Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. What must reach
-processes that know nothing of each other's queues (fanout, events, remote control and its replies) goes through a
-broadcast queue named like the exchange; each reader picks what its bindings match.
+Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. Messages for
+processes that do not know each other's queues (fanout, events, remote control and its replies) go through a broadcast queue
+named like the exchange; each reader picks those that its bindings match.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from queue import Empty
 from typing import Any
 
@@ -22,12 +24,40 @@ from kombu.utils.json import dumps, loads
 
 from bmqtwist import __version__
 from bmqtwist.errors import BmqError
-from bmqtwist.kombu import names
-from bmqtwist.kombu.errors import LinkLost, Refused
-from bmqtwist.kombu.link import Link, Reader
-from bmqtwist.kombu.settings import Settings, settings_of
+from bmqtwist.kombu.link import Link, LinkLost, Reader, Refused, Settings, settings_of
+from bmqtwist.limits import QUEUE_NAME_CHARS_MAX
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import DEFAULT_PORT, QueueOptions, Subscription
+
+_FORBIDDEN = re.compile(r"[^-a-zA-Z0-9_.]")
+_DIGEST_CHARS = 12
+
+
+def queue_name(name: str) -> str:
+    """`name` where BlazingMQ permits it; else with `_` for what is not permitted, cut to length, and a digest of `name`
+    after it, so that different names stay different."""
+    clean = _FORBIDDEN.sub("_", name)
+    if clean == name and 0 < len(name) <= QUEUE_NAME_CHARS_MAX:
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{clean[:QUEUE_NAME_CHARS_MAX - _DIGEST_CHARS - 1]}-{digest}"
+
+
+def queue_uri(domain: str, name: str, prefix: str = "") -> str:
+    return f"bmq://{domain}/{queue_name(prefix + name)}"
+
+
+def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_passing: bool) -> bool:
+    """Does a binding make a queue private to its connection, fed by the exchange's broadcast queue?
+
+    `kind` direct, topic or fanout; `queue_passing`: exclusive or auto-deleted. Everything bound to a fanout exchange that
+    does not outlive its reader; for the other kinds it must not be durable either, for a direct exchange neither may the
+    exchange. So event receivers, mailboxes and reply queues are private, and queues of tasks are not.
+    """
+    if not queue_passing:
+        return False
+    return kind == "fanout" or not queue_durable and (kind == "topic" or not exchange_durable)
+
 
 MAILBOX_MESSAGES_MAX = 10_000  # of a private queue, or broadcast by one exchange and not looked at; then the oldest go
 _BURST = 100  # messages delivered before an event loop gets its turn
@@ -42,12 +72,11 @@ _fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when 
 
 
 class QoS(virtual.QoS):
-    """Confirms what is acknowledged; the prefetch count is also the window that the broker keeps."""
+    """Confirms acknowledged messages; the prefetch count is also the window at the broker."""
 
     restore_at_shutdown = False  # the broker gives what was not confirmed to others
 
     def ack(self, delivery_tag: str) -> None:
-        """Confirm a message."""
         self.channel.settle(delivery_tag)
         super().ack(delivery_tag)
         self.channel.nudge()
@@ -60,8 +89,6 @@ class QoS(virtual.QoS):
 
 
 class Channel(virtual.Channel):
-    """A channel of a connection."""
-
     QoS = QoS
     do_restore = False
     connection: Transport
@@ -74,7 +101,7 @@ class Channel(virtual.Channel):
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def basic_publish(self, message: Raw, exchange: str, routing_key: str, **kwargs: Any) -> None:
-        """Post to every queue that is bound to the exchange here, and to those who listen to it elsewhere."""
+        """Post to every queue that is bound to the exchange here, and to its broadcast queue."""
         self._inplace_augment_message(message, exchange, routing_key)
         queues, casting = [routing_key], False
         if exchange:
@@ -85,7 +112,7 @@ class Channel(virtual.Channel):
             transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
 
     def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
-        """(shared queues, is it to be broadcast as well). Refused where nobody could ever get it.
+        """(shared queues, is it to be broadcast as well). Refused if no queue could receive it.
 
         An exchange that was not declared on this connection may be anything, and is broadcast: so does Celery use those
         of its Broadcast queues.
@@ -116,7 +143,6 @@ class Channel(virtual.Channel):
     # -- declaring --------------------------------------------------------------------------------------------------
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
-        """Remember what a queue is like; the broker makes it when it is opened."""
         declared = super().queue_declare(queue=queue, passive=passive, **kwargs)
         if not passive:
             self.connection.declared[declared.queue] = (
@@ -148,7 +174,6 @@ class Channel(virtual.Channel):
             self.connection.hush(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
-        """A private queue went with its consumer already."""
         if queue in self.connection.mailboxes:
             self.queue_delete(queue)
 
@@ -179,7 +204,6 @@ class Channel(virtual.Channel):
     # -- consuming --------------------------------------------------------------------------------------------------
 
     def _options(self, queue: str, no_ack: bool = False) -> QueueOptions:
-        """How a queue is read by its consumer."""
         settings = self.connection.settings
         window = settings.max_unconfirmed if no_ack else self.qos.prefetch_count or settings.max_unconfirmed
         arguments = self.connection.consumed.get(queue, (no_ack, {}))[1]
@@ -189,7 +213,6 @@ class Channel(virtual.Channel):
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str,
                       **kwargs: Any) -> None:
-        """Begin to consume. `arguments`: x-priority, x-expression."""
         if queue not in self.connection.mailboxes:
             self.connection.consumed[queue] = bool(no_ack), kwargs.get("arguments") or {}
             self.connection.read(queue, self._options(queue, bool(no_ack)))
@@ -197,7 +220,6 @@ class Channel(virtual.Channel):
         self.nudge()
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Consume no longer; what is held may still be acknowledged."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is None or queue in self._active_queues:
@@ -218,7 +240,6 @@ class Channel(virtual.Channel):
         self.nudge()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """One message, if there is one within a moment."""
         transport = self.connection
         if queue in transport.mailboxes or queue in transport.consumed:
             return self._get_one(queue, no_ack)
@@ -319,7 +340,6 @@ class Channel(virtual.Channel):
                                 confirm=True, timeout_s=transport.settings.post_timeout_s)
 
     def _restore(self, message: Any) -> None:
-        """For basic_recover."""
         self.requeue(message.delivery_tag)
         self.settle(message.delivery_tag)
 
@@ -377,7 +397,6 @@ def _unpacked(message: Message, queue: str, known: bool = False) -> Raw:
 
 
 def _tagged(raw: Raw) -> Raw:
-    """The same message with a delivery tag that nobody else has."""
     return {**raw, "properties": {**raw["properties"], "delivery_tag": str(next(_tags))}}
 
 
@@ -422,7 +441,6 @@ class Transport(virtual.Transport):
 
     @property
     def link(self) -> Link:
-        """The connection to the broker; LinkLost if there is none."""
         if self._link is None:
             raise LinkLost("not connected")
         return self._link
@@ -433,7 +451,6 @@ class Transport(virtual.Transport):
         return self._link is not None and not self._link.told
 
     def close_connection(self, connection: Any) -> None:
-        """Close channels, disconnect."""
         super().close_connection(connection)
         self._leave_loop()
         if self._link is not None:
@@ -452,13 +469,12 @@ class Transport(virtual.Transport):
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def queue_uri(self, name: str) -> str:
-        return names.queue_uri(self.settings.domain, name, self.settings.queue_name_prefix)
+        return queue_uri(self.settings.domain, name, self.settings.queue_name_prefix)
 
     def exchange_uri(self, name: str) -> str:
-        return names.queue_uri(self.settings.broadcast_domain or "", name, self.settings.queue_name_prefix)
+        return queue_uri(self.settings.broadcast_domain or "", name, self.settings.queue_name_prefix)
 
     def read(self, name: str, options: QueueOptions) -> Reader:
-        """Read a shared queue, or read it otherwise."""
         reader = self.readers.get(name)
         if reader is None:
             uri = self.queue_uri(name)
@@ -469,7 +485,6 @@ class Transport(virtual.Transport):
         return reader
 
     def unread(self, name: str) -> None:
-        """Read it no longer."""
         reader = self.readers.pop(name, None)
         if reader is not None:
             self.link.unread(reader)
@@ -478,7 +493,7 @@ class Transport(virtual.Transport):
         """A queue was bound: hear what is broadcast for the exchange if that makes it private."""
         durable, passing = self.declared.get(queue, (True, False))
         exchanges: Any = self.state.exchanges
-        if not names.is_private(kind, exchanges[exchange]["durable"], durable, passing):
+        if not is_private(kind, exchanges[exchange]["durable"], durable, passing):
             return
         self.mailboxes.setdefault(queue, deque(maxlen=MAILBOX_MESSAGES_MAX))
         if exchange not in self.heard:
@@ -487,7 +502,6 @@ class Transport(virtual.Transport):
         self.heard[exchange][1].add(queue)
 
     def hush(self, queue: str) -> None:
-        """A private queue is gone."""
         self.mailboxes.pop(queue, None)
         for exchange, (reader, queues) in list(self.heard.items()):
             queues.discard(queue)
@@ -498,7 +512,6 @@ class Transport(virtual.Transport):
     # -- deliveries -------------------------------------------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
-        """Deliver one message to its consumer; TimeoutError if none comes in time."""
         link, cycle = self.link, self.cycle
         assert cycle is not None
         end = None if timeout is None else time.monotonic() + timeout
@@ -534,6 +547,4 @@ class Transport(virtual.Transport):
 
 
 class SecureTransport(Transport):
-    """bmqs://...: with TLS."""
-
     secure = True

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from types import TracebackType
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
-from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options, tls_context
 from bmqtwist.sdk._adapters.reasons import reason_of
@@ -224,19 +224,9 @@ class Session(LoopSession):
         """
         await self._stop(drain)
 
-    @overload
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: None = None, on_message: Callable[[Message[bytes]], object] | None = None,
-             timeout_s: float | None = None) -> Opening[bytes]: ...
-
-    @overload
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[ValueT], on_message: Callable[[Message[ValueT]], object] | None = None,
-             timeout_s: float | None = None) -> Opening[ValueT]: ...
-
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
-             timeout_s: float | None = None) -> Opening[Any]:
+             codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
+             timeout_s: float | None = None) -> Opening[ValueT]:
         """Open a queue: `await` it, or use it with `async with`. Messages go to `on_message` or are iterated over.
 
         `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
@@ -252,9 +242,7 @@ class Session(LoopSession):
 
     # -- what the base asks for ---------------------------------------------------------------------------------------
 
-    def make_queue(self, uri: str, codec: Codec[Any] | None,
-                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        return Queue(self, uri, codec, on_message)
+    _queue_class = Queue
 
     def promise(self) -> asyncio.Future[Any]:
         return self.loop.create_future()
@@ -285,8 +273,8 @@ class Session(LoopSession):
     def _report(self, callback: object, error: BaseException) -> None:
         self.loop.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
 
-    def call_at(self, due: float, action: Callable[[], object]) -> Timer:
-        return self.loop.call_at(due, action)
+    def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
+        return self.loop.call_at(due, action).cancel
 
     def call_soon(self, action: Callable[[], object]) -> object:
         return self.loop.call_soon(action)
@@ -297,8 +285,8 @@ class Session(LoopSession):
     async def breathe(self) -> None:
         await asyncio.sleep(0)
 
-    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Timer:
-        return self.loop.create_task(coroutine)
+    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
+        return self.loop.create_task(coroutine).cancel
 
     def make_channel(self, attempt: int) -> _Channel:
         return _Channel(self, attempt)

@@ -131,6 +131,10 @@ class Message(Generic[ValueT]):
         return f"<Message {self.guid.hex().upper()} for {self.queue.uri}>"
 
 
+DEFAULT_TYPES: dict[type, PropertyType] = {bool: PropertyType.BOOL, int: PropertyType.INT64, str: PropertyType.STRING,
+                                           bytes: PropertyType.BINARY}
+
+
 def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None = None) -> wire_properties.Properties:
     """Properties with their types: those given, else BOOL for bool, INT64 for int, STRING for str, BINARY for bytes.
 
@@ -142,7 +146,7 @@ def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None
         value = values[name]
         kind = types.get(name) if types else None
         if kind is None:
-            kind = _TYPES.get(type(value))
+            kind = DEFAULT_TYPES.get(type(value))
             if kind is None:
                 raise LocalError(
                     f"property {name[:40]!r}: {type(value).__name__} is no property type, use bool, int, str or bytes")
@@ -151,7 +155,3 @@ def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None
         raise LocalError(f"a type is given for properties that are not there: "
                                          f"{', '.join(sorted(types.keys() - values.keys()))[:80]}")
     return found
-
-
-_TYPES: dict[type, PropertyType] = {bool: PropertyType.BOOL, int: PropertyType.INT64, str: PropertyType.STRING,
-                                    bytes: PropertyType.BINARY}

@@ -1,23 +1,260 @@
-"""What moves bytes for the sessions without an event loop, under the names that applications use.
+"""Transport of sessions without an event loop: `Pump` defines its methods and does the common part; `SocketPump` is the
+default. Another pump (an in-memory channel of a test, a tunnel) derives from `Pump` and is passed to
+`simple.Session(..., pump=...)` as a callable that makes it.
 
-`SocketPump` is the one that is used by default. Another one (an in-memory channel of a test, a tunnel) derives from `Pump`
-and is handed to `simple.Session(..., pump=...)` as a callable that makes it:
-
-    class MyPump(Pump):
-        def dial(self, effect): ...                     # open a channel, then core.connected(...) or core.failed(...)
-        def hang_up(self): ...                          # close it, or give up opening it
-        def write(self, chunks): ...                    # bytes to the broker
-        def step(self, timeout_s=None): ...             # wait, hand what came to core.received, tick, perform
-        def poke(self): ...                             # end a waiting step
-        def dispose(self): ...                          # let go of everything
-
-`perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it.
+`perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it. From the kernel:
+readable, writable, time passed. From our code: `perform` after calling the core, `poke` to end a waiting `step`.
 """
 
-from bmqtwist.sdk._adapters.sockets import SocketTransport as SocketPump
-from bmqtwist.sdk._adapters.transport import Dispatch
-from bmqtwist.sdk._adapters.transport import Transport as Pump
-from bmqtwist.sdk._adapters.transport import TransportFactory as PumpFactory
-from bmqtwist.sdk._core.effects import Connect
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import ssl
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from bmqtwist.sdk._adapters.identity import make_core, tls_context
+from bmqtwist.sdk._adapters.log import LOG, emit
+from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._core.effects import Close, Connect, Note
+from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk.options import SessionOptions
 
 __all__ = ["Connect", "Dispatch", "Pump", "PumpFactory", "SocketPump"]
+
+Dispatch = Callable[[object], None]  # given an Effect
+_READ_BYTES = 1 << 18
+_WAIT_S = 60.0  # a step without a deadline returns after that
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` knows no descriptors above 1023
+_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Pump(ABC):
+    """Moves bytes between `core` and a broker; every effect but `Connect` goes to `dispatch`, and notes to the log."""
+
+    options: SessionOptions
+    dispatch: Dispatch
+    tls: ssl.SSLContext | None
+
+    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
+        self.options, self.dispatch, self.tls = options, dispatch, tls
+        self.logger: logging.Logger = LOG
+        self.lock: Any = threading.RLock()
+        self.core: SessionCore = make_core(options, self.clock(), self.poke)
+        self._performing = False
+
+    def clock(self) -> float:
+        """Seconds of the clock that `core` lives by."""
+        return time.monotonic()
+
+    @abstractmethod
+    def dial(self, effect: Connect) -> None:
+        """Begin to open a channel to `effect.address`, with the lock held; `core.connected(effect.attempt, now)` or
+        `core.failed(effect.attempt, reason, now)` says how that ended."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """Close the channel, or give up opening it; nothing of it may be reported any more."""
+
+    @abstractmethod
+    def write(self, chunks: list[bytes]) -> None:
+        """Hand bytes to the channel; drop them without one."""
+
+    @abstractmethod
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for the channel, a deadline or a poke, at most that long, and do what is due."""
+
+    @abstractmethod
+    def poke(self) -> None:
+        """End a waiting step. Called from any thread, and before the constructor of a derived class has gone on."""
+
+    @abstractmethod
+    def dispose(self) -> None:
+        """Release all resources; no step follows."""
+
+    def perform(self, flush: bool = False) -> None:
+        """Perform effects and write; call it with the lock held, after calling the core. `flush`: batches that could
+        still wait leave, too."""
+        if self._performing:  # called back by an effect: the loop below goes on with what was added
+            return
+        self._performing = True
+        try:
+            while effects := self.core.take_effects():
+                for effect in effects:
+                    match effect:
+                        case Connect():
+                            self.dial(effect)
+                        case Note():
+                            emit(effect, self.logger)
+                        case Close():
+                            self.hang_up()
+                            self.dispatch(effect)
+                        case _:
+                            self.dispatch(effect)
+        finally:
+            self._performing = False
+        chunks = self.core.take_output(flush)
+        if chunks:
+            self.write(chunks)
+
+    def tick_and_perform(self) -> None:
+        due = self.core.deadline()
+        now = self.clock()
+        if due is not None and due <= now:
+            self.core.tick(now)
+        self.perform()
+
+
+PumpFactory = Callable[[SessionOptions, Dispatch, ssl.SSLContext | None], Pump]
+
+
+class SocketPump(Pump):
+    """Moves bytes between `core` and a socket."""
+
+    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
+        self._socket: socket.socket | None = None
+        self._attempt = 0
+        self._dial: Connect | None = None
+        self._unsent = bytearray()
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self._poked = False
+        super().__init__(options, dispatch, tls)
+
+    def poke(self) -> None:
+        if not self._poked:
+            self._poked = True
+            with contextlib.suppress(OSError):
+                self._near.send(b"\0")
+
+    def dial(self, effect: Connect) -> None:
+        self._dial = effect
+        self.poke()
+
+    def step(self, timeout_s: float | None = None) -> None:
+        with self.lock:
+            self.tick_and_perform()
+            dial, self._dial = self._dial, None
+        if dial is not None:
+            self._connect(dial)
+            return
+        with self.lock:
+            due = self.core.deadline()
+            now = self.clock()
+            wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
+            channel = self._socket
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        try:
+            with _Selector() as selector:
+                selector.register(self._far, selectors.EVENT_READ)
+                if channel is not None:
+                    selector.register(channel, events)
+                ready = {key.fileobj: mask for key, mask in selector.select(wait)}
+        except (OSError, ValueError):  # closed by another thread meanwhile
+            return
+        with self.lock:
+            if self._far in ready:
+                with contextlib.suppress(*_AGAIN):
+                    self._far.recv(1024)
+                self._poked = False  # last: a poke without the lock would be taken out here, and be the last one ever
+            if channel is not None and channel is self._socket:
+                mask = ready.get(channel, 0)
+                if mask & selectors.EVENT_WRITE:
+                    self.write([])
+                if mask & selectors.EVENT_READ and channel is self._socket:
+                    self._read(channel)
+            self.tick_and_perform()
+
+    def _connect(self, dial: Connect) -> None:
+        """Dial, without the lock, which other threads may need meanwhile."""
+        address, made = dial.address, None
+        try:
+            made = socket.create_connection((address.host, address.port), dial.timeout_s or None)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = tls_context(address, self.tls)
+            if context is not None:
+                made = context.wrap_socket(made, server_hostname=address.host)
+            made.setblocking(False)
+        except Exception as error:  # noqa: BLE001 - a host name that is none, say: whatever it is, there is no connection
+            if made is not None:
+                made.close()
+            with self.lock:
+                self.core.failed(dial.attempt, reason_of(error), self.clock())
+                self.perform()
+            return
+        with self.lock:
+            if dial.attempt != self.core.attempt:
+                made.close()
+                return
+            self._socket, self._attempt = made, dial.attempt
+            self.core.connected(dial.attempt, self.clock())
+            self.perform()
+
+    def write(self, chunks: list[bytes]) -> None:
+        channel, unsent = self._socket, self._unsent
+        if channel is None:
+            return
+        data: bytes | bytearray = b"".join(chunks)
+        if unsent:
+            unsent += data
+            data = unsent
+        try:
+            sent = channel.send(data) if data else 0
+        except _AGAIN:
+            sent = 0
+        except OSError as error:
+            self._lost(reason_of(error))
+            return
+        if data is unsent:
+            del unsent[:sent]
+        elif sent < len(data):
+            unsent += memoryview(data)[sent:]
+        if unsent:
+            self.poke()  # whoever waits in `step` has to wait for this, too
+        if len(unsent) > self.options.channel_high_bytes:
+            self.core.pause(self.clock())
+        elif self.core.blocked and len(unsent) <= self.options.channel_low_bytes:
+            self.core.resume(self.clock())
+
+    def _read(self, channel: socket.socket) -> None:
+        more = True
+        while more and channel is self._socket:
+            try:
+                data = channel.recv(_READ_BYTES)
+            except _AGAIN:
+                return
+            except OSError as error:
+                self._lost(reason_of(error))
+                return
+            if not data:
+                self._lost("closed by the broker")
+                return
+            self.core.received(data, self.clock())
+            self.perform()
+            more = isinstance(channel, ssl.SSLSocket) and channel.pending() > 0
+
+    def _lost(self, reason: str) -> None:
+        attempt = self._attempt
+        self.hang_up()
+        self.core.lost(attempt, reason, self.clock())
+        self.perform()
+
+    def hang_up(self) -> None:
+        channel, self._socket = self._socket, None
+        self._dial = None
+        self._unsent.clear()
+        if channel is not None:
+            channel.close()
+
+    def dispose(self) -> None:
+        with self.lock:
+            self.hang_up()
+            self._near.close()
+            self._far.close()

@@ -33,23 +33,13 @@ class Result(StrEnum):
     PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"  # more than 64 MiB with its properties
 
 
-_BY_CATEGORY = {
-    Category.E_SUCCESS: Result.SUCCESS, Category.E_UNKNOWN: Result.UNKNOWN, Category.E_TIMEOUT: Result.TIMEOUT,
-    Category.E_NOT_CONNECTED: Result.NOT_CONNECTED, Category.E_CANCELED: Result.CANCELED,
-    Category.E_NOT_SUPPORTED: Result.NOT_SUPPORTED, Category.E_REFUSED: Result.REFUSED,
-    Category.E_INVALID_ARGUMENT: Result.INVALID_ARGUMENT, Category.E_NOT_READY: Result.NOT_READY,
-}
-_BY_STATUS = {
-    AckStatus.SUCCESS: Result.SUCCESS, AckStatus.LIMIT_MESSAGES: Result.LIMIT_MESSAGES,
-    AckStatus.LIMIT_BYTES: Result.LIMIT_BYTES, AckStatus.STORAGE_FAILURE: Result.STORAGE_FAILURE,
-    AckStatus.NOT_READY: Result.NOT_READY,
-}
-ACK_RESULTS: tuple[Result, ...] = tuple(_BY_STATUS.get(status, Result.UNKNOWN) for status in range(16))  # type: ignore[call-overload]
+_STATUSES = {int(each): Result[each.name] for each in AckStatus}
+ACK_RESULTS: tuple[Result, ...] = tuple(_STATUSES.get(status, Result.UNKNOWN) for status in range(16))
 
 
 def result_of(category: Category) -> Result:
-    """The result that a broker's status stands for."""
-    return _BY_CATEGORY[category]
+    """The result with the name of a broker's status."""
+    return Result[category.name.removeprefix("E_")]
 
 
 class SdkError(BmqError):

@@ -20,14 +20,14 @@ import itertools
 import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Self, cast, overload
+from typing import Any, Generic, Self, cast
 
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import SCHEME
-from bmqtwist.sdk._adapters.base_queue import BaseQueue
+from bmqtwist.sdk._adapters.base import BaseQueue
 from bmqtwist.sdk._adapters.event_loop import LoopSession
 from bmqtwist.sdk._adapters.log import LOG
-from bmqtwist.sdk._core.unacked import Post
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
@@ -47,13 +47,7 @@ Properties = Mapping[str, object]
 class Requester(Generic[ValueT]):
     """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
 
-    @overload
-    def __init__(self: Requester[bytes], session: LoopSession, domain: str, codec: None = None) -> None: ...
-
-    @overload
-    def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT]) -> None: ...
-
-    def __init__(self, session: LoopSession, domain: str, codec: Codec[Any] | None = None) -> None:
+    def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
         self._base, self._codec = session, codec
         self._queue: BaseQueue[Any] | None = None
@@ -86,7 +80,7 @@ class Requester(Generic[ValueT]):
             if not ack.ok:
                 session.fire(promise, PostRefused(ack))
         self._waiting[number] = promise
-        timer = session.call_at(end, lambda: session.fire(promise, None))
+        cancel = session.call_at(end, lambda: session.fire(promise, None))
         try:
             data = queue._encoded(payload)
             values, post = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, Post(token=on_ack)
@@ -96,7 +90,7 @@ class Requester(Generic[ValueT]):
                 await queue._place(error, data, values, None, post, end)
             outcome = await promise
         finally:
-            timer.cancel()
+            cancel()
             del self._waiting[number]
         if isinstance(outcome, SdkError):
             raise outcome
@@ -120,13 +114,7 @@ class Requester(Generic[ValueT]):
 class BlockingRequester(Generic[ValueT]):
     """The same for `simple.Session`."""
 
-    @overload
-    def __init__(self: BlockingRequester[bytes], session: BlockingSession, domain: str, codec: None = None) -> None: ...
-
-    @overload
-    def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT]) -> None: ...
-
-    def __init__(self, session: BlockingSession, domain: str, codec: Codec[Any] | None = None) -> None:
+    def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self._session = session
         self._requester: Requester[Any] = Requester(cast(Any, session), domain, cast(Any, codec))
         self.uri: str = self._requester.uri

@@ -26,8 +26,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
-from bmqtwist.sdk._adapters.base_queue import BaseQueue
-from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core.deadlines import Deadlines
@@ -59,18 +58,6 @@ class _Waiter:
         if not self.done:
             yield self
         return self.value
-
-
-class _Call:
-    """A delayed call."""
-
-    __slots__ = ("_key", "_timers")
-
-    def __init__(self, timers: Deadlines, key: tuple[int, Callable[[], object]]) -> None:
-        self._timers, self._key = timers, key
-
-    def cancel(self) -> None:
-        self._timers.clear(self._key)
 
 
 class Queue(BaseQueue[ValueT], Generic[ValueT]):
@@ -109,7 +96,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             made = self._put(data, properties, types, post)
         except SdkError as error:
             made = session.run(self._place(error, data, properties, types, post))
-        if session.core.unacked.batch_bytes >= session.options.batch_bytes_max:
+        if session.core.outbox.batch_bytes >= session.options.batch_bytes_max:
             session.step()
         return made
 
@@ -262,19 +249,9 @@ class Session(BaseSession):
 
     # -- the application --------------------------------------------------------------------------------------------
 
-    @overload
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: None = None, on_message: Callable[[Message[bytes]], object] | None = None,
-             timeout_s: float | None = None) -> Queue[bytes]: ...
-
-    @overload
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[ValueT], on_message: Callable[[Message[ValueT]], object] | None = None,
-             timeout_s: float | None = None) -> Queue[ValueT]: ...
-
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
-             timeout_s: float | None = None) -> Queue[Any]:
+             codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
+             timeout_s: float | None = None) -> Queue[ValueT]:
         """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration.
 
         `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
@@ -321,9 +298,6 @@ class Session(BaseSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.stop(kind is None)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
     # -- how coroutines of the common part are run ------------------------------------------------------------------
 
@@ -395,15 +369,13 @@ class Session(BaseSession):
 
     # -- what the base asks for ---------------------------------------------------------------------------------------
 
+    _queue_class = Queue
+
     def _on_connect(self, effect: Connect) -> None:
-        """The transport has done it."""
+        """The transport dials."""
 
     def turn(self, flush: bool = False) -> None:
         self._transport.perform(flush)
-
-    def make_queue(self, uri: str, codec: Codec[Any] | None,
-                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        return Queue(self, uri, codec, on_message)
 
     def promise(self) -> Any:
         return _Waiter()
@@ -418,10 +390,10 @@ class Session(BaseSession):
         """Call the application back before the call under way returns; its mistakes are logged."""
         self._calls.append((callback, argument))
 
-    def call_at(self, due: float, action: Callable[[], object]) -> Timer:
+    def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
         key = next(self._numbers), action
         self._timers.set(key, due)
-        return _Call(self._timers, key)
+        return partial(self._timers.clear, key)
 
     async def breathe(self) -> None:
         self._transport.perform()

@@ -1,5 +1,5 @@
-"""What moves bytes over plain sockets, under the name that applications use; see `pump`."""
+"""`SocketPump` of `pump`."""
 
-from bmqtwist.sdk._adapters.sockets import SocketTransport as SocketPump
+from bmqtwist.sdk.pump import SocketPump
 
 __all__ = ["SocketPump"]

@@ -21,19 +21,18 @@ from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer, IStreamClientEndpoint
+from twisted.internet.interfaces import IConsumer, IPushProducer, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import optionsForClientTLS
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
-from bmqtwist.sdk._adapters.base_queue import accepted
-from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent, accepted
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.reasons import reason_of
-from bmqtwist.sdk._core.unacked import Post
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -119,31 +118,6 @@ class _Channel(Protocol):
 
 
 classImplements(_Channel, IPushProducer)
-
-
-class _ChannelFactory(Factory):
-    """Makes the one protocol of an attempt."""
-
-    noisy = False
-
-    def __init__(self, channel: _Channel) -> None:
-        self._channel = channel
-
-    def buildProtocol(self, addr: IAddress | None) -> _Channel:
-        return self._channel
-
-
-class _Call:
-    """A delayed call that can be cancelled at any time."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def cancel(self) -> None:
-        if self._call.active():
-            self._call.cancel()
 
 
 class Queue(LoopQueue[ValueT], Generic[ValueT]):
@@ -319,19 +293,9 @@ class Session(LoopSession):
         """
         return Deferred.fromCoroutine(self._stop(drain))
 
-    @overload
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: None = None, on_message: Callable[[Message[bytes]], object] | None = None,
-             timeout_s: float | None = None) -> Deferred[Queue[bytes]]: ...
-
-    @overload
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[ValueT], on_message: Callable[[Message[ValueT]], object] | None = None,
-             timeout_s: float | None = None) -> Deferred[Queue[ValueT]]: ...
-
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
-             timeout_s: float | None = None) -> Deferred[Any]:
+             codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
+             timeout_s: float | None = None) -> Deferred[Queue[ValueT]]:
         """Open a queue. Messages go to `on_message`, or to `get` and iteration.
 
         `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
@@ -348,9 +312,7 @@ class Session(LoopSession):
 
     # -- what the base asks for ---------------------------------------------------------------------------------------
 
-    def make_queue(self, uri: str, codec: Codec[Any] | None,
-                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
-        return Queue(self, uri, codec, on_message)
+    _queue_class = Queue
 
     def promise(self) -> Deferred[Any]:
         return Deferred()
@@ -365,8 +327,9 @@ class Session(LoopSession):
         maybeDeferred(callback, argument).addErrback(
             lambda failure: _log.failure("error in {callback!r}", failure, callback=callback))
 
-    def call_at(self, due: float, action: Callable[[], object]) -> Timer:
-        return _Call(self.reactor.callLater(max(due - self.clock(), 0.0), action))
+    def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
+        call = self.reactor.callLater(max(due - self.clock(), 0.0), action)
+        return lambda: call.active() and call.cancel()
 
     def call_soon(self, action: Callable[[], object]) -> object:
         return self.reactor.callLater(0, action)
@@ -380,8 +343,8 @@ class Session(LoopSession):
         self.reactor.callLater(0, self.fire, promise, None)
         await promise
 
-    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Timer:
-        return Deferred.fromCoroutine(coroutine)
+    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
+        return Deferred.fromCoroutine(coroutine).cancel
 
     def make_channel(self, attempt: int) -> _Channel:
         return _Channel(self, attempt)
@@ -393,4 +356,6 @@ class Session(LoopSession):
         return cast(Endpoint, endpoint)
 
     async def dial(self, address: Address, channel: _Channel) -> None:
-        await cast(Endpoint, self._make_endpoint(address)).connect(_ChannelFactory(channel))
+        factory = Factory.forProtocol(lambda: channel)
+        factory.noisy = False
+        await cast(Endpoint, self._make_endpoint(address)).connect(factory)

@@ -61,7 +61,6 @@ class Engine:
         return Offset(self._epoch, 0)
 
     def latest(self, start: Offset, messages_max: int | None) -> Offset:
-        """Everything before `start` is done; how far the next batch goes (not beyond `start`: there is none)."""
         self._begin(start)
         self._settled(start.seq)
         planned = self._plan.following(start.seq)
@@ -103,7 +102,6 @@ class Engine:
                                    options.partition_bytes_max)]
 
     def commit(self, end: Offset) -> None:
-        """Everything before `end` is done."""
         if self._began:
             self._settled(end.seq)
 
@@ -112,14 +110,12 @@ class Engine:
         self._draining = True
 
     def report(self) -> dict[str, object]:
-        """What the progress of the query shows."""
         oldest = self._plan.oldest()
         return {**Offset(self._epoch, self._plan.end + self._plan.waiting).as_json(),
                 "buffered": self._plan.waiting, "unconfirmed": self._plan.unconfirmed, "repeated": self._plan.repeated,
                 "lagSeconds": 0.0 if oldest is None else round(max(self._clock() - oldest, 0.0), 3)}
 
     def stop(self) -> None:
-        """Leave gracefully; not an error if already done."""
         source, self._source = self._source, None
         if source is not None:
             source.stop()
@@ -140,7 +136,6 @@ class Engine:
             self._spool.begin(epoch)
 
     def _begin(self, start: Offset) -> None:
-        """The first time Spark says where it goes on."""
         if self._began:
             if start.epoch != self._epoch and self._spool is not None:
                 raise OffsetError(f"offset {start} belongs to another checkpoint than {self._epoch}")
@@ -166,7 +161,6 @@ class Engine:
         self._finish(self._plan.settle(until))
 
     def _finish(self, done: Done) -> None:
-        """Confirm what is settled, tidy up behind it."""
         self._confirm(done.confirm)
         for segment in done.settled:
             self._content.pop(segment.start, None)
@@ -181,7 +175,6 @@ class Engine:
             self._source.confirm(keys)
 
     def _gather(self) -> None:
-        """Take what has come; wait a little if nothing has."""
         self._take()
         if self._draining:
             idle_until = self._clock() + self._options.drain_idle_s
@@ -213,20 +206,17 @@ class Engine:
         self._confirm(again)
 
     def _enough(self) -> bool:
-        """Is a batch to be made of what waits?"""
         least, oldest = self._options.batch_messages_min, self._plan.oldest()
         return self._draining or self._plan.waiting >= least or (
             oldest is not None and self._clock() - oldest >= self._options.delay_max_s)
 
     def _drain_left(self) -> int:
-        """How many messages may still be taken before availableNow ends."""
         if self._drained or self._drain_until is not None and self._clock() >= self._drain_until:
             return 0
         most = self._options.drain_messages_max
         return max(most - self._drain_taken, 0) if most else 1 << 62
 
     def _keep(self, segment: Segment) -> None:
-        """Make the content of a planned segment and put it where it is safe."""
         batch = Batch(self._options.wanted, self._options.include_properties)
         for seq, (queue, message, arrived) in enumerate(segment.items or (), segment.start):
             batch.add(queue, message, arrived, seq)

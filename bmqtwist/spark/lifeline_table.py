@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +20,8 @@ from bmqtwist.spark.records import (
     OF_TYPE,
     SECONDS_MAX,
     WITH_GUID,
+    Array,
     Block,
-    Chosen,
     Names,
     binary_column,
     enum_text,
@@ -30,7 +29,6 @@ from bmqtwist.spark.records import (
 )
 from bmqtwist.storage.records import ConfirmReason, DeletionReason, QueueOp, RecordType
 
-Array = np.ndarray[Any, Any]
 _STATES = ("outstanding", "confirmed", "expired", "no-quorum", "purged")
 _STATE_OF_REASON = {DeletionReason.TTL_EXPIRATION: 2, DeletionReason.NO_SC_QUORUM: 3}
 _CONFIRM = pa.struct([("time", TIME), ("appId", pa.string()), ("appKey", pa.binary()), ("reason", pa.string())])
@@ -56,7 +54,6 @@ def _mixed(high: Array, low: Array, queue: Array | None = None) -> Array:
 
 
 def _guids(bytes_of: Array, types: Array) -> Array:
-    """The two halves of the GUID of each record, zeros where there is none."""
     found: Array = np.zeros((len(types), GUID_BYTES), np.uint8)
     for kind in WITH_GUID:
         mask, at = types == kind, OF_TYPE[kind].offset("guid")
@@ -89,7 +86,7 @@ class Gathered:
         for name, values in found.items():
             self.parts[name].append(values)
 
-    def _end(self, rows: Chosen) -> None:
+    def _end(self, rows: Block) -> None:
         if not len(rows):
             return
         ops = rows.field(RecordType.QUEUE_OP, "op")
@@ -99,7 +96,6 @@ class Gathered:
                                  int(rows.raw["wall"][at])))
 
     def lines(self, partition: int, names: Names) -> pa.RecordBatch:
-        """One row for each message."""
         columns = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in self.parts.items()}
         self.parts = {}
         order = _order(columns)
@@ -173,7 +169,6 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
 
 
 def _confirms(columns: Mapping[str, Array], rows: Array, names: Names) -> pa.Array:
-    """The confirmations as structs. A rejection is written without a time."""
     queues, apps, walls = columns["queue"][rows], columns["app"][rows], columns["wall"][rows]
     pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
     texts = [names.apps.get(b"".join(int(each).to_bytes(KEY_BYTES, "big") for each in pair)) for pair in pairs]
@@ -183,10 +178,8 @@ def _confirms(columns: Mapping[str, Array], rows: Array, names: Names) -> pa.Arr
 
 
 def _times(walls: Array) -> pa.Array:
-    """Seconds as times; -1 is none."""
     return pa.array(walls * 1_000_000, TIME, mask=walls < 0)
 
 
 def _key_column(keys: Array) -> pa.Array:
-    """Keys from numbers."""
     return binary_column(np.ascontiguousarray(keys.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - KEY_BYTES:]))

@@ -1,4 +1,5 @@
-"""A Spark session that knows our formats, and what has to be there for one: Java, and a PySpark that is new enough."""
+"""A Spark session that knows our formats, its requirements (Java, and a PySpark that is new enough), and the zip of this
+package for workers that do not have it."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bmqtwist
 from bmqtwist.errors import LocalError
 
 if TYPE_CHECKING:
@@ -43,7 +46,6 @@ def check_java() -> int:
 
 
 def check_pyspark() -> None:
-    """NotInstalled if PySpark is missing or too old."""
     try:
         import pyspark
     except ImportError:
@@ -83,7 +85,6 @@ def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> 
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `bmq` and `bmq-storage` known to a session."""
     from bmqtwist.spark.source import QueueDataSource
     from bmqtwist.spark.storage import StorageDataSource
 
@@ -102,3 +103,16 @@ def drain(spark: SparkSession, options: dict[str, str], path: str) -> DataFrame:
              .option("path", f"{below}/messages").trigger(availableNow=True).start())
     query.awaitTermination()
     return spark.read.parquet(f"{below}/messages")
+
+
+def package(target: str | Path) -> Path:
+    """Write this package as one zip, for `--py-files` and PYTHONPATH of the driver, where the planner of a streaming source
+    looks for it; its path. The libraries that it needs have to be installed on the workers."""
+    path, root = Path(target), Path(bmqtwist.__file__).parent
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        for each in sorted(root.rglob("*.py")):
+            made.write(each, Path(root.name) / each.relative_to(root))
+        for each in sorted((root / "spark" / "discovery").glob("pyspark_*.py")):
+            made.write(each, each.name)  # at the top: there Spark looks for them
+    return path

@@ -33,7 +33,6 @@ _OF_PROPERTIES = ("properties", "propertyTypes")
 
 
 def ddl(include_properties: bool = True) -> str:
-    """The columns as Spark writes a schema."""
     return ", ".join(f"{name} {kind}" for name, _, kind in COLUMNS if include_properties or name not in _OF_PROPERTIES)
 
 
@@ -54,14 +53,12 @@ class Batch:
         self._seq: list[int] = []
 
     def add(self, number: int, message: Message[bytes], arrived: float, seq: int) -> None:
-        """One message of the queue of that number."""
         self._numbers.append(number)
         self._messages.append(message)
         self._arrived.append(arrived)
         self._seq.append(seq)
 
     def finish(self) -> pa.RecordBatch:
-        """All of them."""
         messages = self._messages
         values, problems = list[bytes | None](), dict[int, str]()
         for at, message in enumerate(messages):
@@ -84,11 +81,9 @@ class Batch:
                                            for each, kind in columns], schema=SCHEMA)
 
     def _of_queue(self, texts: Sequence[str | None]) -> pa.Array:
-        """A text for each message, by its queue."""
         return pa.array(texts, pa.string()).take(pa.array(self._numbers, pa.int32()))
 
     def _properties(self, problems: dict[int, str]) -> tuple[object, object]:
-        """Values and types; most messages have none."""
         messages, nothing = self._messages, pa.nulls(len(self._messages), STRING_MAP)
         if not self._with:
             return nothing, nothing
@@ -111,7 +106,6 @@ class Batch:
 
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:
-    """A batch as bytes, to go into a file or a task."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -119,7 +113,6 @@ def to_ipc(batch: pa.RecordBatch) -> bytes:
 
 
 def from_ipc(data: bytes) -> pa.RecordBatch:
-    """What `to_ipc` has made."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()
 

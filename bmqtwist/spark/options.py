@@ -35,7 +35,6 @@ class Given:
         self._known: list[str] = []
 
     def take(self, name: str, default: _T, read: Callable[[str], _T], *aliases: str) -> _T:
-        """The value of an option, by its name or another one; OptionError if it cannot be read."""
         found, used = None, name
         for each in (name, *aliases):
             self._known.append(each)
@@ -52,7 +51,6 @@ class Given:
             raise OptionError(f"{self._what}: option {used}: {error}") from None
 
     def finish(self) -> None:
-        """No other options may be left."""
         for name in sorted(set(self._left) - _OF_SPARK):
             lower = {each.lower(): each for each in self._known}
             close = get_close_matches(name, lower, 1)
@@ -61,7 +59,6 @@ class Given:
 
 
 def whole(least: int = 0) -> Callable[[str], int]:
-    """Reads a number that is not smaller than `least`."""
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise ValueError(f"{text!r} should be a whole number, at least {least}")
@@ -70,7 +67,6 @@ def whole(least: int = 0) -> Callable[[str], int]:
 
 
 def flag(text: str) -> bool:
-    """true or false."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} should be true or false")
     return text.lower() == "true"
@@ -100,18 +96,15 @@ def size(text: str) -> int:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """A list with commas."""
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def _option(default: _T, read: Callable[[str], _T], *names: str) -> _T:
-    """A member that is read from the option of that name, or of one of its other names."""
     made: _T = field(default=default, metadata={"read": read, "names": names})
     return made
 
 
 def _taken(given: Given, kind: type[_Options], **known: Any) -> _Options:
-    """Options of that kind: what is known, and all others that are given."""
     for each in fields(kind):
         if each.name not in known and each.metadata:
             name, *aliases = each.metadata["names"]
@@ -171,13 +164,11 @@ class SourceOptions:
 
     @property
     def wanted(self) -> tuple[tuple[str, str], ...]:
-        """(canonical URI, appId or "") of each queue."""
         parsed = [parse_uri(each) for each in self.queues]
         return tuple((each.canonical, each.app_id) for each in parsed)
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Read them; OptionError."""
     given = Given("the queue source", options)
     broker = _broker(given)
     none: tuple[str, ...] = ()
@@ -222,7 +213,6 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Read them; OptionError."""
     given = Given("the queue sink", options)
     found = _taken(given, SinkOptions, broker=_broker(given))
     given.finish()

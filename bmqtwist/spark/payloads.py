@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bmqtwist.errors import PeerError
 from bmqtwist.spark.messages import STRING_MAP, texts_of
-from bmqtwist.spark.records import Chosen
+from bmqtwist.spark.records import Block
 from bmqtwist.storage.records import COMPRESSION_MASK, RecordType
 from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
 from bmqtwist.wire.application_data import open_data
@@ -49,7 +49,7 @@ class Payloads:
     def _read(self, offset: int, size: int) -> bytes:
         return self._map[offset:offset + size] if self._map is not None else b""
 
-    def columns(self, rows: Chosen, wanted: set[str]) -> dict[str, pa.Array]:
+    def columns(self, rows: Block, wanted: set[str]) -> dict[str, pa.Array]:
         """The wanted ones of the columns; null in rows that are no messages."""
         lists: dict[str, list[Any]] = {name: [None] * len(rows) for name in NAMES}
         dwords, crcs = rows.field(RecordType.MESSAGE, "data_dwords"), rows.field(RecordType.MESSAGE, "crc")
@@ -74,7 +74,6 @@ class Payloads:
         return {name: pa.array(lists[name], ARROW_TYPES[name]) for name in NAMES if name in wanted}
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._map is not None:
             self._map.close()
             self._map = None

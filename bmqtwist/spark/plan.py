@@ -26,7 +26,6 @@ Waiting = tuple[Any, float, int]  # what was delivered, when, and which of sever
 
 
 def keys_of(queue: int, messages: Iterable[Message[Any]]) -> list[Key]:
-    """Of messages of one queue."""
     prefix = bytes((queue,))
     return [prefix + message.guid for message in messages]
 
@@ -47,7 +46,6 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Offset:
-        """Read one of ours; OffsetError."""
         if value.get("v") != 1 or not isinstance(value.get("seq"), int):
             raise OffsetError(f"the checkpoint holds {value!r}, which is no offset of a queue: it belongs to another source")
         return cls(str(value["epoch"]), value["seq"])
@@ -75,7 +73,6 @@ class Settled:
         return len(self.keys)
 
     def add(self, segment: Segment) -> list[Segment]:
-        """Remember; the segments that are forgotten for it."""
         self.keys.update(segment.keys)
         self._segments.append(segment)
         gone = []
@@ -152,16 +149,13 @@ class Plan:
 
     @property
     def waiting(self) -> int:
-        """Messages that are in no batch yet."""
         return len(self._waiting)
 
     @property
     def unconfirmed(self) -> int:
-        """Messages of planned batches, and those that wait."""
         return len(self._planned) + len(self._waiting)
 
     def oldest(self) -> float | None:
-        """When the message arrived that waits longest."""
         return next(iter(self._waiting.values()))[1] if self._waiting else None
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -179,7 +173,6 @@ class Plan:
         return found if at == end else None
 
     def take(self, start: int, messages_max: int) -> Segment | None:
-        """Plan a segment that begins there, of what waits; None if nothing does."""
         if start != self.end:
             raise OffsetError(f"Spark goes on at {start}, and {self.end} messages were planned: the checkpoint was changed")
         if not self._waiting or messages_max < 1:
@@ -200,7 +193,6 @@ class Plan:
         self.end = max(self.end, start)
 
     def settle(self, until: int) -> Done:
-        """Everything before that position is in Spark's commit log."""
         done = Done()
         while self._segments and self._segments[0].end <= until:
             segment = self._segments.popleft()

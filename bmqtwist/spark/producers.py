@@ -1,6 +1,14 @@
-"""Sessions that post, kept from task to task: Spark uses a Python worker again, and so does its session with the broker.
+"""Posting from tasks: sessions that are kept from task to task, since Spark uses a Python worker again, and GUIDs that
+follow from the row, so that a repeated task posts the same messages and the broker drops duplicates. A forked child has no
+session.
 
-A child that is forked has none: the session belongs to the process that made it.
+    with a key:  digest of (queue, key): always the same
+    without:     digest of (query or write, batch, partition, queue, content, number of equal rows before it)
+
+The number of the row is not used: after a shuffle a second attempt of a task has its rows in another order, two different
+rows would share a GUID, and the broker would drop one of them. The digest takes the place of counter and timer:
+
+    2 bits version (1)   78 bits digest        48 bits client id: a digest of the common part
 """
 
 from __future__ import annotations
@@ -8,12 +16,60 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+from collections import Counter
+from collections.abc import Iterable
+from hashlib import blake2b
 
 from bmqtwist.errors import LocalError
+from bmqtwist.ids import NULL_GUID
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.sdk.simple import Queue, Session
 from bmqtwist.spark.options import SinkOptions
 from bmqtwist.spark.receiver import session_options, tls_of
+
+_VERSION = 1 << 78
+_MASK = _VERSION - 1
+
+
+def _framed(parts: Iterable[bytes]) -> bytes:
+    """Parts with their lengths: no two lists of parts become the same bytes."""
+    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+
+
+def _guid(common: bytes, parts: Iterable[bytes]) -> bytes:
+    digest = int.from_bytes(blake2b(_framed(parts), digest_size=10, key=common).digest(), "big")
+    return (_VERSION | digest & _MASK).to_bytes(10, "big") + common[:6]
+
+
+class Guids:
+    """Of one attempt of one task. `scope`: what tells this write from all others (query or write id, batch, partition)."""
+
+    def __init__(self, scope: Iterable[str | int]) -> None:
+        self._common = blake2b(_framed(str(each).encode() for each in scope), digest_size=16).digest()
+        self._by_key: dict[str, bytes] = {}
+        self._seen: Counter[bytes] = Counter()
+
+    def of_key(self, queue: str, key: bytes) -> bytes:
+        common = self._by_key.get(queue)
+        if common is None:
+            common = self._by_key[queue] = blake2b(queue.encode(), digest_size=16, person=b"bmq key").digest()
+        return _guid(common, [key])
+
+    def of_content(self, queue: str, value: bytes, properties: Iterable[tuple[str, str]]) -> bytes:
+        parts = [queue.encode(), value]
+        for name, text in sorted(properties):
+            parts += (name.encode(), text.encode())
+        content = blake2b(_framed(parts), digest_size=16).digest()
+        self._seen[content] += 1
+        return _guid(self._common, [content, self._seen[content].to_bytes(8, "big")])
+
+
+def given_guid(value: bytes) -> bytes:
+    if len(value) != len(NULL_GUID) or value[0] >> 6 != 1:
+        raise LocalError(f"{value.hex().upper()} is no GUID: 16 bytes whose first two bits are 01. Use column dedupKey for "
+                         "keys of your own")
+    return bytes(value)
+
 
 _kept: dict[SinkOptions, Producer] = {}
 
@@ -23,8 +79,6 @@ class Refusal(LocalError):
 
 
 class Producer:
-    """One session and the queues it posts to."""
-
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._session = Session(options=session_options(
@@ -36,11 +90,9 @@ class Producer:
 
     @property
     def usable(self) -> bool:
-        """Is the session still there? (It finds another connection by itself.)"""
         return self._session.running
 
     def begin(self) -> None:
-        """Of a task: see what has become of the connection meanwhile."""
         self._session.step()
 
     def post(self, uri: str, guid: bytes, value: bytes, properties: dict[str, object] | None) -> None:
@@ -61,7 +113,6 @@ class Producer:
         self._check()
 
     def finish(self) -> None:
-        """Return when every message is acknowledged; Refusal if one is not."""
         self._wait(0)
 
     def _wait(self, left: int) -> None:
@@ -87,13 +138,11 @@ class Producer:
             raise Refusal(f"the broker has refused the message {ack.guid.hex().upper()} for {ack.uri}: {ack.status.value}")
 
     def close(self) -> None:
-        """Disconnect."""
         with contextlib.suppress(SdkError):
             self._session.stop(False)
 
 
 def producer(options: SinkOptions) -> Producer:
-    """The session for these options in this process."""
     found = _kept.get(options)
     if found is None or not found.usable:
         found = _kept[options] = Producer(options)
@@ -108,7 +157,6 @@ def discard(options: SinkOptions) -> None:
 
 
 def close_all() -> None:
-    """Let go of all sessions of this process."""
     while _kept:
         _kept.popitem()[1].close()
 

@@ -43,8 +43,6 @@ STOP_SECONDS_MAX = 10.0
 
 @dataclass(slots=True)
 class Delivered:
-    """Messages of the queue of that number."""
-
     queue: int
     messages: list[Message[bytes]]
     arrived: float  # epoch seconds
@@ -62,7 +60,6 @@ News = Delivered | Lost
 
 
 def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
-    """Options of a session."""
     credential = None
     if broker.user:
         with open(broker.password_file, encoding="utf-8") as file:
@@ -75,7 +72,6 @@ def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
 
 
 def tls_of(broker: BrokerOptions) -> Any:
-    """The TLS context, None where the system's is right."""
     if not broker.tls_ca and not broker.tls_insecure:
         return None
     import ssl
@@ -88,7 +84,6 @@ def tls_of(broker: BrokerOptions) -> Any:
 
 
 def queue_options(options: SourceOptions) -> QueueOptions:
-    """How each queue of a source is read."""
     return QueueOptions(subscriptions=(Subscription(
         options.expression, options.unconfirmed_messages_max, options.unconfirmed_bytes_max, options.consumer_priority),))
 
@@ -105,7 +100,6 @@ class Receiver:
         self._error: SdkError | None = None
 
     def start(self) -> None:
-        """Connect and open the queues; SdkError if that fails."""
         broker, wanted = self._options.broker, queue_options(self._options)
         self._threaded = threaded = ThreadedCore(session_options(broker), self._on_effect, tls_of(broker),
                                                  name="bmq-receiver", step_done=self._publish)
@@ -126,19 +120,16 @@ class Receiver:
         self._queues.append(queue)
 
     def check(self) -> None:
-        """Raise what has ended this, if anything has."""
         if self._error is not None:
             raise self._error
         if self._threaded is not None and self._threaded.failed is not None:
             raise self._threaded.failed
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something has come, or after that time."""
         if self._threaded is not None:
             self._threaded.wait(lambda: self._incoming or self._error is not None, timeout_s)
 
     def take(self) -> list[News]:
-        """What has come since the last time."""
         assert self._threaded is not None
         with self._threaded.lock:
             found = list(self._incoming)
@@ -181,7 +172,6 @@ class Receiver:
                 self._error = SdkError(effect.result, effect.message)
 
     def _publish(self) -> None:
-        """What came in this step is there to be taken."""
         threaded = self._threaded
         if threaded is not None:
             with threaded.changed:
@@ -217,7 +207,6 @@ class Receivers:
                                 unconfirmed_bytes_max=-(-options.unconfirmed_bytes_max // self._count))
 
     def start(self) -> None:
-        """Connect all of them; ReceiverFailed if one cannot."""
         self._children = [_Child(self, number, self._options) for number in range(self._count)]
         with self._news:
             while not all(child.ready for child in self._children) and not self._error:
@@ -225,18 +214,15 @@ class Receivers:
         self.check()
 
     def check(self) -> None:
-        """Raise what has ended a child, if anything has."""
         if self._error:
             raise ReceiverFailed(self._error)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something has come, or after that time."""
         with self._news:
             if not self._incoming and not self._error:
                 self._news.wait(timeout_s)
 
     def take(self) -> list[News]:
-        """What has come since the last time."""
         with self._news:
             found = list(self._incoming)
             self._incoming.clear()
@@ -256,14 +242,12 @@ class Receivers:
             self._children[number].send(share)
 
     def stop(self) -> None:
-        """All of them leave gracefully."""
         for child in self._children:
             child.close()
         for child in self._children:
             child.end()
 
     def came(self, child: _Child, found: Any) -> None:
-        """From the thread of a child."""
         with self._news:
             if found is None:
                 child.ready = True
@@ -276,8 +260,6 @@ class Receivers:
 
 
 class _Child:
-    """One process."""
-
     def __init__(self, owner: Receivers, number: int, options: SourceOptions) -> None:
         self.number, self.ready, self._owner, self._closing = number, False, owner, False
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -298,21 +280,18 @@ class _Child:
             self._owner.came(self, error)
 
     def send(self, value: object) -> None:
-        """To the process; if it has ended its thread says so."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             pickle.dump(value, self._process.stdin)
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Have it leave."""
         self._closing = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def end(self) -> None:
-        """Wait until it is gone."""
         try:
             self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

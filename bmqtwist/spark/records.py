@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.wire.declare import Layout
 
+Array = np.ndarray[Any, Any]
 KEY_BYTES, GUID_BYTES = 5, 16
 SECONDS_MAX = 253402300799  # the last second of the year 9999
 OF_TYPE: dict[RecordType, Layout] = {
@@ -71,44 +73,65 @@ class Names:
 class Block:
     """Records one behind the other. `data`: whole records; `offset`: of the first in its file, in bytes, or of each."""
 
-    def __init__(self, data: bytes | memoryview, offset: int | Sequence[int]) -> None:
+    def __init__(self, data: bytes | memoryview | Array, offset: int | Sequence[int] | Array) -> None:
         self.raw = np.frombuffer(data, HEADER)
         self.bytes = np.frombuffer(data, np.uint8).reshape(-1, RECORD_BYTES)
-        self.offsets: np.ndarray[Any, Any] = (  # in the file, bytes
+        self.offsets: Array = (  # in the file, bytes
             offset + np.arange(len(self.raw), dtype=np.int64) * RECORD_BYTES if isinstance(offset, int)
             else np.array(offset, np.int64))
-        self.data_after = -1  # where in the DATA file what the next record tells of begins, bytes; -1 = unknown
+        self.data_after = -1  # where in the DATA file the data of the next record begin, bytes; -1 = unknown
+        self._whole: tuple[Block, Array] | None = None  # the block that these were selected from, and which
 
     def __len__(self) -> int:
         return len(self.raw)
 
-    @property
-    def types(self) -> np.ndarray[Any, Any]:
+    def select(self, mask: Array) -> Block:
+        """The records that are wanted."""
+        if mask.all():
+            return self
+        found = Block(self.bytes[mask], self.offsets[mask])
+        found._whole = self, mask
+        return found
+
+    @cached_property
+    def types(self) -> Array:
         return (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
 
-    @property
-    def flags(self) -> np.ndarray[Any, Any]:
-        """The twelve bits beside the type."""
+    @cached_property
+    def flags(self) -> Array:
         return (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
 
     @property
-    def sequences(self) -> np.ndarray[Any, Any]:
+    def sequences(self) -> Array:
         return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
 
     @property
-    def leases(self) -> np.ndarray[Any, Any]:
+    def leases(self) -> Array:
         return self.raw["lease"].astype(np.int64)
 
-    def of(self, kind: RecordType) -> np.ndarray[Any, Any]:
-        """All records seen as if they were of that type."""
+    @cached_property
+    def _is(self) -> dict[RecordType, Array]:
+        return {kind: self.types == kind for kind in OF_TYPE}
+
+    def are(self, *kinds: RecordType) -> Array:
+        found = self._is[kinds[0]]
+        for kind in kinds[1:]:
+            found = found | self._is[kind]
+        return found
+
+    def of(self, kind: RecordType) -> Array:
+        """All records, with the layout of that type."""
         return self.raw.view(DTYPES[kind])
 
-    def well_formed(self) -> np.ndarray[Any, Any]:
+    def field(self, kind: RecordType, name: str) -> Array:
+        return self.of(kind)[name]
+
+    def well_formed(self) -> Array:
         """What makes a slot a record: type, lease, sequence number and magic."""
         return ((self.raw["magic"] == MAGIC) & (self.raw["type"] >> TYPE_SHIFT > 0) & (self.raw["lease"] > 0)
                 & (self.raw["type"] & SEQUENCE_MASK > 0))
 
-    def sync_points(self) -> np.ndarray[Any, Any]:
+    def sync_points(self) -> Array:
         return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
 
     def orderly(self, area_end: int) -> bool:
@@ -122,104 +145,58 @@ class Block:
         in_area = self.offsets[1:] <= area_end
         return bool((next_of_lease | np.where(in_area, rising, new_lease)).all())
 
-    def data_offsets(self) -> np.ndarray[Any, Any]:
+    def data_offsets(self) -> Array:
         """Where in the DATA file the data of messages begin, and where that file ended at sync points; -1 in other rows."""
-        found: np.ndarray[Any, Any] = np.full(len(self), -1, np.int64)
+        found: Array = np.full(len(self), -1, np.int64)
         for kind, mask in ((RecordType.MESSAGE, self.types == RecordType.MESSAGE),
                            (RecordType.JOURNAL_OP, self.sync_points())):
             found[mask] = self.of(kind)["data_dwords"][mask].astype(np.int64) * 8
         return found
 
-    def data_bytes(self) -> np.ndarray[Any, Any]:
-        """What each message takes in the DATA file: up to what the next record tells of; 0 = that is not known."""
+    def data_bytes(self) -> Array:
+        """Size of each message in the DATA file: up to the data of the next record; 0 = unknown."""
+        if self._whole is not None:
+            block, mask = self._whole
+            return block.data_bytes()[mask]
         offsets = self.data_offsets()
         told = np.flatnonzero(offsets >= 0)
-        found: np.ndarray[Any, Any] = np.zeros(len(self), np.int64)
+        found: Array = np.zeros(len(self), np.int64)
         found[told] = np.append(offsets[told][1:], self.data_after) - offsets[told]
         return np.where((self.types == RecordType.MESSAGE) & (found > 0), found, 0)
 
-    def select(self, mask: np.ndarray[Any, Any]) -> Chosen:
-        return Chosen(self, mask)
-
-
-@dataclass(slots=True)
-class Place:
-    """Where records come from."""
-
-    partition: int
-    file_set: str
-
-
-class Chosen:
-    """Records of a block that are wanted, ready to become columns."""
-
-    def __init__(self, block: Block, mask: np.ndarray[Any, Any]) -> None:
-        everything = bool(mask.all())
-        self.bytes = block.bytes if everything else block.bytes[mask]
-        self.raw = self.bytes.view(HEADER).reshape(-1) if not everything else block.raw
-        self.offsets = block.offsets if everything else block.offsets[mask]
-        self.types = (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
-        self.flags = (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
-        self._is = {kind: self.types == kind for kind in OF_TYPE}
-        self._block, self._mask = block, mask
-
-    def __len__(self) -> int:
-        return len(self.raw)
-
-    def of(self, kind: RecordType) -> np.ndarray[Any, Any]:
-        """All of them seen as if they were of that type."""
-        return self.raw.view(DTYPES[kind])
-
-    def are(self, *kinds: RecordType) -> np.ndarray[Any, Any]:
-        """Which are of one of those types."""
-        found = self._is[kinds[0]]
-        for kind in kinds[1:]:
-            found = found | self._is[kind]
-        return found
-
-    def numbers(self, values: np.ndarray[Any, Any], kind: pa.DataType, *of: RecordType) -> pa.Array:
-        """A column of numbers, null in rows of other types."""
+    def numbers(self, values: Array, kind: pa.DataType, *of: RecordType) -> pa.Array:
         mask = ~self.are(*of) if of else None
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=mask)
 
-    def data_bytes(self) -> pa.Array:
-        """What each message takes in the DATA file, null where that is not known."""
-        found = self._block.data_bytes()[self._mask]
-        return pa.array(found, pa.int64(), mask=found == 0)
-
-    @property
-    def sequences(self) -> np.ndarray[Any, Any]:
-        return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
-
-    def references(self) -> np.ndarray[Any, Any]:
+    def references(self) -> Array:
         """How many apps each message was for; anything in rows of other types."""
         return self.field(RecordType.MESSAGE, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | self.flags
 
-    def field(self, kind: RecordType, name: str) -> np.ndarray[Any, Any]:
-        """A number of records of one type."""
-        return self.of(kind)[name]
-
     def raw_bytes(self, width: int, *of: RecordType, name: str) -> pa.Array:
-        """A column of so many bytes, from wherever each type has them."""
-        found: np.ndarray[Any, Any] = np.zeros(len(self), f"V{width}")
+        found: Array = np.zeros(len(self), f"V{width}")
         self._gather(found, name, of)
         return binary_column(found.view(np.uint8).reshape(-1, width), self.are(*of))
 
-    def keys(self, name: str, *of: RecordType) -> np.ndarray[Any, Any]:
+    def keys(self, name: str, *of: RecordType) -> Array:
         """5-byte keys as numbers, 0 in rows of other types."""
-        found: np.ndarray[Any, Any] = np.zeros(len(self), _KEY_AS_NUMBER)
+        found: Array = np.zeros(len(self), _KEY_AS_NUMBER)
         self._gather(found["key"], name, of)
         return found.view(">u8").astype(np.uint64)
 
-    def _gather(self, found: np.ndarray[Any, Any], name: str, kinds: Iterable[RecordType]) -> None:
-        """Copy a raw field from wherever each type has it."""
+    def _gather(self, found: Array, name: str, kinds: Iterable[RecordType]) -> None:
         for kind in kinds:
             mask = self._is[kind]
             if mask.any():
                 np.copyto(found, self.of(kind)[name], where=mask)
 
 
-def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | None = None) -> pa.Array:
+@dataclass(slots=True)
+class Place:
+    partition: int
+    file_set: str
+
+
+def binary_column(values: Array, present: Array | None = None) -> pa.Array:
     """Rows of equally many bytes as a binary column, without one Python object for each."""
     count, width = values.shape
     offsets = np.arange(count + 1, dtype=np.int32) * width
@@ -230,7 +207,7 @@ def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | 
     return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), data], nulls)
 
 
-def text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
+def text_column(codes: Array, text_of: Callable[[int], str | None]) -> pa.Array:
     """Texts from numbers of which there are few different ones."""
     found = pa.array(codes).dictionary_encode()
     return pa.array([text_of(code) for code in found.dictionary.to_pylist()], pa.string()).take(found.indices)
@@ -245,30 +222,30 @@ def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
 _M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP,
                       RecordType.JOURNAL_OP)
 WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
-Maker = Callable[[Chosen, Place, Names], pa.Array]
+Maker = Callable[[Block, Place, Names], pa.Array]
 
 
-def _time(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _time(rows: Block, place: Place, names: Names) -> pa.Array:
     wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
     return pa.array(wall, pa.timestamp("us", tz="UTC"))
 
 
-def _type(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _type(rows: Block, place: Place, names: Names) -> pa.Array:
     return text_column(rows.types, enum_text(OF_TYPE))
 
 
-def _reason(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _reason(rows: Block, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
     of_confirm, of_deletion = enum_text(ConfirmReason), enum_text(DeletionReason)
     return text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
 
 
-def _queue(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _queue(rows: Block, place: Place, names: Names) -> pa.Array:
     return text_column(rows.keys("queue_key", *WITH_QUEUE),
                         lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
 
 
-def _app(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _app(rows: Block, place: Place, names: Names) -> pa.Array:
     queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
     of_queues, of_apps = pa.array(queues).dictionary_encode(), pa.array(apps).dictionary_encode()
     known_queues, known_apps = of_queues.dictionary.to_pylist(), of_apps.dictionary.to_pylist()
@@ -279,7 +256,7 @@ def _app(rows: Chosen, place: Place, names: Names) -> pa.Array:
     return text_column(of_queues.indices.to_numpy().astype(np.int64) * len(known_apps) + of_apps.indices.to_numpy(), text)
 
 
-def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _op(rows: Block, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
         rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
     of_queue = enum_text(QueueOp)
@@ -294,7 +271,12 @@ def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
     return text_column(codes, text)
 
 
-def _sync_point_type(rows: Chosen, place: Place, names: Names) -> pa.Array:
+def _data_bytes(rows: Block, place: Place, names: Names) -> pa.Array:
+    found = rows.data_bytes()
+    return pa.array(found, pa.int64(), mask=found == 0)
+
+
+def _sync_point_type(rows: Block, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
     return text_column(codes, enum_text(SyncPoint))
 
@@ -324,7 +306,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
     ("dataOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
         rows.are(_M), rows.field(_M, "data_dwords").astype(np.int64), rows.field(_J, "data_dwords").astype(np.int64)) * 8,
         pa.int64(), _M, _J)),
-    ("dataBytes", pa.int64(), "bigint", lambda rows, place, names: rows.data_bytes()),
+    ("dataBytes", pa.int64(), "bigint", _data_bytes),
     ("qlistOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
         rows.are(_Q), rows.field(_Q, "qlist_words").astype(np.int64), rows.field(_J, "qlist_words").astype(np.int64)) * 4,
         pa.int64(), _Q, _J)),
@@ -343,11 +325,9 @@ MAKERS = {name: maker for name, _, _, maker in COLUMNS}
 ARROW_TYPES = {name: kind for name, kind, _, _ in COLUMNS}
 
 
-def columns_of(rows: Chosen, wanted: Sequence[str], place: Place, names: Names) -> dict[str, pa.Array]:
-    """The wanted ones of the columns that the journal alone can tell."""
+def columns_of(rows: Block, wanted: Sequence[str], place: Place, names: Names) -> dict[str, pa.Array]:
     return {name: MAKERS[name](rows, place, names) for name in wanted if name in MAKERS}
 
 
 def default_apps(queues: Mapping[bytes, str]) -> dict[bytes, str]:
-    """The app that every queue without apps of its own has."""
     return {key + DEFAULT_APP_KEY: DEFAULT_APP_ID for key in queues if key != NULL_KEY}

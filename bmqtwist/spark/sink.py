@@ -23,9 +23,8 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
-from bmqtwist.spark.guids import Guids, given_guid
 from bmqtwist.spark.options import OptionError, SinkOptions
-from bmqtwist.spark.producers import discard, producer
+from bmqtwist.spark.producers import Guids, discard, given_guid, producer
 
 _COLUMNS = ("value", "queue", "properties", "guid", "dedupKey")
 _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local properties of a streaming task
@@ -33,15 +32,11 @@ _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local prope
 
 @dataclass
 class Posted(WriterCommitMessage):
-    """What a task has done."""
-
     partition: int
     messages: int
 
 
 class _Sink:
-    """What both kinds of writers do."""
-
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
         kinds = {field.name: field.dataType for field in schema.fields}
@@ -105,19 +100,13 @@ def _properties(value: Any) -> dict[str, object]:
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
-    """Of a table."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
         partition = _task().partitionId()
         return Posted(partition, self.post_all(iterator, (self.write_id, partition)))
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """Of a stream."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task of a batch."""
         task = _task()
         partition = task.partitionId()
         query, batch = task.getLocalProperty(_QUERY) or self.write_id, task.getLocalProperty(_BATCH) or ""

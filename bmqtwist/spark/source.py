@@ -38,8 +38,6 @@ GC_THRESHOLDS = 100_000, 20, 20  # many messages live here: to look at them all 
 
 @dataclass
 class Part(InputPartition):
-    """A part of a batch, as Arrow IPC."""
-
     content: bytes
 
 
@@ -84,7 +82,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Part(each) for each in self._running().parts(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
-        """In a task: its part."""
         keep_imports()
         yield _chosen(from_ipc(partition.content), self._names)
 
@@ -95,7 +92,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running().drain()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Progress, with what waits and for how long."""
         return self._engine.report() if self._engine is not None else None
 
     def stop(self) -> None:

@@ -53,12 +53,10 @@ class Spool:
         self.epoch = path.read_text(encoding="ascii").strip() if path.exists() else ""
 
     def begin(self, epoch: str) -> None:
-        """Belong to a checkpoint from now on."""
         self._put("epoch", epoch.encode() + b"\n")
         self.epoch = epoch
 
     def segments(self) -> list[Segment]:
-        """All of them, in order. Content without keys is removed, and what was left half written."""
         found: dict[tuple[int, int], set[str]] = {}
         for path in self.directory.iterdir():
             match = _NAME.fullmatch(path.name)
@@ -79,7 +77,6 @@ class Spool:
         return segments
 
     def has_content(self, segment: Segment) -> bool:
-        """Is the content of a segment still there?"""
         return (self.directory / _name(segment.start, segment.end, "arrow")).exists()
 
     def write(self, segment: Segment, content: bytes) -> None:
@@ -88,18 +85,15 @@ class Spool:
         self._put(_name(segment.start, segment.end, "guids"), b"".join(segment.keys))
 
     def read(self, segment: Segment) -> bytes | None:
-        """The content of a planned batch; None if it is gone."""
         try:
             return (self.directory / _name(segment.start, segment.end, "arrow")).read_bytes()
         except FileNotFoundError:
             return None
 
     def settled(self, segment: Segment) -> None:
-        """The content of that batch is not needed any more."""
         (self.directory / _name(segment.start, segment.end, "arrow")).unlink(missing_ok=True)
 
     def forget(self, segment: Segment) -> None:
-        """Nor are its keys."""
         self.settled(segment)
         (self.directory / _name(segment.start, segment.end, "guids")).unlink(missing_ok=True)
 
@@ -118,12 +112,10 @@ class Spool:
             os.close(directory)
 
     def close(self) -> None:
-        """Let the directory go; not an error if already done."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
 
 def new_epoch() -> str:
-    """A name for a checkpoint that nothing else has."""
     return str(uuid.uuid4())

@@ -1,11 +1,13 @@
-"""Tables over storage files and archives, as functions from paths or DataFrames to DataFrames: nothing runs here.
+"""Tables over storage files and archives, and tables for reports, as functions from paths or DataFrames to DataFrames: no
+job runs here.
 
 *Records* are what `format("bmq-storage")` gives, or an archive of them in Parquet. *Life lines* have one row for each
 message: when it came, which apps confirmed it, when and why it went.
 
 What the records do not say: the confirmation of the last app leaves a DELETION only, so the app without a CONFIRM is the one
 that confirmed when the message was deleted; a rejected message of a queue with one app looks confirmed; a purge of a whole
-queue leaves one record; times are whole seconds. Rows say `state` accordingly.
+queue leaves one record; times are whole seconds. Rows say `state` accordingly. Latencies below one second are in the
+brokers' statistics logs only.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from bmqtwist.ids import DEFAULT_APP_ID, NULL_KEY
 from bmqtwist.storage.records import ConfirmReason, DeletionReason, QueueOp, RecordType
+from bmqtwist.view.snapshot import NodeRole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +42,6 @@ def records(spark: SparkSession, path: str, columns: Sequence[str] = (), **optio
 
 
 def is_archive(path: str) -> bool:
-    """Is it a directory of Parquet files that the archive pipeline made?"""
     from pathlib import Path
 
     place = Path(path)
@@ -107,7 +110,6 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
 
 
 def _known_time() -> Column:
-    """The time of a record; a rejection is written without one."""
     return F.when(F.unix_seconds("time") > 0, F.col("time"))
 
 
@@ -130,3 +132,140 @@ def app_lifelines_of(lines: DataFrame) -> DataFrame:
         *each, F.when(F.col("refCount") == 1, F.lit(DEFAULT_APP_ID)).alias("appId"), F.col("gone").alias("done"),
         F.lit(ConfirmReason.CONFIRMED.name).alias("reason"))
     return said.unionByName(last)
+
+
+# -- reports -------------------------------------------------------------------------------------------------------------
+
+PERCENTILES = (0.5, 0.9, 0.99, 0.999)
+PERCENTILE_NAMES = ("p50", "p90", "p99", "p999")
+
+
+def _minute(column: str) -> Column:
+    return F.date_trunc("minute", F.col(column))
+
+
+def throughput_minute(lines: DataFrame) -> DataFrame:
+    """Messages in and out by queue and minute."""
+    came = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    went = lines.where(F.col("gone").isNotNull()).select("queue", _minute("gone").alias("minute"), F.lit(0).alias("in"),
+                                                         F.lit(1).alias("out"))
+    return came.unionByName(went).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
+
+
+def backlog_minute(throughput: DataFrame) -> DataFrame:
+    """Messages that are in the queue at the end of each minute in which something happened."""
+    until = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return throughput.select("queue", "minute", F.sum(F.col("in") - F.col("out")).over(until).alias("messages"))
+
+
+def latency(done: DataFrame) -> DataFrame:
+    """Seconds from arrival to confirmation by queue and app, with a KLL sketch that can be merged with others."""
+    seconds = F.unix_seconds("done") - F.unix_seconds("arrived")
+    known = done.where((F.col("reason") == ConfirmReason.CONFIRMED.name) & F.col("done").isNotNull()).select(
+        "queue", "appId", F.greatest(seconds, F.lit(0)).alias("seconds"))
+    sketched = known.groupBy("queue", "appId").agg(F.count("*").alias("messages"), F.max("seconds").alias("max"),
+                                                   F.expr("kll_sketch_agg_bigint(seconds)").alias("sketch"))
+    return sketched.select("queue", "appId", "messages", *(
+        F.expr(f"kll_sketch_get_quantile_bigint(sketch, {share}D)").alias(name)
+        for share, name in zip(PERCENTILES, PERCENTILE_NAMES, strict=True)), "max", "sketch")
+
+
+def measured_latency(spark: SparkSession, logs: str) -> DataFrame:
+    """Milliseconds from arrival to confirmation by queue and app, of the histograms that brokers keep: `logs` are their
+    statistics logs as JSON, several with commas. Percentiles are right to an eighth of themselves; `appId` is null for all
+    apps of a queue together. Of several nodes each counts what was confirmed where it led the queue."""
+    histogram = "confirmLatency: map<string, bigint>"
+    app = f"struct<{histogram}>"
+    queue = f"struct<{histogram}, appIds: map<string, {app}>, values: struct<queue_role: bigint>>"
+    rows = spark.read.schema(f"domainQueues struct<domains: map<string, map<string, {queue}>>>").json(logs.split(","))
+    by_queue = rows.select(F.explode("domainQueues.domains").alias("domain", "queues")).select(
+        F.explode("queues").alias("queue", "of")).where(F.col("of.values.queue_role") == int(NodeRole.PRIMARY))
+    whole = by_queue.select("queue", F.lit(None).cast("string").alias("appId"), F.col("of.confirmLatency").alias("counts"))
+    apps = by_queue.select("queue", F.explode("of.appIds").alias("appId", "app")).select(
+        "queue", "appId", F.col("app.confirmLatency").alias("counts"))
+    counted = whole.unionByName(apps).select("queue", "appId", F.explode("counts").alias("below", "count")).groupBy(
+        "queue", "appId", F.col("below").cast("bigint").alias("below")).agg(F.sum("count").alias("count"))
+    own = Window.partitionBy("queue", "appId")
+    rising = own.orderBy("below").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    passed = counted.withColumn("passed", F.sum("count").over(rising)).withColumn("messages", F.sum("count").over(own))
+    return passed.groupBy("queue", "appId").agg(F.max("messages").alias("messages"), *(
+        (F.min(F.when(F.col("passed") >= F.col("messages") * share, F.col("below"))) / 1e6).alias(name)
+        for share, name in zip(PERCENTILES, PERCENTILE_NAMES, strict=True)), (F.max("below") / 1e6).alias("max"))
+
+
+def endings(lines: DataFrame) -> DataFrame:
+    """How the messages of each queue ended, and how many are left; rejections (poison pills) are counted by app."""
+    rejected = F.size(F.filter("confirms", lambda each: each["reason"] == ConfirmReason.REJECTED.name))
+    counted = [F.sum((F.col("state") == state).cast("int")).alias(name) for state, name in (
+        ("confirmed", "confirmed"), ("expired", "expired"), ("purged", "purged"), ("no-quorum", "noQuorum"),
+        ("outstanding", "outstanding"))]
+    return lines.groupBy("queue").agg(F.count("*").alias("messages"), *counted, F.sum(rejected).alias("rejected"),
+                                      F.min(F.when(F.col("state") == "outstanding", F.col("arrived"))).alias("oldest"))
+
+
+def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
+    """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`). Life lines
+    with `crc`, and the records that they were made of."""
+    key = ["partition", "queueKey", "guid"]
+    stored = records.where(F.col("type") == RecordType.MESSAGE.name).select(*key, "lease", "sequence")
+    by_guid = stored.join(F.broadcast(lines.where("again").select(*key, "queue")), key).distinct().groupBy(
+        "queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).withColumn("kind", F.lit("guid"))
+    contents = lines.select("queue", _minute("arrived").alias("minute"), F.substring("guid", 11, 6).alias("client"), "crc",
+                            F.xxhash64("queueKey", _minute("arrived"), F.substring("guid", 11, 6), "crc").alias("hash"))
+    suspects = contents.groupBy("hash").count().where("count > 1").select("hash")  # far fewer, as a rule
+    by_content = contents.join(suspects, "hash", "left_semi").groupBy("queue", "minute", "client", "crc").agg(
+        F.count("*").alias("times")).where("times > 1").select(
+        "queue", F.concat_ws(" ", F.lit("crc"), F.hex("crc"), F.lit("client"), F.hex("client")).alias("what"), "times",
+        F.lit("content").alias("kind"))
+    return by_guid.unionByName(by_content)
+
+
+def sizes(lines: DataFrame) -> DataFrame:
+    """How large stored messages are, in bytes of the DATA file, by powers of two: `until` is the upper bound. Life lines
+    with `dataBytes`."""
+    until = F.pow(F.lit(2), F.ceil(F.log2("dataBytes"))).cast("bigint")
+    return lines.where("dataBytes > 0").groupBy("queue", until.alias("until")).agg(
+        F.count("*").alias("messages"), F.sum("dataBytes").alias("bytes"))
+
+
+def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:
+    """A verdict for each queue over the last minutes in which the broker wrote anything. OK: it was empty at some time, or
+    shrinks; SLOW: messages are done, but fewer than come; STALLED: some wait, and none is done."""
+    last = throughput.agg(F.max("minute").alias("last"))
+    since = F.expr(f"last - interval {int(minutes)} minutes")
+    rates = throughput.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(
+        F.sum("in").alias("in"), F.sum("out").alias("out"))
+    recent = backlog.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(
+        F.min("messages").alias("least"))
+    now = backlog.groupBy("queue").agg(F.max_by("messages", "minute").alias("backlog"))
+    joined = now.join(rates, "queue", "left").join(recent, "queue", "left").fillna(0, ["in", "out"])
+    idle = F.coalesce(F.col("least"), F.col("backlog"))
+    verdict = (F.when((F.col("backlog") == 0) | (idle == 0), "OK").when(F.col("out") == 0, "STALLED")
+               .when(F.col("in") > F.col("out"), "SLOW").otherwise("OK"))
+    drain = F.when((F.col("backlog") > 0) & (F.col("out") > F.col("in")),
+                   F.ceil(F.col("backlog") * int(minutes) / (F.col("out") - F.col("in"))))
+    return joined.select("queue", "backlog", "in", "out", verdict.alias("verdict"), drain.alias("minutesToDrain"))
+
+
+def growth_hour(records: DataFrame) -> DataFrame:
+    """Bytes written by partition and hour: what retention of archived sets costs."""
+    return records.where(F.col("dataOffset").isNotNull()).groupBy(
+        "partition", "fileSet", F.date_trunc("hour", F.col("time")).alias("hour")).agg(
+        F.count("*").alias("records"), (F.max("dataOffset") - F.min("dataOffset")).alias("dataBytes")).groupBy(
+        "partition", "hour").agg(F.sum("records").alias("records"), F.sum("dataBytes").alias("dataBytes"),
+                                 F.count("*").alias("fileSets"))
+
+
+def replica_diff(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Records of two nodes by (partition, lease, sequence) that are not the same, or that one of them lacks. Nodes that
+    agree differ at most at the end: one is a prefix of the other."""
+    key = ["partition", "lease", "sequence"]
+    compared = ["type", "time", "queueKey", "appKey", "guid", "reason", "op", "crc", "refCount"]
+
+    def digest(rows: DataFrame, name: str) -> DataFrame:
+        return rows.dropDuplicates(key).select(*key, F.struct("type", F.hex("guid").alias("guid"), "time").alias(name),
+                                               F.xxhash64(*compared).alias(f"{name}Hash"))
+    both = digest(left, "left").join(digest(right, "right"), key, "full_outer")
+    what = (F.when(F.col("left").isNull(), "missing left").when(F.col("right").isNull(), "missing right")
+            .otherwise("different"))
+    return both.where(~F.col("leftHash").eqNullSafe(F.col("rightHash"))).select(*key, what.alias("what"), "left", "right")

@@ -28,8 +28,6 @@ class DataLoss(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class StoragePosition:
-    """Records read of each journal."""
-
     read: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -37,7 +35,6 @@ class StoragePosition:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StoragePosition:
-        """Read one of ours."""
         if value.get("v") != 1 or not isinstance(value.get("read"), dict):
             raise LocalError(f"the checkpoint holds {value!r}, which is no position in storage files")
         return cls({str(key): int(count) for key, count in value["read"].items()})

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmqtwist.sdk._adapters.transport import Dispatch, Transport
+from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
@@ -41,7 +41,7 @@ class Inbox:
         self.room()
 
 
-class VirtualTransport(Transport):
+class VirtualTransport(Pump):
     """Moves bytes without sockets; a wait without a timeout ends with Stuck after SECONDS_MAX seconds without an effect."""
 
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:

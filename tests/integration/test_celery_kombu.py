@@ -22,7 +22,7 @@ from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from bmqtwist.kombu import LinkLost, Refused
-from bmqtwist.kombu.names import queue_name
+from bmqtwist.kombu.transport import queue_name
 from bmqtwist.sdk import simple
 
 DEADLINE = 60.0

@@ -12,9 +12,9 @@ from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
 from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
-from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
 from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.wire import control, options, properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.checksum import crc32c
@@ -164,7 +164,7 @@ class Playback:
     def lose(self, following: list[Event]) -> None:
         """The connection is cut; what the recorded client posted before the next one is posted now."""
         self.bench.lose()
-        known = {put.guid for put in self.core.unacked.kept.values()}
+        known = {put.guid for put in self.core.posts.kept.values()}
         for mine, raw in following:
             if mine and raw[4] & 63 == EventType.PUT:
                 for put in decoded(raw, False):
@@ -200,7 +200,7 @@ class Playback:
             for ack in acks:
                 if self.java:
                     ack.guid = java_guid(ack.correlation_id)
-                self.expected_acks += ack.guid in self.core.unacked.kept
+                self.expected_acks += ack.guid in self.core.posts.kept
             return events.encode_ack(acks)
         if kind != EventType.CONTROL or first:
             return raw

@@ -18,9 +18,9 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk._adapters.identity import FEATURES
 from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
-from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent

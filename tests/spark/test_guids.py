@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bmqtwist.errors import LocalError
-from bmqtwist.spark.guids import Guids, given_guid
+from bmqtwist.spark.producers import Guids, given_guid
 
 QUEUE = "bmq://d/q"
 

@@ -287,7 +287,7 @@ def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broke
 
 def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSession, tmp_path: Path) -> None:
     """Of several prints and nodes; a node that does not lead a queue has not confirmed its messages."""
-    from bmqtwist.spark.gold import measured_latency
+    from bmqtwist.spark.tables import measured_latency
 
     def line(role: int, counts: dict[str, int]) -> str:
         queue = {"confirmLatency": counts, "appIds": {"a": {"confirmLatency": counts, "values": {}}},
@@ -302,8 +302,7 @@ def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSess
 
 
 def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
-    from bmqtwist.spark.gold import replica_diff
-    from bmqtwist.spark.tables import RECORD_COLUMNS
+    from bmqtwist.spark.tables import RECORD_COLUMNS, replica_diff
     from bmqtwist.spark.tables import records as table_of
 
     place = tmp_path / "other"

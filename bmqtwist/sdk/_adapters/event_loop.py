@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
-from bmqtwist.sdk._adapters.base_queue import BaseQueue
-from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import make_core
 from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk._core.effects import Close, Connect
@@ -30,8 +29,6 @@ _MESSAGES_A_TURN = 100  # given to one reader without a wait: then everybody els
 
 
 class LoopSession(BaseSession):
-    """A session on an event loop."""
-
     core: SessionCore
     options: SessionOptions
     clock: Callable[[], float]
@@ -42,8 +39,8 @@ class LoopSession(BaseSession):
         self.options, self.clock = options, clock
         self._scheduled = self._performing = self._flush = False
         self._channel: Any = None
-        self._dialling: Timer | None = None
-        self._timer: Timer | None = None
+        self._dialling: Cancel | None = None
+        self._timer: Cancel | None = None
         self._timer_due = 0.0
         self.core = make_core(options, clock(), self._wake)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
@@ -59,8 +56,8 @@ class LoopSession(BaseSession):
         """The same, asked for by any thread."""
 
     @abstractmethod
-    def run_aside(self, coroutine: Any) -> Timer:
-        """Run a coroutine beside everything else; what it gives can be cancelled."""
+    def run_aside(self, coroutine: Any) -> Cancel:
+        """Run a coroutine concurrently."""
 
     @abstractmethod
     def make_channel(self, attempt: int) -> Any:
@@ -73,7 +70,7 @@ class LoopSession(BaseSession):
     def __del__(self) -> None:
         core = getattr(self, "core", None)
         if core is not None and core.state not in (State.IDLE, State.STOPPED):
-            lost, failures = len(core.unacked.kept), self.take_all_failures()
+            lost, failures = len(core.posts.kept), self.take_all_failures()
             warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
                           + (f"; {lost} posts are not acknowledged" if lost else "") + (f"; {failures}" if failures else ""),
                           UserWarning if lost or failures else ResourceWarning, stacklevel=2)
@@ -86,7 +83,6 @@ class LoopSession(BaseSession):
             self.call_soon(self.turn)
 
     def turn(self, flush: bool = False) -> None:
-        """Perform what the core wants, write, and set the timer."""
         self._scheduled = False
         self._flush |= flush
         if self._performing:  # called back by an effect: the turn under way goes on with what was added
@@ -111,7 +107,7 @@ class LoopSession(BaseSession):
         if timer is not None:
             if due is not None and self._timer_due <= due:
                 return
-            timer.cancel()
+            timer()
             self._timer = None
         if due is not None:
             self._timer, self._timer_due = self.call_at(due, self._tick), due
@@ -152,7 +148,7 @@ class LoopSession(BaseSession):
             channel.abort()
         dialling, self._dialling = self._dialling, None
         if dialling is not None:
-            dialling.cancel()
+            dialling()
         super()._on_close(effect)
 
     def received(self, channel: Any, data: bytes) -> None:
@@ -182,9 +178,6 @@ class LoopSession(BaseSession):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
         await self._stop(kind is None)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
 
 class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):

@@ -15,5 +15,4 @@ LOG.addHandler(logging.NullHandler())
 
 
 def emit(note: Note, logger: logging.Logger = LOG) -> None:
-    """Log a line."""
     logger.log(note.level, "%s", note.text)

@@ -15,7 +15,6 @@ _OPENSSL = ("OpenSSL.SSL", "service_identity")
 
 
 def reason_of(error: BaseException) -> str:
-    """Words for an error of a connection."""
     known: str | None = next((_NAMES[each.__name__] for each in type(error).__mro__ if each.__name__ in _NAMES), None)
     if known is not None:
         return known

@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bmqtwist.sdk._adapters.sockets import SocketTransport
-from bmqtwist.sdk._adapters.transport import Dispatch, TransportFactory
 from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.unacked import Post
 from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.pump import Dispatch, PumpFactory, SocketPump
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
@@ -36,7 +35,7 @@ class ThreadedCore:
     the thread, without the lock, after each step."""
 
     def __init__(self, options: SessionOptions, on_effect: Dispatch, tls: ssl.SSLContext | None = None, *,
-                 name: str = "bmqtwist-io", make_transport: TransportFactory = SocketTransport,
+                 name: str = "bmqtwist-io", make_transport: PumpFactory = SocketPump,
                  step_done: Callable[[], object] = lambda: None) -> None:
         self._on_effect, self._step_done = on_effect, step_done
         self.transport: Final = make_transport(options, self._dispatch, tls)

@@ -1,23 +1,28 @@
-"""The connection of a session: tried for, brought up, watched with heartbeats, lost, brought back, and ended for good."""
+"""The connection of a session: attempts, negotiation, heartbeats, loss, reconnect, and the end of the session."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from logging import INFO, WARNING
+from typing import Any
 
-from bmqtwist.errors import PeerError
+from bmqtwist.errors import Category, PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.sdk._core.effects import Close, Connect
+from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.posts import Posts
-from bmqtwist.sdk._core.queues import Queues
+from bmqtwist.sdk._core.queue_machine import Queues
 from bmqtwist.sdk._core.requests import Requests
-from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk.options import Address
-from bmqtwist.sdk.results import EventKind, Result, SdkError
-from bmqtwist.wire import schema
+from bmqtwist.sdk.results import EventKind, Result, SdkError, result_of
+from bmqtwist.wire import control, schema
+from bmqtwist.wire.control import AuthenticationMessage, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.frames import FrameBuffer
+
+_RENEWAL_S = 5.0  # a credential is shown again so long before it expires, or at nine tenths of its lifetime
 
 
 class Backoff:
@@ -36,7 +41,6 @@ class Backoff:
         self._pause_s = first_s
 
     def address(self) -> Address:
-        """The address of the next attempt."""
         found = self._addresses[self._next]
         self._next = (self._next + 1) % len(self._addresses)
         self._tried += 1
@@ -53,7 +57,6 @@ class Backoff:
         return len(self._addresses) - (self._tried - 1) % len(self._addresses)
 
     def pause(self) -> float:
-        """Seconds to wait before the next attempt."""
         if self._tried and self._tried % len(self._addresses):
             return 0.0
         pause = self._pause_s
@@ -61,7 +64,6 @@ class Backoff:
         return pause * (0.5 + self._random() / 2)
 
     def succeeded(self) -> None:
-        """A session came up: start over."""
         self._tried, self._pause_s = 0, self._first_s
 
 
@@ -83,11 +85,9 @@ class Heartbeats:
             self._deadlines.after(Input.HEARTBEAT_DUE, interval_s)
 
     def on_request(self, *_: object) -> None:
-        """From the broker: are you there?"""
         self._outbox.write(HEARTBEAT_RSP)
 
     def due(self) -> None:
-        """An interval is over."""
         if self.received:
             self.received, self._silent = False, 0
         else:
@@ -119,7 +119,6 @@ class Connection:
         self._stop_tokens: list[object] = []
 
     def received(self, chunk: bytes) -> None:
-        """Bytes from the broker."""
         self._heartbeats.received = True
         self._counters.bytes_in += len(chunk)
         state, attempt = self._state, self.attempt
@@ -138,7 +137,6 @@ class Connection:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def begin(self, token: object) -> None:
-        """Connect for the first time."""
         self._start_token = token
         self._deadlines.after(Input.START_DUE, self._options.connect_timeout_s)
         self.connect()
@@ -147,12 +145,10 @@ class Connection:
         raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started once: make a new one")
 
     def start_due(self) -> None:
-        """The first connection has taken too long."""
         self._causes.setdefault(self.address, "no answer")
         self._give_up(Result.TIMEOUT, f"no connection within {self._options.connect_timeout_s:g} s")
 
     def _give_up(self, result: Result, message: str) -> None:
-        """The first connection did not come up: the session is over."""
         message = ": ".join(filter(None, (message, "; ".join(f"{each}: {why}" for each, why in self._causes.items()))))
         self._outbox.note(WARNING, f"the session did not start: {message or result}")
         if result is Result.TIMEOUT:
@@ -162,7 +158,6 @@ class Connection:
         self._outbox.complete(token, result, message)
 
     def connect(self) -> None:
-        """Try the next address."""
         self.attempt += 1
         self._counters.attempts += 1
         self._state.enter(State.CONNECTING)
@@ -177,7 +172,7 @@ class Connection:
     # -- attempts that fail -----------------------------------------------------------------------------------------
 
     def retry(self, reason: str = "") -> None:
-        """The attempt failed: another one, later."""
+        """The attempt has failed: try again, after a pause between rounds."""
         self._drop_channel()
         self._causes[self.address] = reason or "no reason given"
         rounds_max = self._options.connect_rounds_max
@@ -194,7 +189,7 @@ class Connection:
             self.connect()
 
     def refused(self, result: Result, message: str) -> None:
-        """The broker does not want us: final only if no broker ever did."""
+        """The broker refuses the session: final if every broker refuses the first connection."""
         self._refusals += 1
         self._outbox.note(WARNING, f"{self.address} refuses this session: {result} {message}".rstrip())
         if not self._was_connected and self._refusals >= len(self._options.brokers):
@@ -208,13 +203,11 @@ class Connection:
         self.retry("no answer")
 
     def on_unexpected(self, *_: object) -> None:
-        """From the broker: something that does not belong there."""
         self.retry("data before the end of the negotiation")
 
     # -- a connection that comes up and is lost ---------------------------------------------------------------------
 
     def accepted(self, response: schema.BrokerResponse) -> None:
-        """A session is up."""
         features = {name: values.split(",") for name, _, values in
                     (part.partition(":") for part in response.broker_identity.features.split(";"))}
         self._posts.connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
@@ -236,7 +229,7 @@ class Connection:
             self.ready(again)
 
     def ready(self, again: bool = True) -> None:
-        """All queues are back: send what waited. `again`: this is not the first connection."""
+        """All queues are reopened: send the kept posts. `again`: this is not the first connection."""
         self._state.enter(State.READY)
         kept = self._posts.send_kept()
         if again:
@@ -244,35 +237,34 @@ class Connection:
             self._outbox.event(EventKind.STATE_RESTORED)
 
     def reconnect(self, reason: str = "") -> None:
-        """The session was up and is not any more: keep everything, come back."""
+        """The connection of a session that was up is lost: keep queues and posts, connect again."""
         sent = self._state.state is State.READY
         self._state.enter(State.WAITING, reason)
         self._drop_channel(sent)
         self._counters.losses += 1
         self._outbox.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
-                                f"queues and {len(self._posts.unacked.kept)} posts are kept")
+                                f"queues and {len(self._posts.kept)} posts are kept")
         self._outbox.event(EventKind.CONNECTION_LOST, message=reason)
         self._queues.lost()
-        if self._posts.unacked.kept:
+        if self._posts.kept:
             self._posts.expiry_due()
         self._deadlines.after(Input.PAUSE_DUE, self._backoff.pause())
 
     def _drop_channel(self, sent: bool = False) -> None:
-        """Forget everything that belongs to the channel, and have it closed. `sent`: were posts sent on it?"""
+        """Drop all state of the channel and close it. `sent`: were posts sent on it?"""
         self._outbox.add(Close(self.attempt))
         self.attempt += 1
-        self._outbox.clear()
         self._posts.lost(sent)
-        self._requests.clear()
+        self._outbox.clear()
+        self._requests.under_way.clear()
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
     def drain(self, token: object, drain: bool) -> None:
-        """Stop: with `drain` wait for acknowledgements, not longer than the options say."""
         self._stop_tokens.append(token)
         self._queues.stopping()
-        if self._posts.unacked.kept and drain and self._options.drain_s and self._state.state is State.READY:
+        if self._posts.kept and drain and self._options.drain_s and self._state.state is State.READY:
             self._state.enter(State.DRAINING)
             self._deadlines.after(Input.DRAIN_DUE, self._options.drain_s)
             self._outbox.wake()
@@ -280,35 +272,30 @@ class Connection:
         self.leave()
 
     def on_ack_draining(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """From the broker: acknowledgements that a stop waits for."""
         self._posts.on_ack(buffer, specific, start, end)
         self.sent()
 
     def sent(self) -> None:
-        """What was to be written is with the channel, or posts were answered: a stop may have waited for that."""
-        if not self._posts.unacked.kept:
+        if not self._posts.kept:
             self.leave()
 
     def leave(self) -> None:
-        """Say farewell; also when acknowledgements did not come in time."""
-        self._requests.send("disconnect", schema.Disconnect(), lambda _: self.finish())
+        self._requests.send("disconnect", schema.Disconnect(), lambda *_: self.finish())
         self._state.enter(State.LEAVING)
         self._deadlines.after(Input.LEAVE_DUE, self._options.disconnect_timeout_s)
 
     def stop_again(self, token: object, drain: bool) -> None:
-        """It is stopping, or stopped."""
         if self._state.state is State.STOPPED:
             self._outbox.complete(token)
         else:
             self._stop_tokens.append(token)
 
     def stop_now(self, token: object, drain: bool) -> None:
-        """There is no connection to say farewell on."""
         self._stop_tokens.append(token)
         self.finish()
 
     def finish(self, reason: str = "") -> None:
-        """The session is over: nothing is left waiting, nothing reconnects."""
+        """End the session: every request and post gets its outcome."""
         self._drop_channel()
         self._state.enter(State.STOPPED, reason)
         self._queues.stopped()
@@ -321,3 +308,97 @@ class Connection:
         for each in tokens:
             self._outbox.complete(each)
         self._posts.give_room()
+
+
+class Negotiation:
+    """Credentials if there are any, then the client's identity; `connection` receives the result. Credentials that expire
+    are shown again."""
+
+    def __init__(self, shared: Shared, identity: schema.ClientIdentity, connection: Connection) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._deadlines = shared.outbox, shared.deadlines
+        self._identity, self._connection = identity, connection
+
+    def introduce(self) -> None:
+        try:
+            shown = self._authenticate()
+        except Exception as error:  # noqa: BLE001 - the application's own code: without a credential there is no session
+            self._connection.retry(str(error))
+            return
+        if shown:
+            self._state.enter(State.AUTHENTICATING)
+        else:
+            self._identify()
+
+    def _identify(self) -> None:
+        self._state.enter(State.NEGOTIATING)
+        self._outbox.send(NegotiationMessage("clientIdentity", self._identity))
+
+    def on_negotiation(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        try:
+            message = control.decode_negotiation(buffer[start:end], encoding_of(specific))
+        except PeerError as error:
+            self._connection.retry(str(error))
+            return
+        response = message.value
+        if message.choice != "brokerResponse":
+            self._connection.retry("not a brokerResponse")
+        elif response.result.category != Category.E_SUCCESS:
+            self._connection.refused(result_of(response.result.category), response.result.message)
+        else:
+            self._connection.accepted(response)
+
+    # -- credentials ------------------------------------------------------------------------------------------------
+
+    def _authenticate(self) -> bool:
+        """Show the credential; False if the session has none."""
+        try:
+            given = self._options.credential
+            credential = given() if callable(given) else given
+            if credential is not None:
+                self._outbox.send(AuthenticationMessage("authenticationRequest", schema.AuthenticationRequest(
+                    credential.mechanism, credential.data)))
+            return credential is not None
+        except Exception as error:
+            self._outbox.note(WARNING, f"no credential: {error}")
+            self._outbox.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
+            raise
+
+    def _response(self, buffer: bytes, specific: int, start: int, end: int) -> Any:
+        message = control.decode_authentication(buffer[start:end], encoding_of(specific))
+        if message.choice != "authenticationResponse":
+            raise PeerError("not an authenticationResponse", "choice", start)
+        return message.value
+
+    def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        try:
+            response = self._response(buffer, specific, start, end)
+        except PeerError as error:
+            self._connection.retry(str(error))
+            return
+        if response.status.category != Category.E_SUCCESS:
+            self._connection.refused(result_of(response.status.category), response.status.message)
+            return
+        self._identify()
+        self._renew_later(response.lifetime_ms)
+
+    def _renew_later(self, lifetime_ms: int | None) -> None:
+        if lifetime_ms is not None:
+            life = lifetime_ms / 1000
+            self._deadlines.after(Input.REAUTHENTICATE_DUE, max(min(0.9 * life, life - _RENEWAL_S), 0.0))
+
+    def reauthenticate_due(self) -> None:
+        with contextlib.suppress(Exception):  # the application's own code: the broker ends the session if it stays so
+            self._authenticate()
+
+    def on_reauthentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        try:
+            response = self._response(buffer, specific, start, end)
+        except PeerError as error:
+            self._outbox.nonsense(error)
+            return
+        if response.status.category == Category.E_SUCCESS:
+            self._renew_later(response.lifetime_ms)
+        else:
+            self._outbox.note(WARNING, f"{self._connection.address} refuses the new credential: {response.status.message}")
+            self._outbox.event(EventKind.ERROR, result_of(response.status.category), response.status.message)

@@ -26,12 +26,10 @@ class Deadlines:
         return key in self._due
 
     def due(self, key: Hashable) -> float | None:
-        """When a deadline is due; None if there is none."""
         found = self._due.get(key)
         return None if found is None else found[0]
 
     def set(self, key: Hashable, due: float) -> None:
-        """Set or move a deadline."""
         self._count += 1
         self._due[key] = due, self._count
         heappush(self._heap, (due, self._count, key))
@@ -40,14 +38,12 @@ class Deadlines:
             heapify(self._heap)
 
     def after(self, key: Hashable, seconds: float) -> None:
-        """Set or move a deadline to so long from now."""
         self.set(key, self.now + seconds)
 
     def clear(self, key: Hashable) -> None:
         self._due.pop(key, None)
 
     def next(self) -> float | None:
-        """The earliest deadline."""
         heap = self._heap
         while heap:
             due, number, key = heap[0]
@@ -57,7 +53,6 @@ class Deadlines:
         return None
 
     def expire(self, now: float) -> Hashable | None:
-        """Take out one key that is due, the earliest first; None if there is none."""
         due = self.next()
         if due is None or due > now:
             return None

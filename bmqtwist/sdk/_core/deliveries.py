@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
+from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.queue import Queue, Routes
-from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import QueueState
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Subscription
@@ -35,7 +35,6 @@ class Deliveries:
         self._slow = False  # has the application been told that it is?
 
     def on_push(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """From the broker: messages."""
         outbox = self._outbox
         unpack, routes, effects = PUSH_HEADER.unpack_from, self.routes, outbox.effects
         before = len(effects)
@@ -111,7 +110,6 @@ class Deliveries:
         return found[0] if len(found) == 1 else None
 
     def consumed(self, count: int) -> None:
-        """The application has taken so many messages."""
         self.untaken -= count
         if self._slow and self.untaken <= self._options.slow_consumer_low:
             self._slow = False
@@ -127,7 +125,6 @@ class Deliveries:
         """A message will not be confirmed: the broker finds out when the queue is closed."""
 
     def send_confirm(self, message: Message) -> None:
-        """There is a connection."""
         queue = message.queue
         if queue.at_most_once:
             return
@@ -141,7 +138,6 @@ class Deliveries:
             outbox.wake()
 
     def refuse_confirm(self, message: Message) -> None:
-        """There is no connection."""
         if message.queue.at_most_once:
             return
         raise SdkError(Result.NOT_CONNECTED, "confirms are not kept: the message will be delivered again")

@@ -1,17 +1,5 @@
-"""What the core asks of the adapter around it. Besides these, messages, acknowledgements and session events are effects.
-
-| effect | the adapter does |
-|---|---|
-| `Connect` | open a channel, then call `connected(attempt)` or `failed(attempt, reason)` |
-| `Close` | close the channel of that attempt (or give the attempt up); nothing of it may be reported any more |
-| `Completed` | wake whoever made the request `token` |
-| `Settled` | a group of posts has all its answers |
-| `Room` | posts that wait for room may be tried again |
-| `Message` | give it to the application |
-| `Ack` | tell whoever posted with `token` |
-| `SessionEvent` | tell the application |
-| `Note` | log it |
-"""
+"""Instructions of the core to the adapter around it. Messages, acknowledgements and session events are effects, too: the
+adapter gives them to the application."""
 
 from __future__ import annotations
 
@@ -27,7 +15,7 @@ FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group keeps; al
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a channel."""
+    """Open a channel, then call `connected(attempt)` or `failed(attempt, reason)`."""
 
     attempt: int
     address: Address
@@ -36,14 +24,14 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a channel."""
+    """Close the channel of that attempt, or abandon the attempt; report no event of it afterwards."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A request ended."""
+    """The request with `token` has ended."""
 
     token: object
     result: Result
@@ -52,13 +40,11 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """There is room for posts again."""
+    """Posts that wait for room may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log; `level` as in `logging`."""
-
     level: int
     text: str
 
@@ -67,8 +53,8 @@ class Note:
 class Group:
     """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
 
-    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all, and `untold` those that no callback of
-    their own hears of. Nothing is reported before `seal`. `reported`: somebody has been told of all failures.
+    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all, and `untold` those without a callback of
+    their own. Nothing is reported before `seal`. `reported`: all failures were raised to the application.
     """
 
     token: object = None
@@ -81,7 +67,6 @@ class Group:
     failed: list[Ack] = field(default_factory=list)
 
     def settle(self, ack: Ack) -> None:
-        """Take note of an acknowledgement that has something to say."""
         if self.acks is not None:
             self.acks[ack.guid] = ack
         if ack.status is not Result.SUCCESS:

@@ -1,50 +1,72 @@
-"""Posts and their acknowledgements: every post that is accepted has exactly one outcome, whatever the connection does."""
+"""Posts and their acknowledgements: every accepted post is kept until it has exactly one outcome, whatever the connection
+does. After a reconnect all kept posts are sent again in order of posting, byte for byte: a post is packed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk._core.effects import Group, Room, Settled
+from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.session_state import Shared
 from bmqtwist.sdk._core.states import Input, State
-from bmqtwist.sdk._core.unacked import Post, UnackedPosts
 from bmqtwist.sdk.message import typed
 from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.tracing import inject
-from bmqtwist.wire import properties
-from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
+from bmqtwist.wire import events, properties
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data, open_data
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import ACK_MESSAGE, ITEM_BYTES, put_message
+from bmqtwist.wire.fast import ACK_MESSAGE, ITEM_BYTES, MESSAGE_PROPERTIES, put_message
 
-_EXPIRY_STEP_S = 0.1  # posts that grow too old are looked for at most that often
+_EXPIRY_STEP_S = 0.1  # shortest interval between two searches for posts above the deduplication time
+_GUID = slice(12, 28)  # of a packed message
+
+
+@dataclass(eq=False, slots=True)
+class Post:
+    """Options of a post; once it is accepted, the post itself, packed. `token`: an Ack effect follows."""
+
+    ack: bool = True  # is an acknowledgement asked for?
+    token: object = None
+    correlation: object = None
+    group: Group | None = None
+    compress: bool | None = None  # None = as the session's options say
+    guid: bytes = b""  # chosen by the application; else a new one
+    queue: Queue = field(init=False)
+    packed: bytes = field(init=False)
+    posted_at: float = field(init=False)
 
 
 class Posts:
-    """Makes posts, settles them. `blocked`: the channel has more to write than its high watermark."""
+    """`kept`: posts without an outcome, by GUID, in order of posting; `held_bytes`: packed bytes of these. `blocked`: the
+    channel has more to write than its high watermark."""
 
-    def __init__(self, shared: Shared, make_guid: Callable[[], bytes], unacked: UnackedPosts) -> None:
+    kept: dict[bytes, Post]
+    held_bytes: int
+
+    def __init__(self, shared: Shared, make_guid: Callable[[], bytes]) -> None:
         self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
         self._deadlines, self._counters = shared.deadlines, shared.counters
-        self._make_guid, self.unacked = make_guid, unacked
-        self.blocked = False
-        self.room_wanted = False  # somebody waits for a Room effect
+        self._make_guid = make_guid
+        self.kept, self.held_bytes = {}, 0
+        self.blocked: bool = False
+        self.room_wanted: bool = False  # a caller waits for a Room effect
         self._v2_properties = False  # does the broker read new-style properties?
-        self._told: set[Result] = set()  # kinds of failed posts that the log has heard of since the last connection
+        self._sent: set[bytes] = set()  # GUIDs that were sent on a lost connection
+        self._logged: set[Result] = set()  # kinds of failed posts that were logged since the last connection
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int = 0) -> bool:
-        """May a post of so many bytes be made now?"""
-        held = self.unacked.held_bytes
+        held = self.held_bytes
         return not self.blocked and (not held or held + size <= self._options.unacked_bytes_max)
 
     def post(self, queue: Queue, payload: bytes, now: float, values: Mapping[str, object] | None = None,
              types: Mapping[str, properties.PropertyType] | None = None, post: Post | None = None) -> bytes:
-        """Post a message; its GUID. `post` says what else is asked for, and is kept once this has returned.
+        """Post a message; its GUID. `post` has further options, and is kept once this has returned.
 
         Raises SdkError: INVALID_QUEUE, QUEUE_SUSPENDED, PAYLOAD_EMPTY, PAYLOAD_TOO_BIG, and BW_LIMIT if there is no
         room: an adapter waits then for a Room effect. LocalError: properties that cannot be sent.
@@ -77,7 +99,7 @@ class Posts:
         if len(data) > APPLICATION_DATA_BYTES_MAX:
             raise SdkError(Result.PAYLOAD_TOO_BIG, f"{len(data)} bytes, more than {APPLICATION_DATA_BYTES_MAX}")
         guid = post.guid or self._make_guid()
-        if post.guid and guid in self.unacked.kept:
+        if post.guid and guid in self.kept:
             raise SdkError(Result.ALREADY_IN_PROGRESS, f"a post with GUID {guid.hex().upper()} has no acknowledgement yet")
         packed = put_message(queue.q_id, guid, data, crc32c(data), (1 if post.ack else 0) | (2 if area else 0), cat,
                              schema_id)
@@ -88,25 +110,34 @@ class Posts:
         return guid
 
     def keep(self, post: Post) -> None:
-        """No connection, or not restored yet: it is sent with all others."""
-        self.unacked.keep(post)
+        """No connection, or not restored yet: the post is sent with all others."""
+        self.kept[post.guid] = post
+        self.held_bytes += len(post.packed)
         if Input.EXPIRY_DUE not in self._deadlines:
             self._deadlines.after(Input.EXPIRY_DUE, post.queue.deduplication_s)
 
     def send(self, post: Post) -> None:
         """Into the batch, which leaves with the turn, when it is full, or after its delay."""
-        unacked, options = self.unacked, self._options
-        unacked.keep(post)
-        unacked.send(post)
+        options, outbox = self._options, self._outbox
+        self.kept[post.guid] = post
+        self.held_bytes += len(post.packed)
+        self._append(post)
         if options.batch_delay_s:
-            if unacked.batch_bytes < options.batch_bytes_max:
+            if outbox.batch_bytes < options.batch_bytes_max:
                 if Input.BATCH_DUE not in self._deadlines:
                     self._deadlines.after(Input.BATCH_DUE, options.batch_delay_s)
-                    self._outbox.wake()
+                    outbox.wake()
                 return
             self._deadlines.clear(Input.BATCH_DUE)
-        if not self._outbox.woken:
-            self._outbox.wake()
+        if not outbox.woken:
+            outbox.wake()
+
+    def _append(self, post: Post) -> None:
+        outbox, packed = self._outbox, post.packed
+        outbox.posts.append(packed)
+        outbox.batch_bytes += len(packed)
+        if not post.ack:
+            outbox.unasked.append(post.guid)
 
     def batch_due(self) -> None:
         self._outbox.wake()
@@ -123,7 +154,6 @@ class Posts:
     # -- outcomes ---------------------------------------------------------------------------------------------------
 
     def on_ack(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """From the broker: acknowledgements."""
         if end - start < 4:
             self._outbox.nonsense(PeerError("event cut short", "ACK", start))
             return
@@ -132,8 +162,8 @@ class Posts:
         if step < ITEM_BYTES or position == start:
             self._outbox.nonsense(PeerError("bad sizes", "ACK", start))
             return
-        unpack, answer = ACK_MESSAGE.unpack_from, self.unacked.answer
-        kept, counters = self.unacked.kept, self._counters
+        unpack, answer = ACK_MESSAGE.unpack_from, self._answer
+        kept, counters = self.kept, self._counters
         settled = len(kept) + counters.nacked
         while position + step <= end:
             word, guid, _ = unpack(buffer, position)
@@ -144,42 +174,59 @@ class Posts:
         counters.acked += settled - len(kept) - counters.nacked
         self.give_room()
 
+    def _answer(self, guid: bytes) -> Post | None:
+        """Take a post out; None if no post of that GUID waits (a duplicate, or not ours)."""
+        post = self.kept.pop(guid, None)
+        if post is not None:
+            self.held_bytes -= len(post.packed)
+        return post
+
     def sent(self) -> None:
-        """What was to be written is with the channel: posts that want no acknowledgement have their outcome."""
-        taken = self.unacked.taken()
-        if taken:
-            self._counters.unasked += len(taken)
-            for post in taken:
+        """The output is with the channel: posts that want no acknowledgement have their outcome."""
+        outbox = self._outbox
+        leaving, outbox.leaving = outbox.leaving, []
+        for guid in leaving:
+            post = self._answer(guid)
+            if post is not None:
+                self._counters.unasked += 1
                 self._settle(post, Result.SUCCESS, True)
-            self.give_room()
+        self.give_room()
 
     def fail_all(self, queue: Queue) -> None:
-        """The queue is closed: nobody will acknowledge these any more."""
-        for post in self.unacked.of(queue):
-            self.unacked.answer(post.guid)
-            self._settle(post, Result.UNKNOWN)
+        self._fail([post for post in self.kept.values() if post.queue is queue])
         self.give_room()
 
     def expiry_due(self) -> None:
-        """Without a connection: posts too old to be sent again safely fail."""
-        old, due = self.unacked.expired(self._deadlines.now)
+        """Without a connection: posts that are too old to be sent again without the risk of a duplicate fail."""
+        now, old, due = self._deadlines.now, [], None
+        for post in self.kept.values():
+            end = post.posted_at + post.queue.deduplication_s
+            if end <= now:
+                old.append(post)
+            else:
+                due = end if due is None else min(due, end)
+        if due is not None:
+            self._deadlines.set(Input.EXPIRY_DUE, max(due, now + _EXPIRY_STEP_S))
         if old:
             self._outbox.note(WARNING, f"{len(old)} posts failed: without acknowledgement for longer than the "
                                        "deduplication time")
-        for post in old:
-            self.unacked.answer(post.guid)
-            self._settle(post, Result.UNKNOWN)
-        if due is not None:
-            self._deadlines.set(Input.EXPIRY_DUE, max(due, self._deadlines.now + _EXPIRY_STEP_S))
-        if old:
+            self._fail(old)
             self.give_room()
 
+    def _fail(self, posts: list[Post]) -> None:
+        for post in posts:
+            self._answer(post.guid)
+            self._settle(post, Result.UNKNOWN)
+
     def _settle(self, post: Post, result: Result, only_group: bool = False) -> None:
-        """Tell whoever waits for a post what became of it; failures that nobody waits for become acks all the same."""
         group = post.group
         failed = result is not Result.SUCCESS
         if failed:
-            self._failed(post, result)
+            self._counters.fail(result)
+            if result not in self._logged:
+                self._logged.add(result)
+                self._outbox.note(WARNING, f"a post to {post.queue.uri} failed: {result} (more of this kind are only "
+                                           "counted)")
         if group is not None and (failed or group.acks is not None):
             group.settle(Ack(post.queue, post.guid, result, post.correlation, post.token))
         if not only_group and (post.token is not None or failed and (group is None or group.acks is None)):
@@ -189,49 +236,56 @@ class Posts:
             if group.sealed and not group.outstanding:
                 self._outbox.add(Settled(group))
 
-    def _failed(self, post: Post, result: Result) -> None:
-        self._counters.fail(result)
-        if result not in self._told:
-            self._told.add(result)
-            self._outbox.note(WARNING, f"a post to {post.queue.uri} failed: {result} (more of this kind are only counted)")
-
     # -- the connection ---------------------------------------------------------------------------------------------
 
     def connected(self, v2_properties: bool) -> None:
-        """There is a broker again, perhaps an older one."""
-        if self._v2_properties and not v2_properties and self.unacked.kept:
-            self.unacked.restyle()
+        """A broker has accepted the session. One that reads only old-style properties gets these."""
+        if self._v2_properties and not v2_properties:
+            for post in self.kept.values():
+                message = events.decode_put(post.packed, 0, len(post.packed))[0][0]
+                if not message.flags & MESSAGE_PROPERTIES or not message.schema_id:
+                    continue
+                area, payload = open_data(message.data, True, message.compression, message.schema_id)
+                message.data, message.compression = close_data(properties.to_v1(area), payload, False,
+                                                               bool(message.compression))
+                message.schema_id, message.crc = 0, None
+                self.held_bytes -= len(post.packed)
+                post.packed = events.encode_put([message])[8:]
+                self.held_bytes += len(post.packed)
         self._v2_properties = v2_properties
-        self._told.clear()
+        self._logged.clear()
 
     def send_kept(self) -> int:
-        """All queues are back: send what waited, in the order it was posted; the number of posts."""
-        kept = len(self.unacked.kept)
+        """All queues are back: send the kept posts in order of posting; their number."""
+        kept = self.kept
         if kept:
-            self._counters.retransmitted += self.unacked.again()
+            self._counters.retransmitted += len(kept.keys() & self._sent)
+            self._sent = set()
+            for post in kept.values():
+                self._append(post)
             self._outbox.wake()
-        return kept
+        return len(kept)
 
     def lost(self, sent: bool) -> None:
-        """The connection is gone. `sent`: were posts sent on it?"""
-        self.unacked.lost(sent)
+        """The connection is lost, the output not dropped yet. `sent`: were posts sent on it?"""
+        if sent:
+            self._sent = set(self.kept)
+            self._sent.difference_update(packed[_GUID] for packed in (*self._outbox.cut_posts, *self._outbox.posts))
         self.blocked = False
 
     def pause(self) -> None:
-        """The channel has more to write than its high watermark."""
         if not self.blocked:
             self.blocked = True
             self._outbox.event(EventKind.CHANNEL_HIGH_WATERMARK)
 
     def resume(self) -> None:
-        """It is below its low watermark again."""
         if self.blocked:
             self.blocked = False
             self._outbox.event(EventKind.CHANNEL_LOW_WATERMARK)
             self.give_room()
 
     def give_room(self) -> None:
-        """Tell whoever waits for room, if there is some or never will be."""
+        """Add a Room effect for callers that wait, if there is room or the session has ended."""
         if self.room_wanted and (self.has_room(1) or self._state.state is State.STOPPED):
             self.room_wanted = False
             self._outbox.add(Room())

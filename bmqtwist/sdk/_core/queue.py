@@ -82,12 +82,10 @@ class Queue:
 
     @property
     def is_open(self) -> bool:
-        """Can the application use it, connected or not?"""
         return self.state in _USABLE
 
     @property
     def silent(self) -> bool:
-        """Is it to have no deliveries now?"""
         return self.suspended or self.paused
 
     @property
@@ -118,7 +116,6 @@ class QueueRegistry:
         self._next_q_id = 0
 
     def make(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Any, token: object) -> Queue:
-        """A queue that waits to be opened, with its ids."""
         handle = self.handles.get(target.canonical)
         if handle is None:
             handle = self.handles[target.canonical] = Handle(self._next_q_id)
@@ -131,14 +128,12 @@ class QueueRegistry:
         return queue
 
     def release(self, queue: Queue) -> None:
-        """A queue does not use its ids any more."""
         handle = queue.handle
         handle.users.discard(queue)
         if not handle.users and self.handles.get(queue.target.canonical) is handle:
             del self.handles[queue.target.canonical]
 
     def forget(self, queue: Queue) -> None:
-        """A queue is closed."""
         self.release(queue)
         if self.by_uri.get(queue.uri) is queue:
             del self.by_uri[queue.uri]

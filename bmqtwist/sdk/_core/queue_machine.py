@@ -1,7 +1,7 @@
-"""The machine that opens, reopens and closes queues: `QUEUE` says what is done with which input in which state.
+"""The queues of a session: requests of the application, and the machine that opens, reopens and closes queues (`QUEUE`).
 
-A queue is opened in two phases, openQueue and for readers a configuration, and closed in two, the other way round. What is
-configured while it is open is the business of `queue_settings`.
+A queue is opened in two phases, openQueue and for readers a configuration, and closed in two, the other way round.
+Configurations of open queues are in `queue_settings`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from logging import WARNING
 from typing import Any
 
+from bmqtwist.ids import parse_uri
 from bmqtwist.machine import Cell, check, table, to
+from bmqtwist.sdk._core.deliveries import Deliveries
+from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.posts import Posts
-from bmqtwist.sdk._core.queue import Queue, QueueRegistry
+from bmqtwist.sdk._core.queue import FLAG_READ, FLAG_WRITE, Queue, QueueRegistry
 from bmqtwist.sdk._core.queue_settings import QueueSettings
-from bmqtwist.sdk._core.requests import Answer, OnAnswer, QueueRequests
-from bmqtwist.sdk._core.session_state import Shared, ignore
-from bmqtwist.sdk._core.states import Input, QueueInput, QueueState
+from bmqtwist.sdk._core.requests import OnAnswer, Requests
+from bmqtwist.sdk._core.states import Input, QueueInput, QueueState, ignore
+from bmqtwist.sdk.options import QueueOptions
 from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import schema
 
@@ -27,7 +30,7 @@ ROUTING_UNREGISTERED_APP = 1 << 32  # of our broker alone
 class QueueMachine:
     """Performs the cells of `QUEUE` for all queues of a session."""
 
-    def __init__(self, shared: Shared, requests: QueueRequests, settings: QueueSettings, posts: Posts) -> None:
+    def __init__(self, shared: Shared, requests: Requests, settings: QueueSettings, posts: Posts) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self.registry: QueueRegistry = requests.registry
@@ -49,21 +52,17 @@ class QueueMachine:
         queue.state = state
 
     def _hears(self, queue: Queue) -> OnAnswer:
-        """Who hears the answer to the request of a phase."""
-        def answered(answer: Answer) -> None:
-            what = QueueInput.GRANTED if answer.result is Result.SUCCESS else QueueInput.REFUSED
-            self.feed(queue, what, answer.result, answer.message, answer.value)
-        return answered
+        """The callback for the answer to the request of a phase."""
+        return lambda result, message, value: self.feed(
+            queue, QueueInput.GRANTED if result is Result.SUCCESS else QueueInput.REFUSED, result, message, value)
 
     def due(self, queue: Queue) -> None:
-        """A phase took too long."""
         self.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
 
     def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
         self._outbox.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
 
     def _restored(self, queue: Queue) -> None:
-        """A queue is back, or will not come back."""
         restoring = self.registry.restoring
         if queue in restoring:
             restoring.discard(queue)
@@ -73,7 +72,6 @@ class QueueMachine:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     def send_open(self, queue: Queue, *_: object) -> None:
-        """Phase one."""
         if self.requests.lacks(queue, queue.options):
             self.fail_open(queue, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
             return
@@ -101,7 +99,6 @@ class QueueMachine:
             self.open_complete(queue)
 
     def open_complete(self, queue: Queue, *_: object) -> None:
-        """The queue is open, for the first time or as before the loss."""
         again = queue.state in (QueueState.REOPENING, QueueState.RECONFIGURING)
         self.requests.commit(queue)
         self._deadlines.clear((queue, "step"))
@@ -121,7 +118,7 @@ class QueueMachine:
             self.settings.send_next(queue)
 
     def _end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "") -> None:
-        """The queue is closed, however that came: nothing of it is left waiting."""
+        """Close the queue here; every request and post of it gets its outcome."""
         self._enter(queue, QueueState.CLOSED, message)
         self.registry.forget(queue)
         self.requests.forget_routes(queue)
@@ -135,7 +132,6 @@ class QueueMachine:
         self.settings.health_settled(queue)
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """The open ends with an error."""
         if result is not Result.CANCELED:
             self._warn(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
@@ -143,18 +139,17 @@ class QueueMachine:
         self._outbox.complete(token, result, message)
 
     def cancel_open(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        """Closed before it was open."""
         queue.close_tokens.append(token)
         self.fail_open(queue, Result.CANCELED, "closed by the application")
 
     def fail_open_and_reset(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """No answer: what the broker holds is unknown, only a new connection is sure."""
+        """No answer: the broker's state is unknown until there is a new connection."""
         self.fail_open(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to openQueue for {queue.uri}")
 
     def roll_back_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """Phase two was refused: give back what phase one took."""
-        self.requests.close(queue, None)
+        self.requests.close(queue)
         self.fail_open(queue, result, message)
 
     def hold_open(self, queue: Queue, *_: object) -> None:
@@ -174,13 +169,12 @@ class QueueMachine:
             self._end(queue)
 
     def send_reopen(self, queue: Queue, *_: object) -> None:
-        """Phase one, with the ids it had."""
         self._deadlines.after((queue, "step"), self._options.open_timeout_s)
         self._enter(queue, QueueState.REOPENING)
         self.requests.open(queue, self._hears(queue))
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """The broker does not want it any more; or had no primary for it in time, which is as if there were no answer."""
+        """The broker refuses it; or had no primary for it in time, which counts as no answer."""
         if result is Result.TIMEOUT:
             self.reset(queue)
             return
@@ -189,9 +183,8 @@ class QueueMachine:
         self._end(queue)
 
     def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """It was reopened and could not be configured."""
         if result is not Result.TIMEOUT:
-            self.requests.close(queue, None)
+            self.requests.close(queue)
         self.fail_reopen(queue, result, message)
 
     def reset(self, queue: Queue, *_: object) -> None:
@@ -204,7 +197,6 @@ class QueueMachine:
         queue.close_tokens.append(token)
 
     def start_close(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        """Phase one, for readers: no more deliveries."""
         if token is not None or not queue.close_tokens:
             queue.close_tokens.append(token)
         self._deadlines.after((queue, "step"), self._options.close_timeout_s)
@@ -215,24 +207,20 @@ class QueueMachine:
             self.send_close(queue)
 
     def send_close(self, queue: Queue, *_: object) -> None:
-        """Phase two."""
         self.requests.forget_routes(queue)
         self._enter(queue, QueueState.CLOSING)
         self.requests.close(queue, self._hears(queue))
 
     def closed(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        """Closed, at the broker or because there is none."""
         if token is not None:
             queue.close_tokens.append(token)
         self._end(queue)
 
     def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        """The broker says no; the queue is closed all the same."""
         self._warn(queue, "is closed, but the broker refused that", result, message)
         self._end(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        """No answer to a close."""
         self._warn(queue, "is closed, without the broker", result, message)
         self._end(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
@@ -274,3 +262,116 @@ _ROWS: dict[QueueState, Cells] = {
     _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.already_closed), _I.CLOSE_LOCALLY: to(_M.already_closed)},
 }
 QUEUE = table(QueueState, QueueInput, _ROWS)
+
+
+def _seconds(given: float | None, default: float) -> float:
+    """How long a request may take; SdkError INVALID_ARGUMENT for what would be over before it began."""
+    if given is not None and not given > 0:
+        raise SdkError(Result.INVALID_ARGUMENT, f"timeout_s {given}: must be greater than 0")
+    return default if given is None else given
+
+
+class Queues:
+    """Requests of the application, and events of the connection that concern all queues."""
+
+    def __init__(self, shared: Shared, machine: QueueMachine, deliveries: Deliveries) -> None:
+        self._options, self._state = shared.options, shared.state
+        self._outbox, self._deadlines = shared.outbox, shared.deadlines
+        self.registry: QueueRegistry = machine.registry
+        self._machine, self._settings, self._deliveries = machine, machine.settings, deliveries
+
+    # -- the application --------------------------------------------------------------------------------------------
+
+    def open(self, uri: str, token: object, now: float, *, read: bool = False, write: bool = False,
+             queue_options: QueueOptions | None = None, timeout_s: float | None = None) -> Queue:
+        """Open a queue, now or once there is a connection; `token` is completed when that is done."""
+        self._deadlines.now = now
+        seconds = _seconds(timeout_s, self._options.open_timeout_s)
+        target = parse_uri(uri)
+        if not (read or write):
+            raise SdkError(Result.INVALID_ARGUMENT, f"{uri}: open it for reading, for writing, or both")
+        known = self.registry.by_uri.get(uri)
+        if known is not None:
+            raise SdkError(Result.ALREADY_OPENED if known.is_open else Result.ALREADY_IN_PROGRESS, uri)
+        online = self._state.feed(Input.REQUEST)
+        flags = (FLAG_READ if read else 0) | (FLAG_WRITE if write else 0)
+        queue = self.registry.make(uri, target, flags, queue_options or QueueOptions(), self._deliveries, token)
+        self._deadlines.after((queue, "step"), seconds)
+        if online:
+            self._machine.feed(queue, QueueInput.CONNECTED)
+        return queue
+
+    def _setting_seconds(self, queue: Queue, now: float, timeout_s: float | None) -> float:
+        """How long a change of an open queue may take; SdkError if there can be none."""
+        self._deadlines.now = now
+        seconds = _seconds(timeout_s, self._options.configure_timeout_s)
+        if not queue.is_open:
+            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open")
+        self._state.feed(Input.REQUEST)
+        return seconds
+
+    def configure(self, queue: Queue, queue_options: QueueOptions, token: object, now: float,
+                  timeout_s: float | None = None) -> None:
+        self._settings.configure(queue, queue_options, token, self._setting_seconds(queue, now, timeout_s))
+
+    def pause(self, queue: Queue, paused: bool, token: object, now: float, timeout_s: float | None = None) -> None:
+        self._settings.pause(queue, paused, token, self._setting_seconds(queue, now, timeout_s))
+
+    def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
+        """Close a queue; without a connection that is done at once."""
+        self._deadlines.now = now
+        seconds = _seconds(timeout_s, self._options.close_timeout_s)
+        self._state.feed(Input.CLOSE, queue, token)
+        if timeout_s is not None and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
+            self._deadlines.after((queue, "step"), seconds)
+
+    def transmit(self) -> bool:
+        return True
+
+    def hold(self) -> bool:
+        return False
+
+    def refuse_request(self) -> bool:
+        raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
+
+    def close_remotely(self, queue: Queue, token: object) -> None:
+        self._machine.feed(queue, QueueInput.CLOSE, token=token)
+
+    def close_locally(self, queue: Queue, token: object) -> None:
+        self._machine.feed(queue, QueueInput.CLOSE_LOCALLY, token=token)
+
+    # -- the connection ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.registry.by_uri)
+
+    def connected(self, has_configure_stream: bool) -> bool:
+        """Send what waits for a connection; are all queues back with that? Else RESTORED is fed when they are."""
+        self._machine.requests.has_configure_stream = has_configure_stream
+        queues = self.registry.all()
+        self.registry.restoring = {queue for queue in queues if queue.state is QueueState.REOPEN_HELD}
+        for queue in queues:
+            self._machine.feed(queue, QueueInput.CONNECTED)
+        return not self.registry.restoring
+
+    def lost(self) -> None:
+        self.registry.restoring.clear()
+        for queue in self.registry.all():
+            self._machine.feed(queue, QueueInput.LOST)
+
+    def stopping(self) -> None:
+        """The session is about to leave: only queues that are open stay so, for their posts."""
+        self.registry.restoring.clear()
+        for queue in self.registry.all():
+            if queue.state not in (QueueState.OPEN, QueueState.DECONFIGURING, QueueState.CLOSING):
+                self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)
+            else:
+                self._settings.cancel(queue, "the session is stopping")
+
+    def stopped(self) -> None:
+        for queue in self.registry.all():
+            token, queue.token = queue.token, None
+            self._outbox.complete(token, Result.CANCELED, "the session was stopped")
+            self._machine.feed(queue, QueueInput.LOST)
+            if queue.state is not QueueState.CLOSED:
+                self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)

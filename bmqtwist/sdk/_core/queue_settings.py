@@ -1,14 +1,14 @@
-"""Configurations of open queues, sent one at a time: those the application asks for, pauses, and suspensions while the host
-is unhealthy."""
+"""Configurations of open queues, sent one at a time: those of the application, pauses, and suspensions while the host is
+unhealthy."""
 
 from __future__ import annotations
 
 from collections import deque
 from logging import WARNING
 
+from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.queue import Queue, Setting
-from bmqtwist.sdk._core.requests import QueueRequests
-from bmqtwist.sdk._core.session_state import Shared
+from bmqtwist.sdk._core.requests import Requests
 from bmqtwist.sdk._core.states import Input, QueueState
 from bmqtwist.sdk.options import QueueOptions
 from bmqtwist.sdk.results import EventKind, Result, SdkError
@@ -17,9 +17,9 @@ _PAUSES = ("pause", "unpause")
 
 
 class QueueSettings:
-    """Sends the settings of all queues. `healthy`: is the host fit to work?"""
+    """Sends the settings of all queues. `healthy`: of the host."""
 
-    def __init__(self, shared: Shared, requests: QueueRequests) -> None:
+    def __init__(self, shared: Shared, requests: Requests) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self._requests, self._registry = requests, requests.registry
@@ -30,7 +30,6 @@ class QueueSettings:
     # -- what the application asks for ------------------------------------------------------------------------------
 
     def configure(self, queue: Queue, options: QueueOptions, token: object, seconds: float) -> None:
-        """Change how a queue is read, within so many seconds."""
         if any(each.kind == "configure" for each in queue.pending_settings):
             raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being configured")
         setting = Setting("configure", options, token)
@@ -56,7 +55,6 @@ class QueueSettings:
         self._outbox.complete(setting.token)
 
     def send_next(self, queue: Queue) -> None:
-        """Send the next setting if nothing is in its way."""
         while queue.settings and queue.setting is None and queue.state is QueueState.OPEN and self._state.online:
             setting = queue.settings.popleft()
             if setting.kind != "configure":
@@ -76,7 +74,7 @@ class QueueSettings:
     def _send(self, queue: Queue, setting: Setting, silent: bool) -> None:
         setting.r_id = self._requests.configure(
             queue, () if silent else setting.options.effective(),
-            lambda answer: self._answered(queue, setting, answer.result, answer.message))
+            lambda result, message, _: self._answered(queue, setting, result, message))
 
     # -- how it ends ------------------------------------------------------------------------------------------------
 
@@ -123,16 +121,14 @@ class QueueSettings:
             self.health_settled(queue)
 
     def due(self, queue: Queue, setting: Setting) -> None:
-        """A setting took too long, sent or not."""
         if queue.setting is setting:
-            self._requests.forget(setting.r_id)
+            self._requests.under_way.pop(setting.r_id, None)
             self._answered(queue, setting, Result.TIMEOUT, "no answer to configure")
         elif setting in queue.settings:
             queue.settings.remove(setting)
             self._outbox.complete(setting.token, Result.TIMEOUT, "no connection")
 
     def cancel(self, queue: Queue, reason: str) -> None:
-        """None of the settings will be sent or answered any more."""
         pending, queue.setting, queue.settings = queue.pending_settings, None, deque()
         for setting in pending:
             self._deadlines.clear((queue, setting))
@@ -151,11 +147,9 @@ class QueueSettings:
     # -- the health of the host -------------------------------------------------------------------------------------
 
     def suspends(self, queue: Queue) -> bool:
-        """Is the queue to be without deliveries and posts now?"""
         return queue.options.suspends_on_bad_host_health and not self.healthy
 
     def set_health(self, healthy: bool) -> None:
-        """The host is well, or is not: queues that mind are suspended or resumed."""
         if healthy == self.healthy:
             return
         self.healthy = healthy
@@ -172,7 +166,6 @@ class QueueSettings:
         self.health_settled(None)
 
     def _check_health(self, queue: Queue) -> None:
-        """Have the queue suspended or resumed, if the health of the host asks for that."""
         suspend = self.suspends(queue)
         kind = "suspend" if suspend else "resume"
         if suspend != queue.suspended and queue.state is QueueState.OPEN and not any(
@@ -190,7 +183,7 @@ class QueueSettings:
         self.health_settled(queue)
 
     def health_settled(self, queue: Queue | None) -> None:
-        """A queue is resumed, could not be, or is gone; once that is so for all the host counts as restored."""
+        """A queue is resumed, could not be, or is closed; after the last of them the host counts as restored."""
         if queue is not None:
             self._resuming.discard(queue)
         if self._recovering and not self._resuming:

@@ -1,16 +1,16 @@
-"""Requests under way, each with a number, an answer that fits it, and somebody who hears the answer; requests about queues
-in the form that the broker understands, and the routes of deliveries that follow from them."""
+"""Requests in progress, by number, each with its callback; requests about queues in the form that the broker understands,
+and the routes of deliveries that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.sdk._core.outbox import Outbox
 from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Routes
+from bmqtwist.sdk._core.states import ignore
 from bmqtwist.sdk.options import QueueOptions, Subscription
 from bmqtwist.sdk.results import Result, result_of
 from bmqtwist.wire import control, schema
@@ -20,44 +20,28 @@ _ANSWERS = {"openQueue": "openQueueResponse", "configureStream": "configureStrea
             "configureQueueStream": "configureQueueStreamResponse", "closeQueue": "closeQueueResponse",
             "disconnect": "disconnectResponse"}
 _R_ID_MASK = 0x7FFFFFFF
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How a request ended: `value` is what the broker granted, or the status with which it did not."""
-
-    result: Result
-    message: str
-    value: Any
-
-
-OnAnswer = Callable[[Answer], object]
+OnAnswer = Callable[[Result, str, Any], object]  # result, message, and the broker's response or status
 
 
 class Requests:
-    """Sends requests, and gives their answers to whoever waits for them."""
+    """Sends requests and calls back with their answers; opens, configures and closes queues at the broker.
+    `has_configure_stream`: does the broker know subscriptions?
 
-    __slots__ = ("_next_r_id", "_outbox", "under_way")
+    A delivery names a subscription by an id of the configuration that was in force at the broker when it was sent. So the
+    routes of a new configuration count from its request on, and those of the former one until the answer.
+    """
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self.under_way: dict[int, tuple[OnAnswer | None, str]] = {}
-        self._next_r_id = 1
+    def __init__(self, outbox: Outbox, registry: QueueRegistry, routes: Routes) -> None:
+        self._outbox, self.registry, self._routes = outbox, registry, routes
+        self.under_way: dict[int, tuple[OnAnswer, str]] = {}
+        self._next_r_id = self._next_s_id = 1
+        self.has_configure_stream = False
 
-    def send(self, choice: str, value: object, on_answer: OnAnswer | None) -> int:
-        """Send a request; its number. Without `on_answer` nobody cares how it ends."""
+    def send(self, choice: str, value: object, on_answer: OnAnswer = ignore) -> int:
         r_id, self._next_r_id = self._next_r_id, self._next_r_id + 1 & _R_ID_MASK
         self.under_way[r_id] = on_answer, _ANSWERS[choice]
         self._outbox.send(ControlMessage(r_id, choice, value))
         return r_id
-
-    def forget(self, r_id: int) -> None:
-        """Nobody waits for the answer any more; a broker that never gives one costs no memory."""
-        self.under_way.pop(r_id, None)
-
-    def clear(self) -> None:
-        """The connection is gone: there will be no answers."""
-        self.under_way.clear()
 
     def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """From the broker: an answer, unless it comes too late or is something between brokers."""
@@ -66,46 +50,29 @@ class Requests:
         except PeerError as error:
             self._outbox.nonsense(error)
             return
-        found = self.under_way.get(message.r_id) if message.r_id is not None else None
-        if found is None or message.choice not in ("status", found[1]):
+        r_id, choice, value = message.r_id, message.choice, message.value
+        if r_id is None or r_id not in self.under_way or choice not in ("status", self.under_way[r_id][1]):
             return
-        self.forget(message.r_id)  # type: ignore[arg-type]
-        on_answer = found[0]
-        if on_answer is None:
+        on_answer, _ = self.under_way.pop(r_id)
+        if choice != "status":
+            on_answer(Result.SUCCESS, "", value)
             return
-        if message.choice != "status":
-            on_answer(Answer(Result.SUCCESS, "", message.value))
-            return
-        result = result_of(message.value.category)
-        if result is Result.SUCCESS:
-            result = Result.UNKNOWN
-        on_answer(Answer(result, message.value.message, message.value))
+        result = result_of(value.category)
+        on_answer(Result.UNKNOWN if result is Result.SUCCESS else result, value.message, value)
 
-
-class QueueRequests:
-    """Opens, configures, closes at the broker. `has_configure_stream`: does the broker know subscriptions?
-
-    A delivery names a subscription by an id of the configuration that was in force at the broker when it was sent. So the
-    routes of a new configuration count from its request on, and those of the former one until the answer.
-    """
-
-    def __init__(self, requests: Requests, registry: QueueRegistry, routes: Routes) -> None:
-        self._requests, self.registry, self._routes = requests, registry, routes
-        self.has_configure_stream = False
-        self._next_s_id = 1
+    # -- queues -----------------------------------------------------------------------------------------------------
 
     def _parameters(self, queue: Queue) -> schema.QueueHandleParameters:
         return schema.QueueHandleParameters(queue.uri, queue.q_id, queue.sub_id_info, queue.flags,
                                             int(queue.readable), int(queue.writable), 0)
 
     def open(self, queue: Queue, on_answer: OnAnswer) -> None:
-        """Open, with the ids that the queue has."""
-        self._requests.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
+        self.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
 
-    def close(self, queue: Queue, on_answer: OnAnswer | None) -> None:
-        """Close; the broker is told if that was the last of its URI."""
+    def close(self, queue: Queue, on_answer: OnAnswer = ignore) -> None:
+        """Close; the request says whether that was the last queue of its canonical URI."""
         self.registry.release(queue)
-        self._requests.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.handle.users), on_answer)
+        self.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.handle.users), on_answer)
 
     def configure(self, queue: Queue, subscriptions: tuple[Subscription, ...], on_answer: OnAnswer) -> int:
         """Configure; the number of the request. The routes wait for `commit` or `revert`."""
@@ -123,7 +90,7 @@ class QueueRequests:
                 found.append(schema.Subscription(s_id, schema.Expression(version, each.expression), [
                     schema.ConsumerInfo(each.max_unconfirmed_messages, each.max_unconfirmed_bytes,
                                         each.consumer_priority, 1)]))
-            r_id = self._requests.send("configureStream", schema.ConfigureStream(
+            r_id = self.send("configureStream", schema.ConfigureStream(
                 queue.q_id, schema.StreamParameters(app_id, found)), on_answer)
         else:
             parameters = schema.QueueStreamParameters(queue.sub_id_info)
@@ -133,33 +100,28 @@ class QueueRequests:
                 parameters = schema.QueueStreamParameters(
                     queue.sub_id_info, first.max_unconfirmed_messages, first.max_unconfirmed_bytes,
                     first.consumer_priority, 1)
-            r_id = self._requests.send("configureQueueStream", schema.ConfigureQueueStream(queue.q_id, parameters),
-                                       on_answer)
+            r_id = self.send("configureQueueStream", schema.ConfigureQueueStream(queue.q_id, parameters), on_answer)
         for key, each in routes.items():
             self._routes[key] = queue, each
         return r_id
 
-    def forget(self, r_id: int) -> None:
-        self._requests.forget(r_id)
-
     def lacks(self, queue: Queue, options: QueueOptions) -> bool:
-        """Does the broker lack what these options need?"""
         wanted = options.effective()
         return queue.readable and not self.has_configure_stream and (
             len(wanted) > 1 or any(each.expression for each in wanted))
 
     def commit(self, queue: Queue) -> None:
-        """The configuration was accepted: its routes are the only ones."""
+        """The new configuration was accepted: its routes are the only ones."""
         for key in queue.routes.keys() - queue.routes_new.keys():
             self._routes.pop(key, None)
         queue.routes, queue.routes_new = queue.routes_new, {}
 
     def keep_both(self, queue: Queue) -> None:
-        """It was not answered: either may be in force."""
+        """The new configuration was not answered: either may be in force."""
         queue.routes, queue.routes_new = {**queue.routes, **queue.routes_new}, {}
 
     def revert(self, queue: Queue) -> None:
-        """It was refused: the old routes hold."""
+        """The new configuration was refused: the former routes hold."""
         for key in queue.routes_new:
             self._routes.pop(key, None)
         queue.routes_new = {}
@@ -167,7 +129,6 @@ class QueueRequests:
             self._routes[key] = queue, each
 
     def forget_routes(self, queue: Queue) -> None:
-        """Nothing is delivered to this queue any more."""
         for key in (*queue.routes, *queue.routes_new):
             self._routes.pop(key, None)
         queue.routes, queue.routes_new = {}, {}

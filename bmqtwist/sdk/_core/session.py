@@ -1,14 +1,13 @@
-"""A session without a connection: calls and chunks in, effects and bytes out. Here all parts are made and connected, and
-`SESSION` says what is done with which input in which state.
+"""A session without I/O: calls and chunks in, effects and bytes out. This module makes and connects its parts; `SESSION` is
+the table of actions by state and input.
 
     core.start(token, now) .. stop(token, now)      the application: open, configure, close, post, confirm
     core.connected / failed / received / lost       the channel
     core.tick(now), core.deadline()                 the clock
     core.take_effects(), core.take_output()         what to do and what to write, asked for after any of the above
 
-`wake` is called once when there begins to be something to take: an adapter schedules its turn then, and everything that
-is posted until that turn leaves in one event. Nothing a broker sends raises out of `received`. Times are seconds of a
-monotonic clock, handed in with each call.
+`wake` is called once when there begins to be something to take: an adapter schedules its turn then, and all posts until
+that turn leave in one event. `received` never raises. Times are seconds of a monotonic clock, passed with each call.
 """
 
 from __future__ import annotations
@@ -17,20 +16,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from bmqtwist.machine import Cell, TransitionLog, table, to
-from bmqtwist.sdk._core.connection import Connection, Heartbeats
+from bmqtwist.sdk._core.connection import Connection, Heartbeats, Negotiation
 from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.deliveries import Deliveries
-from bmqtwist.sdk._core.negotiation import Negotiation
-from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.outbox import Outbox, Shared
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Setting
-from bmqtwist.sdk._core.queue_machine import QueueMachine
+from bmqtwist.sdk._core.queue_machine import QueueMachine, Queues
 from bmqtwist.sdk._core.queue_settings import QueueSettings
-from bmqtwist.sdk._core.queues import Queues
-from bmqtwist.sdk._core.requests import QueueRequests, Requests
-from bmqtwist.sdk._core.session_state import SessionState, Shared, ignore
-from bmqtwist.sdk._core.states import Input, State
-from bmqtwist.sdk._core.unacked import UnackedPosts
+from bmqtwist.sdk._core.requests import Requests
+from bmqtwist.sdk._core.states import Input, SessionState, State, ignore
 from bmqtwist.sdk.counters import Counters, LiveCounters
 from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.wire import schema
@@ -87,8 +82,8 @@ SESSION = table(State, Input, _ROWS)
 class SessionCore:
     """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1).
 
-    `queues`: by URI; `unacked`: posts on their way. Calls that one part answers (`open`, `post`, `confirm`, ...) are the
-    methods of the part itself, not calls around them.
+    `queues`: by URI; `posts.kept`: posts without an outcome. Calls that one part answers (`open`, `post`, `confirm`, ...)
+    are the methods of the part itself, not calls around them.
     """
 
     def __init__(self, options: SessionOptions, identity: schema.ClientIdentity, make_guid: Callable[[], bytes], now: float,
@@ -96,16 +91,15 @@ class SessionCore:
         self.options: SessionOptions = options
         self._deadlines = deadlines = Deadlines(now)
         self._counters = counters = LiveCounters()
-        self.unacked: UnackedPosts = UnackedPosts(options.batch_bytes_max)
         self._state = state = SessionState(deadlines)
-        self._outbox = outbox = Outbox(options, self.unacked, deadlines, counters, wake)
-        shared = Shared(options, state, outbox, deadlines, counters)
-        self._posts = posts = Posts(shared, make_guid, self.unacked)
+        self.outbox: Outbox = Outbox(options, deadlines, counters, wake)
+        shared = Shared(options, state, self.outbox, deadlines, counters)
+        self.posts: Posts = Posts(shared, make_guid)
+        posts = self.posts
         self._deliveries = deliveries = Deliveries(shared)
-        requests, heartbeats = Requests(outbox), Heartbeats(shared)
-        queue_requests = QueueRequests(requests, QueueRegistry(), deliveries.routes)
-        self._settings = QueueSettings(shared, queue_requests)
-        self._machine = QueueMachine(shared, queue_requests, self._settings, posts)
+        requests, heartbeats = Requests(self.outbox, QueueRegistry(), deliveries.routes), Heartbeats(shared)
+        self._settings = QueueSettings(shared, requests)
+        self._machine = QueueMachine(shared, requests, self._settings, posts)
         self._queues = queues = Queues(shared, self._machine, deliveries)
         self._connection = Connection(shared, posts, queues, requests, heartbeats, random)
         negotiation = Negotiation(shared, identity, self._connection)
@@ -120,7 +114,7 @@ class SessionCore:
         self.seal: Final = posts.seal
         self.confirm: Final = deliveries.confirm
         self.consumed: Final = deliveries.consumed
-        self.take_effects: Final = outbox.take_effects
+        self.take_effects: Final = self.outbox.take_effects
 
     # -- how things stand -------------------------------------------------------------------------------------------
 
@@ -138,7 +132,6 @@ class SessionCore:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt to connect; what an adapter does for an earlier one is void."""
         return self._connection.attempt
 
     @property
@@ -147,18 +140,16 @@ class SessionCore:
 
     @property
     def blocked(self) -> bool:
-        return self._posts.blocked
+        return self.posts.blocked
 
     def counters(self) -> Counters:
-        """What was done so far, and how things stand."""
         return self._counters.snapshot(
-            self._state.state.value, len(self.unacked.kept), self.unacked.held_bytes, self._deliveries.untaken,
+            self._state.state.value, len(self.posts.kept), self.posts.held_bytes, self._deliveries.untaken,
             sum(queue.is_open for queue in list(self.queues.values())))
 
     # -- the application --------------------------------------------------------------------------------------------
 
     def start(self, token: object, now: float) -> None:
-        """Connect, and stay connected; `token` is completed once that has worked or failed."""
         self._deadlines.now = now
         self._state.feed(Input.START, token)
 
@@ -168,57 +159,48 @@ class SessionCore:
         self._state.feed(Input.STOP, token, drain)
 
     def want_room(self) -> None:
-        """Somebody waits for a Room effect."""
-        self._posts.room_wanted = True
+        self.posts.room_wanted = True
 
     def set_health(self, healthy: bool, now: float) -> None:
-        """The host is well, or is not: queues that mind are suspended or resumed."""
+        """Suspend or resume the queues that depend on the health of the host."""
         self._deadlines.now = now
         self._settings.set_health(healthy)
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
     def connected(self, attempt: int, now: float) -> None:
-        """The channel of an attempt is up."""
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.CONNECTED)
 
     def failed(self, attempt: int, reason: str, now: float) -> None:
-        """The channel of an attempt did not come up."""
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.FAILED, reason)
 
     def received(self, chunk: bytes, now: float) -> None:
-        """Bytes from the broker."""
         self._deadlines.now = now
         self._connection.received(chunk)
 
     def lost(self, attempt: int, reason: str, now: float) -> None:
-        """The channel is gone."""
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.LOST, reason)
 
     def pause(self, now: float) -> None:
-        """The channel has more to write than its high watermark."""
         self._deadlines.now = now
-        self._posts.pause()
+        self.posts.pause()
 
     def resume(self, now: float) -> None:
-        """It is below its low watermark again."""
         self._deadlines.now = now
-        self._posts.resume()
+        self.posts.resume()
 
     # -- the clock and what comes out -------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """When `tick` is due."""
         return self._deadlines.next()
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
         deadlines = self._deadlines
         deadlines.now = now
         while (key := deadlines.expire(now)) is not None:
@@ -233,8 +215,8 @@ class SessionCore:
 
     def take_output(self, flush: bool = False) -> list[bytes]:
         """What to write now. A batch of posts that may still wait for its delay stays, unless `flush`."""
-        chunks = self._outbox.take_output(flush)
-        if chunks and self.unacked.leaving:
-            self._posts.sent()
+        chunks = self.outbox.take_output(flush)
+        if chunks and self.outbox.leaving:
+            self.posts.sent()
             self._state.feed(Input.SENT)
         return chunks

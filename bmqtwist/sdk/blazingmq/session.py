@@ -1,24 +1,37 @@
-"""The blocking session of the official library, on our core. What works for it is an `Engine`.
+"""The blocking session of the official library on our core, with its errors and texts.
 
-A callback may call anything here, open queues and stop the session included; only other callbacks wait for it.
+An `Engine` runs the core: one thread moves bytes, another calls the application back. A callback may call any method of the
+session, open queues and stop the session included; only other callbacks wait for it. The threads hold the engine and not the
+session, so a session without a reference is collected: its engine stops and delivers posts (`abandon`). Engines that run at
+the exit of the program are stopped, each at the place in the order of exit handlers where its session was made.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Self
 
+from bmqtwist.errors import BmqError
+from bmqtwist.ids import InvalidUri
+from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
-from bmqtwist.sdk._adapters.sockets import SocketTransport
-from bmqtwist.sdk._adapters.transport import TransportFactory
+from bmqtwist.sdk import results
+from bmqtwist.sdk._adapters.threaded import ThreadedCore
+from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.unacked import Post
+from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.blazingmq import session_events as events
-from bmqtwist.sdk.blazingmq.engine import Engine
-from bmqtwist.sdk.blazingmq.errors import NOT_OPENED, STOPPED, translated, translated_post
-from bmqtwist.sdk.blazingmq.exceptions import Error
-from bmqtwist.sdk.blazingmq.properties import to_wire
+from bmqtwist.sdk.blazingmq.exceptions import BrokerTimeoutError, Error
 from bmqtwist.sdk.blazingmq.values import (
     Ack,
     BasicHealthMonitor,
@@ -28,9 +41,226 @@ from bmqtwist.sdk.blazingmq.values import (
     QueueOptions,
     SessionOptions,
     Timeouts,
+    make_ack,
+    make_handle,
+    make_message,
+    to_wire,
 )
 from bmqtwist.sdk.counters import Counters
+from bmqtwist.sdk.health import HealthMonitor
+from bmqtwist.sdk.pump import PumpFactory, SocketPump
+from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
+
+STOPPED = "Method called after session was stopped"
+NOT_OPENED = "Queue not opened"
+_OF_MESSAGES = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SUSPENDED}  # nothing that a connection could help
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise errors of a request as `Failed to <what>: CODE: why`."""
+    try:
+        yield
+    except Error:
+        raise
+    except BmqError as error:
+        if isinstance(error, SdkError):
+            late = error.result is Result.TIMEOUT
+            raise (BrokerTimeoutError if late else Error)(f"Failed to {what}: {error}") from error
+        code = "INVALID_URI" if isinstance(error, InvalidUri) else "INVALID_ARGUMENT"
+        raise Error(f"Failed to {what}: {code}: {error}") from error
+
+
+@contextlib.contextmanager
+def translated_post(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except Error:
+        raise
+    except SdkError as error:
+        if error.result in _OF_MESSAGES:
+            raise Error(f"Failed to construct message: {error}") from error
+        raise Error(f"Failed to post message to {uri} queue: {error}") from error
+    except BmqError as error:
+        raise ValueError(str(error)) from error
+
+
+LOG = logging.getLogger("blazingmq.session")
+LOG.addHandler(logging.NullHandler())
+_EVENTS = {
+    EventKind.CONNECTED: events.Connected, EventKind.DISCONNECTED: events.Disconnected,
+    EventKind.CONNECTION_LOST: events.ConnectionLost, EventKind.RECONNECTED: events.Reconnected,
+    EventKind.STATE_RESTORED: events.StateRestored, EventKind.CONNECTION_TIMEOUT: events.ConnectionTimeout,
+    EventKind.SLOWCONSUMER_NORMAL: events.SlowConsumerNormal,
+    EventKind.SLOWCONSUMER_HIGHWATERMARK: events.SlowConsumerHighWaterMark,
+    EventKind.HOST_UNHEALTHY: events.HostUnhealthy, EventKind.HOST_HEALTH_RESTORED: events.HostHealthRestored,
+    EventKind.ERROR: events.Error,
+}
+_EVENTS_OF_QUEUES = {
+    EventKind.QUEUE_REOPEN_RESULT: (events.QueueReopened, events.QueueReopenFailed),
+    EventKind.QUEUE_SUSPENDED: (events.QueueSuspended, events.QueueSuspendFailed),
+    EventKind.QUEUE_RESUMED: (events.QueueResumed, events.QueueResumeFailed),
+}
+UNSTOPPED = "stop() not invoked before destruction of Session<{}> object"
+
+
+class Engine(ThreadedCore):
+    """Runs one session core and calls the application back. `started`: the application has not stopped the session."""
+
+    def __init__(self, options: sdk_options.SessionOptions, make_transport: PumpFactory,
+                 on_session_event: Callable[[events.SessionEvent], object],
+                 on_message: Callable[[Message, MessageHandle], object] | None, health: HealthMonitor | None) -> None:
+        self._on_session_event, self._on_message = on_session_event, on_message
+        self._calls: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
+        super().__init__(options, self._call_back, make_transport=make_transport, step_done=self._look)
+        self.transport.logger = LOG
+        self.started: bool = True
+        self._abandoned = self._stopping = False
+        self._process = os.getpid()
+        self._forget_health: Callable[[], None] = lambda: None
+        if health is not None:
+            self._set_health(health.healthy)
+            self._forget_health = health.listen(self._set_health)
+        self._caller = threading.Thread(target=self._call, name="bmqtwist-callbacks", daemon=True)
+        self.start()
+        self._caller.start()
+        try:
+            self.request(self.core.start)
+        except BaseException:
+            self.started = False
+            self._end()
+            raise
+        self._exit_handler = partial(_at_exit, weakref.ref(self))
+        atexit.register(self._exit_handler)
+
+    # -- for the session --------------------------------------------------------------------------------------------
+
+    def wait_for_callbacks(self) -> None:
+        """Wait until all callbacks that are due by now have returned, unless this is one of them."""
+        if threading.current_thread() is not self._caller:
+            called = threading.Event()
+            self._calls.put((lambda _: called.set(), None))
+            while not called.wait(1.0) and self._caller.is_alive():
+                pass
+
+    def stop(self) -> None:
+        """Wait for acknowledgements a little, disconnect; no callback is running after this, but the one it is called
+        from."""
+        with self.lock:
+            started, self.started = self.started, False
+            self.changed.notify_all()
+        if started:
+            self.request(self.core.stop)
+            self._end()
+
+    def abandon(self) -> None:
+        """The session was collected: stop in the thread. Called by the collector in any thread, so without a lock."""
+        if self.started and self._process == os.getpid():
+            self._abandoned, self.started = True, False
+            warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=3)
+            self.transport.poke()
+
+    def stop_at_exit(self) -> None:
+        """The program ends: deliver what was posted. Not in a child process, whose parent has the threads."""
+        if self._process != os.getpid():
+            return
+        if self.started:
+            warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=2)
+        failed = self.core.counters().nacked
+        if self._abandoned:
+            self.join()
+            self._caller.join()
+        else:
+            self.stop()
+        lost = self.core.counters().nacked - failed
+        if lost:
+            warnings.warn(f"{lost} posts were not acknowledged before the program ended", UserWarning, stacklevel=2)
+
+    def _set_health(self, healthy: bool) -> None:
+        with self.lock:
+            self.core.set_health(healthy, self.clock())
+
+    def _end(self) -> None:
+        self._forget_health()
+        self.end()
+        self._calls.put(None)
+        self.join()
+        if threading.current_thread() is not self._caller:
+            self._caller.join()
+        if hasattr(self, "_exit_handler"):
+            atexit.unregister(self._exit_handler)
+
+    # -- the threads ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._abandoned and not self._stopping:
+            self._stopping = True
+            with self.lock:
+                self.core.stop(None, self.clock())
+                self.transport.perform()
+        if self._stopping and self.core.state is State.STOPPED:
+            self._end()
+
+    def _call_back(self, effect: object) -> None:
+        if isinstance(effect, sdk_message.Message):
+            self._calls.put((self._give_message, effect))
+        elif isinstance(effect, results.Ack):
+            if effect.token is not None:
+                self._calls.put((self._give_ack, effect))
+        elif isinstance(effect, results.SessionEvent):
+            self._calls.put((self._give_event, effect))
+
+    def _call(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call[0](call[1])
+            except Exception as error:  # noqa: BLE001 - the application's own: printed as at the end of a main program
+                sys.excepthook(type(error), error, error.__traceback__)
+                del error
+            del call  # it may hold the last reference to a session
+
+    def _give_message(self, message: sdk_message.Message) -> None:
+        with self.lock:
+            self.core.consumed(1)
+        if self._on_message is not None:
+            try:
+                given = make_message(message)
+            except BmqError as error:  # it cannot be read: as the official library, say so and go on
+                self._on_session_event(events.Error(f"message {message.guid.hex().upper()}: {error}"))
+                return
+            self._on_message(given, make_handle(given, self.confirm))
+
+    def confirm(self, message: Message) -> None:
+        with self.lock:
+            if self.core.state is State.STOPPED:
+                raise Error(STOPPED)
+            try:
+                self.core.confirm(message._message)
+            except SdkError as error:
+                raise Error(NOT_OPENED if error.result is Result.INVALID_QUEUE else
+                            f"Failed to confirm message [{message.guid.hex().upper()}]: {error}") from error
+
+    def _give_ack(self, ack: results.Ack) -> None:
+        ack.token(make_ack(ack))  # type: ignore[operator]
+
+    def _give_event(self, event: results.SessionEvent) -> None:
+        failed = event.result is not Result.SUCCESS
+        text = None
+        if failed or event.kind is EventKind.ERROR:
+            text = ": ".join(part for part in (event.result.value if failed else "", event.message) if part)
+        if event.kind in _EVENTS_OF_QUEUES:
+            self._on_session_event(_EVENTS_OF_QUEUES[event.kind][failed](event.uri, text))
+        elif event.kind in _EVENTS:
+            self._on_session_event(_EVENTS[event.kind](text))
+
+
+def _at_exit(reference: weakref.ref[Engine]) -> None:
+    engine = reference()
+    if engine is not None:
+        with contextlib.suppress(SdkError):
+            engine.stop_at_exit()
+
 
 _RESERVED_BYTES = 4 << 20  # of a channel's high watermark, for control messages
 
@@ -64,7 +294,7 @@ class Session:
     reading. `timeout`: seconds for requests, or Timeouts. The environment's BMQ_BROKER_URI overrides `broker`.
     """
 
-    _make_transport: TransportFactory = SocketTransport  # a class attribute, since the official calls have no room for it
+    _make_transport: PumpFactory = SocketPump  # a class attribute, since the official calls have no room for it
     _engine: Engine
 
     def __init__(self, on_session_event: Callable[[events.SessionEvent], None],

@@ -1,8 +1,8 @@
-"""Values with the names of the official library: options, messages, acknowledgements."""
+"""Values with the names of the official library: options, messages, acknowledgements, properties."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -11,13 +11,81 @@ from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk import results
 from bmqtwist.sdk.blazingmq.exceptions import Error
-from bmqtwist.sdk.blazingmq.properties import from_wire
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.results import Result
 from bmqtwist.wire.properties import PropertyType, Value
 
+_BITS = {PropertyType.SHORT: 16, PropertyType.INT32: 32, PropertyType.INT64: 64}
+
+
+def _default(value: object) -> PropertyType:
+    for base, kind in sdk_message.DEFAULT_TYPES.items():  # bool before int
+        if isinstance(value, base):
+            return kind
+    raise Error(f"Property values of type {type(value).__name__!r} are not supported")
+
+
+def _text(name: object) -> str:
+    if isinstance(name, (str, bytes)):
+        return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+    raise TypeError(f"not expecting type '{type(name)}'")
+
+
+def _wire(name: str, value: object, kind: PropertyType) -> Value:
+    """A value as the core takes it: an int for a CHAR, text for a STRING."""
+    expected: type = bytes
+    if kind in _BITS:
+        expected = int
+    elif kind is PropertyType.BOOL:
+        expected = bool
+    elif kind is PropertyType.STRING and isinstance(value, str):
+        return value
+    if not isinstance(value, expected):
+        raise TypeError(f"'{name}' value is of the incorrect type, '{type(value).__name__}' provided, "
+                        f"'{expected.__name__}' expected.")
+    if kind is PropertyType.CHAR and isinstance(value, bytes):
+        if len(value) != 1:
+            raise TypeError(f"'{name}' value does not have exactly 1 byte, {len(value)} bytes provided.")
+        return int.from_bytes(value, "big", signed=True)
+    if kind is PropertyType.STRING and isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if kind in _BITS and isinstance(value, int):
+        end = 1 << _BITS[kind] - 1
+        if not -end <= value < end:
+            raise ValueError(f"Property {name} value must be between [{-end}, {end - 1}], inclusive")
+        return int(value)
+    return value  # type: ignore[return-value] # a bool, or bytes
+
+
+def to_wire(values: Mapping[str, object] | None,
+            overrides: Mapping[str, PropertyType] | None) -> tuple[dict[str, object], dict[str, PropertyType]]:
+    given: dict[str, object] = {}
+    types: dict[str, PropertyType] = {}
+    for name, value in (values or {}).items():
+        given[_text(name)] = value
+        types[_text(name)] = _default(value)
+    for name, kind in (overrides or {}).items():
+        if _text(name) not in types:
+            raise Error(f"Received override for non-existent property {name!r}")
+        types[_text(name)] = kind
+    return {name: _wire(name, value, types[name]) for name, value in given.items()}, types
+
+
+def from_wire(message: sdk_message.Message) -> dict[str, Value]:
+    types = message.property_types
+    return {name: value.to_bytes(1, "big", signed=True) if types[name] is PropertyType.CHAR
+            and isinstance(value, int) else value for name, value in message.properties.items()}
+
+
 PropertyValueDict = dict[str, Value]
 PropertyTypeDict = dict[str, PropertyType]
+
+
+class _Given:
+    """A value that only a session makes."""
+
+    def __init__(self) -> None:
+        raise Error(f"The {type(self).__name__} class does not have a public constructor.")
 
 
 class AckStatus(Enum):
@@ -51,7 +119,7 @@ class CompressionAlgorithmType(Enum):
         return f"<CompressionAlgorithmType.{self.name}>"
 
 
-class Ack:
+class Ack(_Given):
     """The outcome of a post: `guid`, `status`, `queue_uri`. Never made by applications."""
 
     guid: bytes | None
@@ -59,16 +127,12 @@ class Ack:
     status: AckStatus
     _status_description: str
 
-    def __init__(self) -> None:
-        raise Error("The Ack class does not have a public constructor.")
-
     def __repr__(self) -> str:
         guid = "" if self.guid is None else f"[{self.guid.hex().upper()}]"
         return f"<Ack{guid} {self._status_description} for {self.queue_uri}>"
 
 
 def make_ack(ack: results.Ack) -> Ack:
-    """What a callback is given."""
     made = Ack.__new__(Ack)
     made.guid, made.queue_uri, made._status_description = ack.guid, ack.uri, ack.status.value
     try:
@@ -78,7 +142,7 @@ def make_ack(ack: results.Ack) -> Ack:
     return made
 
 
-class Message:
+class Message(_Given):
     """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`. Never made by applications."""
 
     data: bytes
@@ -87,9 +151,6 @@ class Message:
     properties: dict[str, Value]
     property_types: dict[str, PropertyType]
     _message: sdk_message.Message
-
-    def __init__(self) -> None:
-        raise Error("The Message class does not have a public constructor.")
 
     def __repr__(self) -> str:
         return f"<Message[{self.guid.hex().upper()}] for {self.queue_uri}>"
@@ -104,14 +165,11 @@ def make_message(message: sdk_message.Message) -> Message:
     return made
 
 
-class MessageHandle:
+class MessageHandle(_Given):
     """What can be done with a message. Never made by applications."""
 
     _message: Message
     _confirm: Callable[[Message], None]
-
-    def __init__(self) -> None:
-        raise Error("The MessageHandle class does not have a public constructor.")
 
     def confirm(self) -> None:
         """Done with the message."""
@@ -122,14 +180,13 @@ class MessageHandle:
 
 
 def make_handle(message: Message, confirm: Callable[[Message], None]) -> MessageHandle:
-    """What a callback is given."""
     made = MessageHandle.__new__(MessageHandle)
     made._message, made._confirm = message, confirm
     return made
 
 
 class _Record:
-    """A few members, compared and printed by them; None = not given."""
+    """A dataclass that is printed without members that are None."""
 
     def __repr__(self) -> str:
         given = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def statistics(rows: DataFrame, window: str = "10 seconds", late: str = "10 seconds") -> DataFrame:
-    """Messages of queues, by window and queue."""
     return (rows.withWatermark("received", late).groupBy(F.window("received", window), "queue", "appId").agg(
         F.count("*").alias("messages"), F.sum("size").alias("bytes"), F.max("size").alias("sizeMax"),
         F.sum(F.col("redelivered").cast("int")).alias("redelivered"), F.count("problem").alias("unreadable"))

@@ -35,7 +35,6 @@ class Selection:
 
 
 def selected(spark: SparkSession, source: str, wanted: Selection) -> DataFrame:
-    """The messages to post again, of an archive or of storage files."""
     columns = ["type", "queue", "guid", "time", "lease", "sequence", "partition", "value", "properties"]
     rows = records(spark, source, columns, payload=True, recordTypes="MESSAGE", includeArchive=True).where(
         (F.col("type") == "MESSAGE") & F.col("value").isNotNull())
@@ -52,7 +51,6 @@ def selected(spark: SparkSession, source: str, wanted: Selection) -> DataFrame:
 
 
 def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
-    """As the sink takes them."""
     provenance = F.create_map(
         F.lit("replay.guid"), F.hex("guid"), F.lit("replay.queue"), F.coalesce("queue", F.lit("")),
         F.lit("replay.arrived"), F.unix_seconds("time").cast("string"), F.lit("replay.name"), F.lit(name))

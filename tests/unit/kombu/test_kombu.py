@@ -16,10 +16,8 @@ from kombu.transport import get_transport_cls
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, transport
-from bmqtwist.kombu.errors import refusal
-from bmqtwist.kombu.link import Link, Reader
-from bmqtwist.kombu.names import is_private, queue_name, queue_uri
-from bmqtwist.kombu.settings import BROADCAST_DOMAIN, DOMAIN, Settings, settings_of, tls_of
+from bmqtwist.kombu.link import BROADCAST_DOMAIN, DOMAIN, Link, Reader, Settings, refusal, settings_of, tls_of
+from bmqtwist.kombu.transport import is_private, queue_name, queue_uri
 from bmqtwist.sdk.options import Credential, QueueOptions
 from bmqtwist.sdk.results import Result
 from bmqtwist.testing import Broker

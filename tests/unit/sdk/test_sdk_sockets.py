@@ -6,7 +6,7 @@ import socket
 import time
 
 from bmqtwist.sdk import SessionOptions
-from bmqtwist.sdk._adapters.sockets import SocketTransport
+from bmqtwist.sdk.pump import SocketPump
 
 WAIT_S = 30.0
 
@@ -14,7 +14,7 @@ WAIT_S = 30.0
 class Disturbed:
     """The end that is waited for; at the worst moment, before it is emptied, somebody pokes."""
 
-    def __init__(self, transport: SocketTransport, end: socket.socket) -> None:
+    def __init__(self, transport: SocketPump, end: socket.socket) -> None:
         self._transport, self._end = transport, end
         self.fileno, self.close = end.fileno, end.close
 
@@ -25,7 +25,7 @@ class Disturbed:
 
 def test_a_poke_that_is_taken_along_with_another_is_not_the_last_one() -> None:
     """`poke` may be called without the lock, by a health monitor's thread or by the collector of garbage."""
-    transport = SocketTransport(SessionOptions(), lambda effect: None)
+    transport = SocketPump(SessionOptions(), lambda effect: None)
     try:
         transport._far = Disturbed(transport, transport._far)  # type: ignore[assignment]
         for _ in range(3):

@@ -8,8 +8,7 @@ from kit.sdk_kit import Bench
 
 from bmqtwist.machine import IllegalTransition, to
 from bmqtwist.sdk._core.session import SESSION
-from bmqtwist.sdk._core.session_state import ignore
-from bmqtwist.sdk._core.states import Input, State
+from bmqtwist.sdk._core.states import Input, State, ignore
 
 
 @pytest.mark.parametrize("state", State)

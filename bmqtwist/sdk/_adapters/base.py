@@ -1,27 +1,256 @@
-"""One opened queue as all sessions that wait have it: posts that wait for room, groups of posts, the inbox.
+"""Sessions that wait, and their queues: the common part of all fronts.
 
-Coroutines here wait with the promises of their session, so each session can run them: as they are (asyncio), as Deferreds
-(Twisted), or by moving bytes until they are done (no loop).
+A session waits with promises: `promise` makes one, a coroutine awaits it, `fire` gives it its value. Everything that takes
+more than one step is a coroutine here; each kind of session runs it in its own way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar, assert_never
 
 from bmqtwist.errors import LocalError
-from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck
 from bmqtwist.sdk._adapters.identity import queue_options
+from bmqtwist.sdk._adapters.log import emit
 from bmqtwist.sdk._core import queue as core_queue
-from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Group
-from bmqtwist.sdk._core.unacked import Post
+from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room, Settled
+from bmqtwist.sdk._core.posts import Post
+from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import Codec, ValueT
+from bmqtwist.sdk.counters import Counters
+from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueMembers, QueueOptions
-from bmqtwist.sdk.results import Ack, PostRefused, PostsFailed, Result, SdkError
+from bmqtwist.sdk.options import QueueMembers, QueueOptions, SessionOptions
+from bmqtwist.sdk.results import Ack, EventKind, PostRefused, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
+
+OnEvent = Callable[[SessionEvent], object]
+OnAck = Callable[[Ack], object]
+Cancel = Callable[[], object]  # cancels a delayed call or a coroutine; without effect after it has ended
+Request = Callable[[object, float], object]  # makes a request of the core, given a token and the time
+
+
+QueueT = TypeVar("QueueT", bound="BaseQueue[Any]")
+
+
+class BaseSession(ABC):
+    """Performs effects, makes requests of the core."""
+
+    core: SessionCore
+    options: SessionOptions
+    clock: Callable[[], float]  # seconds, of the clock that the core uses
+    _queue_class: type[Any]  # queues of this kind of session
+
+    def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
+        self._on_event, self._on_nack = on_event, on_nack
+        self._rooms: deque[Any] = deque()
+        self.open_queues: set[BaseQueue[Any]] = set()
+        self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
+        self._deaf: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
+
+    def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
+        """From the session: a queue that is not opened yet."""
+        return self._queue_class(self, uri, codec, on_message)
+
+    def counters(self) -> Counters:
+        """What this session has done so far, and how things stand."""
+        return self.core.counters()
+
+    # -- each kind of session has its own -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def promise(self) -> Any:
+        """Something to be awaited."""
+
+    @abstractmethod
+    def fire(self, promise: Any, value: object) -> bool:
+        """Give a promise its value; False if it has one or was cancelled."""
+
+    @abstractmethod
+    def call(self, callback: Callable[[Any], object], argument: object) -> None:
+        """Call the application back; an exception is reported and affects no other call."""
+
+    @abstractmethod
+    def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
+        """Call back at that time of the clock."""
+
+    @abstractmethod
+    async def breathe(self) -> None:
+        """Let input and output proceed."""
+
+    @abstractmethod
+    def _on_connect(self, effect: Connect) -> None:
+        """Open a channel."""
+
+    @abstractmethod
+    def turn(self, flush: bool = False) -> None:
+        """Perform effects and write. `flush`: batches that could still wait leave, too."""
+
+    # -- effects ----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Message():
+                effect.queue.owner.deliver(effect)
+            case Ack():
+                self._on_ack(effect)
+            case Completed():
+                if effect.token is not None:
+                    self.fire(effect.token, effect)
+            case Settled():
+                if callable(effect.group.token):
+                    effect.group.token()
+            case SessionEvent():
+                self._on_session_event(effect)
+            case Room():
+                self.fire_all(self._rooms)
+            case Connect():
+                self._on_connect(effect)
+            case Close():
+                self._on_close(effect)
+            case Note():
+                emit(effect)
+            case _:
+                assert_never(effect)
+
+    def _on_ack(self, ack: Ack) -> None:
+        token = ack.token
+        if callable(token):
+            self.call(token, ack)
+        elif (token is None or not self.fire(token, ack)) and not ack.ok and self._on_nack is not None:
+            self.call(self._on_nack, ack)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS and event.queue:
+            event.queue.owner.end(SdkError(event.result, event.message))
+        if self._on_event is not None:
+            self.call(self._on_event, event)
+
+    def _on_close(self, effect: Close) -> None:
+        if self.core.state is State.STOPPED:
+            if self._deaf is not None:
+                self._deaf()
+                self._deaf = None
+            for queue in list(self.open_queues):
+                queue.end()
+
+    # -- what the application asks for ------------------------------------------------------------------------------
+
+    def _listen(self, health: HealthMonitor | None, listener: Callable[[bool], object]) -> None:
+        """Apply the state of a health monitor, and call `listener` at its changes until the session ends."""
+        if health is not None:
+            self._set_health(health.healthy)
+            self._deaf = health.listen(listener)
+
+    def _set_health(self, healthy: bool) -> None:
+        self.core.set_health(healthy, self.clock())
+
+    async def stand_in(self, line: deque[Any], end: float | None = None) -> None:
+        """Wait until a promise appended to `line` is fired, at the latest until `end`."""
+        promise = self.promise()
+        line.append(promise)
+        cancel = None if end is None else self.call_at(end, lambda: self.fire(promise, None))
+        try:
+            await promise
+        finally:
+            if cancel is not None:
+                cancel()
+            if promise in line:
+                line.remove(promise)
+
+    def fire_all(self, line: deque[Any]) -> None:
+        """Fire the promises that are in `line` now; those that are appended meanwhile wait for the next call."""
+        for _ in range(len(line)):
+            if line:
+                self.fire(line.popleft(), None)
+
+    async def _request(self, make: Request) -> None:
+        promise = self.promise()
+        make(promise, self.clock())
+        completed: Completed = await promise
+        if completed.result is not Result.SUCCESS:
+            raise SdkError(completed.result, completed.message)
+
+    async def _start(self) -> None:
+        try:
+            await self._request(self.core.start)
+        except (SdkError, GeneratorExit):
+            raise
+        except BaseException:  # cancelled: the session must not connect without a requester
+            self.core.stop(None, self.clock(), False)
+            raise
+
+    async def _stop(self, drain: bool) -> None:
+        """Stop; with `drain`, PostsFailed if posts failed without a report."""
+        await self._request(lambda token, now: self.core.stop(token, now, drain))
+        failures = self.take_failures()
+        if failures is not None and drain:
+            raise failures
+
+    def leave_to_report(self, groups: list[Group]) -> None:
+        """A queue is closed: failures of these posts without a report are raised when the session stops."""
+        if self._on_nack is None:
+            self._unreported += [group for group in groups if group.untold and not group.reported]
+
+    def take_failures(self) -> PostsFailed | None:
+        """The posts of closed queues that failed without a report."""
+        groups = [group for group in self._unreported if not group.reported]
+        self._unreported.clear()
+        for group in groups:
+            group.reported = True
+        failed: list[Ack] = [ack for group in groups for ack in group.failed if ack.token is None]
+        return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
+
+    def take_all_failures(self) -> PostsFailed | None:
+        """The posts of all queues, open ones included, that failed without a report."""
+        for queue in self.open_queues:
+            queue.leave_failures()
+        return self.take_failures()
+
+    async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
+                    timeout_s: float | None) -> QueueT:
+        core = self.core
+        if core.state is State.IDLE:
+            raise SdkError(Result.NOT_CONNECTED, "the session is not started: use it with `async with`, or call `start`")
+
+        def make(token: object, now: float) -> None:
+            queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options,
+                                    timeout_s=timeout_s)
+            queue.core.owner, queue.core.codec = queue, queue.codec
+            self.open_queues.add(queue)
+        try:
+            await self._request(make)
+        except (SdkError, GeneratorExit):
+            queue.end()
+            raise
+        except BaseException:  # cancelled: the queue must not stay open, or open later
+            queue.end()
+            known = core.queues.get(queue.uri)
+            if known is not None and known.owner is queue:
+                with contextlib.suppress(SdkError):  # it is being closed
+                    core.close(known, None, self.clock())
+            raise
+        return queue
+
+    async def _wait_for_room(self, size: int, timeout_s: float | None) -> bool:
+        await self._room(None if timeout_s is None else self.clock() + timeout_s, size)
+        return self.core.has_room(size)
+
+    async def _room(self, end: float | None, size: int = 1) -> None:
+        """Wait until a post of so many bytes may be tried again, not longer than to that time."""
+        self.turn(flush=True)
+        while not self.core.has_room(size) and (end is None or self.clock() < end):
+            self.core.want_room()
+            await self.stand_in(self._rooms, end)
+
 
 Properties = Mapping[str, object]
 Types = Mapping[str, PropertyType]
@@ -92,7 +321,7 @@ class BaseQueue(Generic[ValueT]):
 
     async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
                      post: Post, latest: float = math.inf) -> bytes:
-        """A post did not find room: try again when there is some, within the time that the options give."""
+        """A post did not find room: try again when there is some, within `post_wait_s`."""
         if error.result is not Result.BW_LIMIT:
             raise error
         session = self._session
@@ -117,7 +346,6 @@ class BaseQueue(Generic[ValueT]):
         return accepted(await promise)
 
     def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
-        """What goes with a post that nobody waits for."""
         if on_ack is not None and not ack:
             raise LocalError("on_ack is never called with ack=False: leave one of them out")
         return Post(ack, on_ack, correlation, self._group, compress)
@@ -203,7 +431,7 @@ class BaseQueue(Generic[ValueT]):
             try:
                 await session.stand_in(getters, end)
             except BaseException:
-                if self._inbox:  # the message this was woken for is for somebody else
+                if self._inbox:  # the message is for another caller
                     self._wake_getter()
                 raise
         return self.get_nowait()
@@ -266,7 +494,7 @@ class BaseQueue(Generic[ValueT]):
         self._wake_getter()
 
     def end(self, error: SdkError | None = None) -> None:
-        """From the session: no more messages come, and what is here cannot be confirmed."""
+        """From the session: no more messages come, and delivered ones cannot be confirmed."""
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
@@ -275,11 +503,11 @@ class BaseQueue(Generic[ValueT]):
             self._session.fire_all(self._finishing)
 
     def leave_failures(self) -> None:
-        """From the session: what failed of the posts that nobody waits for is the session's to tell."""
+        """From the session: it reports failed posts of `post_nowait`."""
         self._session.leave_to_report([self._group, *self._sealed])
 
     def _empty_inbox(self) -> None:
-        """What was not taken goes to others; whoever waits for a message hears that there will be none."""
+        """Return untaken messages; end the calls that wait for one."""
         self._session.core.consumed(len(self._inbox))
         self._inbox.clear()
         while self._getters:
@@ -321,7 +549,7 @@ class BaseQueue(Generic[ValueT]):
                 self.end()
 
     async def _leave(self, failed: bool) -> None:
-        """The end of a block: flush, unless it failed, and close. What fails here is not to hide why the block did."""
+        """The end of a block: flush, unless it failed, and close. The error of a failed block is kept."""
         if not self.is_open:
             return
         try:
