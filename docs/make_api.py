@@ -129,13 +129,15 @@ def bases(here: Module, node: ast.ClassDef) -> Iterator[tuple[Module, ast.ClassD
 
 
 def members(here: Module, node: ast.ClassDef) -> dict[str, tuple[Module, ast.stmt]]:
-    """Public methods, those of bases of ours included."""
+    """Public methods, those of bases of ours included; one without a docstring has that of the base."""
     found: dict[str, tuple[Module, ast.stmt]] = {}
     hidden = set(MACHINERY)
     for where, each in [*bases(here, node), (here, node)]:
         for inner in each.body:
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.pop(inner.name, None)
+                former = found.pop(inner.name, None)
+                if former is not None and not doc(inner) and doc(former[1]):
+                    inner.body.insert(0, former[1].body[0])  # type: ignore[attr-defined]
                 found[inner.name] = where, inner
                 if each is not node and "abstractmethod" in decorators(inner):
                     hidden.add(inner.name)

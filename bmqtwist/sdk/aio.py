@@ -96,11 +96,6 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     async def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                    types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
                    compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
-
-        Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
-        `types` have the one of their value: bool, int (INT64), str, bytes. Cancelled, it may have been posted all the same.
-        """
         return await self._post(payload, properties, types, correlation, compress)
 
     @overload
@@ -113,17 +108,9 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     async def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
                         return_exceptions: bool = False) -> Any:
-        """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
-
-        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
-        PostRefused. If one of them cannot be posted the error is raised at once, and the next `flush` waits for those
-        before it.
-        """
         return await self._post_many(payloads, return_exceptions)
 
     async def flush(self) -> None:
-        """Send at once and wait until everything posted with `post_nowait` so far is answered; PostsFailed if some of
-        it since the last flush was refused."""
         await self._flush()
 
     async def get(self) -> Message[ValueT]:
@@ -134,35 +121,18 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     async def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
                         **changes: Unpack[QueueMembers]) -> None:
-        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
-
-        `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
-        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
-        """
         await self._configure(options, timeout_s, changes)
 
     async def pause(self, timeout_s: float | None = None) -> None:
-        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
         await self._pause(True, timeout_s)
 
     async def resume(self, timeout_s: float | None = None) -> None:
-        """Have deliveries again, after a `pause` or a `drain`."""
         await self._resume(timeout_s)
 
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
-        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
-
-        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
-        """
         await self._drain(timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
-
-        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError:
-        INVALID_QUEUE if it was closed; TIMEOUT or the broker's reason, closed all the same. At once without a connection.
-        """
         await self._close(timeout_s)
 
 
@@ -218,22 +188,11 @@ class Session(LoopSession):
         await self._start()
 
     async def stop(self, drain: bool = True) -> None:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
-
-        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
-        """
         await self._stop(drain)
 
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
              codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
              timeout_s: float | None = None) -> Opening[ValueT]:
-        """Open a queue: `await` it, or use it with `async with`. Messages go to `on_message` or are iterated over.
-
-        `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
-        `open_timeout_s`; time without a connection counts. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
-        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS on this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
-        CANCELED by a stop; or the broker's reason (UNKNOWN: no such domain). InvalidUri: `uri` is none.
-        """
         return Opening(lambda: self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     async def room(self, timeout_s: float | None = None, *, size: int = 1) -> bool:

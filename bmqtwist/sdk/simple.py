@@ -69,11 +69,6 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
-
-        Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
-        `types` have the one of their value: bool, int (INT64), str, bytes.
-        """
         return self.session.run(self._post(payload, properties, types, correlation, compress))
 
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
@@ -96,7 +91,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             made = self._put(data, properties, types, post)
         except SdkError as error:
             made = session.run(self._place(error, data, properties, types, post))
-        if session.core.outbox.batch_bytes >= session.options.batch_bytes_max:
+        if session.core.batch_bytes >= session.options.batch_bytes_max:
             session.step()
         return made
 
@@ -110,16 +105,9 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
 
     def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
                   return_exceptions: bool = False) -> Any:
-        """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
-
-        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
-        PostRefused. If one of them cannot be posted the error is raised at once, and the next `flush` waits for those
-        before it.
-        """
         return self.session.run(self._post_many(payloads, return_exceptions))
 
     def flush(self) -> None:
-        """Wait until everything posted without waiting is acknowledged; PostsFailed if some of it is refused."""
         self.session.run(self._flush())
 
     def get(self, timeout_s: float | None = None) -> Message[ValueT] | None:
@@ -148,27 +136,15 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
 
     def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
                   **changes: Unpack[QueueMembers]) -> None:
-        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
-
-        `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
-        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
-        """
         self.session.run(self._configure(options, timeout_s, changes))
 
     def pause(self, timeout_s: float | None = None) -> None:
-        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
         self.session.run(self._pause(True, timeout_s))
 
     def resume(self, timeout_s: float | None = None) -> None:
-        """Have deliveries again, after a `pause` or a `drain`."""
         self.session.run(self._resume(timeout_s))
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
-        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
-
-        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
-        """
         self.session.run(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -252,20 +228,9 @@ class Session(BaseSession):
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
              codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
              timeout_s: float | None = None) -> Queue[ValueT]:
-        """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration.
-
-        `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
-        `open_timeout_s`; time without a connection counts. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
-        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS on this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
-        CANCELED by a stop; or the broker's reason (UNKNOWN: no such domain). InvalidUri: `uri` is none.
-        """
         return self.run(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def stop(self, drain: bool = True) -> None:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
-
-        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
-        """
         if self.running:
             self.running = False
             atexit.unregister(self._exit_handler)

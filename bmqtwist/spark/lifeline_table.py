@@ -32,15 +32,11 @@ from bmqtwist.storage.records import ConfirmReason, DeletionReason, QueueOp, Rec
 _STATES = ("outstanding", "confirmed", "expired", "no-quorum", "purged")
 _STATE_OF_REASON = {DeletionReason.TTL_EXPIRATION: 2, DeletionReason.NO_SC_QUORUM: 3}
 _CONFIRM = pa.struct([("time", TIME), ("appId", pa.string()), ("appKey", pa.binary()), ("reason", pa.string())])
-COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
-    ("partition", pa.int32(), "int"), ("queueKey", pa.binary(), "binary"), ("queue", pa.string(), "string"),
-    ("guid", pa.binary(), "binary"), ("lease", pa.int64(), "bigint"), ("sequence", pa.int64(), "bigint"),
-    ("arrived", TIME, "timestamp"), ("refCount", pa.int32(), "int"),
-    ("confirms", pa.list_(_CONFIRM), "array<struct<time: timestamp, appId: string, appKey: binary, reason: string>>"),
-    ("gone", TIME, "timestamp"), ("deletionReason", pa.string(), "string"), ("state", pa.string(), "string"),
-    ("again", pa.bool_(), "boolean"), ("crc", pa.int64(), "bigint"), ("dataBytes", pa.int64(), "bigint"))
-SCHEMA = pa.schema([pa.field(name, kind) for name, kind, _ in COLUMNS])
-DDL = ", ".join(f"`{name}` {kind}" for name, _, kind in COLUMNS)
+SCHEMA = pa.schema([
+    ("partition", pa.int32()), ("queueKey", pa.binary()), ("queue", pa.string()), ("guid", pa.binary()),
+    ("lease", pa.int64()), ("sequence", pa.int64()), ("arrived", TIME), ("refCount", pa.int32()),
+    ("confirms", pa.list_(_CONFIRM)), ("gone", TIME), ("deletionReason", pa.string()), ("state", pa.string()),
+    ("again", pa.bool_()), ("crc", pa.int64()), ("dataBytes", pa.int64())])
 _NUMBERS = ("high", "low", "queue", "kind", "flags", "lease", "sequence", "wall", "references", "crc", "size", "app")
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
@@ -131,7 +127,7 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
            endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
     count = len(columns["kind"])
     if not count:
-        return pa.RecordBatch.from_arrays([pa.array([], kind) for _, kind, _ in COLUMNS], schema=SCHEMA)
+        return pa.RecordBatch.from_pylist([], SCHEMA)
     places: Array = np.arange(count)
     is_message, is_confirm = columns["kind"] == RecordType.MESSAGE, columns["kind"] == RecordType.CONFIRM
     first = np.minimum.reduceat(np.where(is_message, places, count), starts)
@@ -165,7 +161,7 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
         "gone": _times(gone), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
         "state": pa.array(_STATES).take(pa.array(states)), "again": pa.array(last > first), "crc": pa.array(at["crc"]),
         "dataBytes": pa.array(at["size"], mask=at["size"] == 0)}
-    return pa.RecordBatch.from_arrays([made[name] for name, _, _ in COLUMNS], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([made[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def _confirms(columns: Mapping[str, Array], rows: Array, names: Names) -> pa.Array:

@@ -15,25 +15,11 @@ from bmqtwist.wire.properties import Properties
 STRING_MAP = pa.map_(pa.string(), pa.string())
 TIME = pa.timestamp("us", tz="UTC")
 # What a queue gives. `problem`: why `value` or `properties` cannot be read, null if all is well.
-COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
-    ("queue", pa.string(), "string"),
-    ("appId", pa.string(), "string"),
-    ("guid", pa.binary(), "binary"),
-    ("value", pa.binary(), "binary"),
-    ("properties", STRING_MAP, "map<string,string>"),
-    ("propertyTypes", STRING_MAP, "map<string,string>"),
-    ("received", TIME, "timestamp"),
-    ("size", pa.int32(), "int"),
-    ("redelivered", pa.bool_(), "boolean"),
-    ("seq", pa.int64(), "bigint"),
-    ("problem", pa.string(), "string"),
-)
-SCHEMA = pa.schema([pa.field(name, kind) for name, kind, _ in COLUMNS])
-_OF_PROPERTIES = ("properties", "propertyTypes")
-
-
-def ddl(include_properties: bool = True) -> str:
-    return ", ".join(f"{name} {kind}" for name, _, kind in COLUMNS if include_properties or name not in _OF_PROPERTIES)
+SCHEMA = pa.schema([
+    ("queue", pa.string()), ("appId", pa.string()), ("guid", pa.binary()), ("value", pa.binary()),
+    ("properties", STRING_MAP), ("propertyTypes", STRING_MAP), ("received", TIME), ("size", pa.int32()),
+    ("redelivered", pa.bool_()), ("seq", pa.int64()), ("problem", pa.string())])
+OF_PROPERTIES = ("properties", "propertyTypes")
 
 
 def texts_of(properties: Properties) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -76,7 +62,7 @@ class Batch:
             "size": [None if value is None else len(value) for value in values],
             "redelivered": [message.redelivered for message in messages], "seq": self._seq,
             "problem": [problems.get(at) for at in range(len(messages))]}
-        columns = ((made[name], kind) for name, kind, _ in COLUMNS)
+        columns = ((made[each.name], each.type) for each in SCHEMA)
         return pa.RecordBatch.from_arrays([each if isinstance(each, pa.Array) else pa.array(each, kind)
                                            for each, kind in columns], schema=SCHEMA)
 

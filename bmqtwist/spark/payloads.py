@@ -19,16 +19,8 @@ from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import decode
 
 # `value`: inflated. `problem`: why there is none.
-COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
-    ("value", pa.binary(), "binary"),
-    ("size", pa.int32(), "int"),
-    ("properties", STRING_MAP, "map<string,string>"),
-    ("propertyTypes", STRING_MAP, "map<string,string>"),
-    ("crcGood", pa.bool_(), "boolean"),
-    ("problem", pa.string(), "string"),
-)
-ARROW_TYPES = {name: kind for name, kind, _ in COLUMNS}
-NAMES = tuple(ARROW_TYPES)
+ARROW_TYPES = {"value": pa.binary(), "size": pa.int32(), "properties": STRING_MAP, "propertyTypes": STRING_MAP,
+               "crcGood": pa.bool_(), "problem": pa.string()}
 
 
 class Payloads:
@@ -51,7 +43,7 @@ class Payloads:
 
     def columns(self, rows: Block, wanted: set[str]) -> dict[str, pa.Array]:
         """The wanted ones of the columns; null in rows that are no messages."""
-        lists: dict[str, list[Any]] = {name: [None] * len(rows) for name in NAMES}
+        lists: dict[str, list[Any]] = {name: [None] * len(rows) for name in ARROW_TYPES}
         dwords, crcs = rows.field(RecordType.MESSAGE, "data_dwords"), rows.field(RecordType.MESSAGE, "crc")
         kinds = rows.field(RecordType.MESSAGE, "compression") & COMPRESSION_MASK
         with_properties = bool(wanted & {"properties", "propertyTypes"})
@@ -71,7 +63,7 @@ class Payloads:
             lists["value"][at], lists["size"][at] = value, len(value)
             if properties is not None:
                 lists["properties"][at], lists["propertyTypes"][at] = properties
-        return {name: pa.array(lists[name], ARROW_TYPES[name]) for name in NAMES if name in wanted}
+        return {name: pa.array(lists[name], kind) for name, kind in ARROW_TYPES.items() if name in wanted}
 
     def close(self) -> None:
         if self._map is not None:

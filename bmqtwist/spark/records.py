@@ -164,26 +164,17 @@ class Block:
         found[told] = np.append(offsets[told][1:], self.data_after) - offsets[told]
         return np.where((self.types == RecordType.MESSAGE) & (found > 0), found, 0)
 
-    def numbers(self, values: Array, kind: pa.DataType, *of: RecordType) -> pa.Array:
-        mask = ~self.are(*of) if of else None
-        return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=mask)
-
     def references(self) -> Array:
         """How many apps each message was for; anything in rows of other types."""
         return self.field(RecordType.MESSAGE, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | self.flags
 
-    def raw_bytes(self, width: int, *of: RecordType, name: str) -> pa.Array:
-        found: Array = np.zeros(len(self), f"V{width}")
-        self._gather(found, name, of)
-        return binary_column(found.view(np.uint8).reshape(-1, width), self.are(*of))
-
     def keys(self, name: str, *of: RecordType) -> Array:
         """5-byte keys as numbers, 0 in rows of other types."""
         found: Array = np.zeros(len(self), _KEY_AS_NUMBER)
-        self._gather(found["key"], name, of)
+        self.gather(found["key"], name, of)
         return found.view(">u8").astype(np.uint64)
 
-    def _gather(self, found: Array, name: str, kinds: Iterable[RecordType]) -> None:
+    def gather(self, found: Array, name: str, kinds: Iterable[RecordType]) -> None:
         for kind in kinds:
             mask = self._is[kind]
             if mask.any():
@@ -223,15 +214,33 @@ _M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETIO
                       RecordType.JOURNAL_OP)
 WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
 Maker = Callable[[Block, Place, Names], pa.Array]
+Column = tuple[pa.DataType, Maker]
+_TIME = pa.timestamp("us", tz="UTC")
+_SEQUENCE_BITS = (1 << 63) - 1
+
+
+def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask: int = -1) -> Column:
+    """A number, null in rows of other types."""
+    def make(rows: Block, place: Place, names: Names) -> pa.Array:
+        found: Array = np.zeros(len(rows), np.int64)
+        for each in of:
+            np.copyto(found, rows.field(each, name), "unsafe", rows.are(each))
+        return pa.array(((found & mask) * times).astype(kind.to_pandas_dtype()), kind, mask=~rows.are(*of))
+    return kind, make
+
+
+def _bytes(width: int, name: str, *of: RecordType) -> Column:
+    """So many bytes, null in rows of other types."""
+    def make(rows: Block, place: Place, names: Names) -> pa.Array:
+        found: Array = np.zeros(len(rows), f"V{width}")
+        rows.gather(found, name, of)
+        return binary_column(found.view(np.uint8).reshape(-1, width), rows.are(*of))
+    return pa.binary(), make
 
 
 def _time(rows: Block, place: Place, names: Names) -> pa.Array:
     wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
-    return pa.array(wall, pa.timestamp("us", tz="UTC"))
-
-
-def _type(rows: Block, place: Place, names: Names) -> pa.Array:
-    return text_column(rows.types, enum_text(OF_TYPE))
+    return pa.array(wall, _TIME)
 
 
 def _reason(rows: Block, place: Place, names: Names) -> pa.Array:
@@ -281,52 +290,40 @@ def _sync_point_type(rows: Block, place: Place, names: Names) -> pa.Array:
     return text_column(codes, enum_text(SyncPoint))
 
 
-# name, Arrow type, Spark type, how it is made. In the order in which a table has them.
-COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
-    ("partition", pa.int32(), "int",
-     lambda rows, place, names: pa.repeat(pa.scalar(place.partition, pa.int32()), len(rows))),
-    ("fileSet", pa.string(), "string",
-     lambda rows, place, names: pa.repeat(pa.scalar(place.file_set, pa.string()), len(rows))),
-    ("offset", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.offsets)),
-    ("type", pa.string(), "string", _type),
-    ("lease", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.raw["lease"].astype(np.int64))),
-    ("sequence", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.sequences)),
-    ("time", pa.timestamp("us", tz="UTC"), "timestamp", _time),
-    ("queueKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_QUEUE, name="queue_key")),
-    ("queue", pa.string(), "string", _queue),
-    ("appKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_APP, name="app_key")),
-    ("appId", pa.string(), "string", _app),
-    ("guid", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(GUID_BYTES, *WITH_GUID, name="guid")),
-    ("reason", pa.string(), "string", _reason),
-    ("op", pa.string(), "string", _op),
-    ("refCount", pa.int32(), "int", lambda rows, place, names: rows.numbers(rows.references(), pa.int32(), _M)),
-    ("compression", pa.int32(), "int", lambda rows, place, names: rows.numbers(
-        rows.field(_M, "compression") & COMPRESSION_MASK, pa.int32(), _M)),
-    ("crc", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(rows.field(_M, "crc"), pa.int64(), _M)),
-    ("dataOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
-        rows.are(_M), rows.field(_M, "data_dwords").astype(np.int64), rows.field(_J, "data_dwords").astype(np.int64)) * 8,
-        pa.int64(), _M, _J)),
-    ("dataBytes", pa.int64(), "bigint", _data_bytes),
-    ("qlistOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
-        rows.are(_Q), rows.field(_Q, "qlist_words").astype(np.int64), rows.field(_J, "qlist_words").astype(np.int64)) * 4,
-        pa.int64(), _Q, _J)),
-    ("startLease", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
-        rows.field(_Q, "start_lease"), pa.int64(), _Q)),
-    ("startSequence", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
-        rows.field(_Q, "start_sequence") & np.uint64((1 << 63) - 1), pa.int64(), _Q)),
-    ("syncPointType", pa.string(), "string", _sync_point_type),
-    ("syncPointLease", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
-        rows.field(_J, "inner_lease"), pa.int64(), _J)),
-    ("syncPointSequence", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
-        rows.field(_J, "inner_sequence") & np.uint64((1 << 63) - 1), pa.int64(), _J)),
-    ("node", pa.int32(), "int", lambda rows, place, names: rows.numbers(rows.field(_J, "node"), pa.int32(), _J)),
-)
-MAKERS = {name: maker for name, _, _, maker in COLUMNS}
-ARROW_TYPES = {name: kind for name, kind, _, _ in COLUMNS}
+# Type, and how it is made, in the order in which a table has them.
+COLUMNS: dict[str, Column] = {
+    "partition": (pa.int32(), lambda rows, place, names: pa.repeat(pa.scalar(place.partition, pa.int32()), len(rows))),
+    "fileSet": (pa.string(), lambda rows, place, names: pa.repeat(pa.scalar(place.file_set, pa.string()), len(rows))),
+    "offset": (pa.int64(), lambda rows, place, names: pa.array(rows.offsets)),
+    "type": (pa.string(), lambda rows, place, names: text_column(rows.types, enum_text(OF_TYPE))),
+    "lease": (pa.int64(), lambda rows, place, names: pa.array(rows.leases)),
+    "sequence": (pa.int64(), lambda rows, place, names: pa.array(rows.sequences)),
+    "time": (_TIME, _time),
+    "queueKey": _bytes(KEY_BYTES, "queue_key", *WITH_QUEUE),
+    "queue": (pa.string(), _queue),
+    "appKey": _bytes(KEY_BYTES, "app_key", *WITH_APP),
+    "appId": (pa.string(), _app),
+    "guid": _bytes(GUID_BYTES, "guid", *WITH_GUID),
+    "reason": (pa.string(), _reason),
+    "op": (pa.string(), _op),
+    "refCount": (pa.int32(), lambda rows, place, names: pa.array(rows.references(), pa.int32(), mask=~rows.are(_M))),
+    "compression": _number(pa.int32(), "compression", _M, mask=COMPRESSION_MASK),
+    "crc": _number(pa.int64(), "crc", _M),
+    "dataOffset": _number(pa.int64(), "data_dwords", _M, _J, times=8),
+    "dataBytes": (pa.int64(), _data_bytes),
+    "qlistOffset": _number(pa.int64(), "qlist_words", _Q, _J, times=4),
+    "startLease": _number(pa.int64(), "start_lease", _Q),
+    "startSequence": _number(pa.int64(), "start_sequence", _Q, mask=_SEQUENCE_BITS),
+    "syncPointType": (pa.string(), _sync_point_type),
+    "syncPointLease": _number(pa.int64(), "inner_lease", _J),
+    "syncPointSequence": _number(pa.int64(), "inner_sequence", _J, mask=_SEQUENCE_BITS),
+    "node": _number(pa.int32(), "node", _J),
+}
+ARROW_TYPES = {name: kind for name, (kind, _) in COLUMNS.items()}
 
 
 def columns_of(rows: Block, wanted: Sequence[str], place: Place, names: Names) -> dict[str, pa.Array]:
-    return {name: MAKERS[name](rows, place, names) for name in wanted if name in MAKERS}
+    return {name: COLUMNS[name][1](rows, place, names) for name in wanted if name in COLUMNS}
 
 
 def default_apps(queues: Mapping[bytes, str]) -> dict[bytes, str]:

@@ -24,11 +24,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from bmqtwist.spark.engine import Engine
-from bmqtwist.spark.messages import Batch, ddl, from_ipc
+from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, Batch, from_ipc
 from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
 from bmqtwist.spark.tasks import keep_imports
@@ -150,8 +151,9 @@ class QueueDataSource(DataSource):
     def name(cls) -> str:
         return "bmq"
 
-    def schema(self) -> str:
-        return ddl(flag(self.options.get("includeProperties", "true")))
+    def schema(self) -> StructType:
+        with_properties = flag(self.options.get("includeProperties", "true"))
+        return from_arrow_schema(pa.schema([each for each in SCHEMA if with_properties or each.name not in OF_PROPERTIES]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BrowseReader(source_options(dict(self.options)), schema)

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -37,7 +38,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.spark import payloads, records
 from bmqtwist.spark.filesets import Journal, check, find
 from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
-from bmqtwist.spark.lifeline_table import DDL, Gathered
+from bmqtwist.spark.lifeline_table import SCHEMA, Gathered
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import Payloads
 from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
@@ -48,7 +49,6 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 
 LOG = logging.getLogger("bmqtwist.spark")
 _TYPES = {**records.ARROW_TYPES, **payloads.ARROW_TYPES}
-_DDL = {name: kind for name, _, kind, _ in records.COLUMNS} | {name: kind for name, _, kind in payloads.COLUMNS}
 
 
 class Damaged(LocalError):
@@ -78,7 +78,7 @@ def wanted_columns(options: StorageOptions) -> list[str]:
             if name not in _TYPES:
                 raise OptionError(f"the storage reader has no column {name!r}: it has {', '.join(_TYPES)}")
         return list(options.columns)
-    of_payload = [name for name in payloads.NAMES if options.payload and (name != "crcGood" or options.verify_crc)]
+    of_payload = [name for name in payloads.ARROW_TYPES if options.payload and (name != "crcGood" or options.verify_crc)]
     return [*records.ARROW_TYPES, *of_payload]
 
 
@@ -117,7 +117,7 @@ class StorageReader(DataSourceReader):
         """In a task: the rows of a range."""
         keep_imports()
         file = ReadOnlyFile(partition.path)
-        of_payload = set(self.columns) & set(payloads.NAMES)
+        of_payload = set(self.columns) & set(payloads.ARROW_TYPES)
         data = Payloads(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
         problems: list[str] = []
         try:
@@ -315,11 +315,10 @@ class StorageDataSource(DataSource):
     def _read(self) -> StorageOptions:
         return storage_options(dict(self.options), TYPE_NAMES)
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         options = self._read()
-        if options.lifelines:
-            return DDL
-        return ", ".join(f"`{name}` {_DDL[name]}" for name in wanted_columns(options))
+        return from_arrow_schema(SCHEMA if options.lifelines else pa.schema(
+            [(name, _TYPES[name]) for name in wanted_columns(options)]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read()

@@ -316,7 +316,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.outcomes.keys() <= self.tokens
         found = core.counters()
         assert found.posts == self.posted == found.acked + found.nacked + found.unasked + found.unacked_now
-        assert core.posts.held_bytes == sum(len(put.packed) for put in core.posts.kept.values())
+        assert core._posts.held_bytes == sum(len(put.packed) for put in core.kept.values())
         assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
 
     @invariant()
@@ -328,7 +328,7 @@ class Sessions(RuleBasedStateMachine):
         assert len(core._connection._requests.under_way) <= 4 * live + 8 + len(self.bench.requests)
         assert len(core._deadlines._due) <= 3 * live + 10
         assert len(core._deadlines._heap) <= 2 * len(core._deadlines._due) + 100
-        assert len(core.outbox.posts) <= len(core.posts.kept)
+        assert len(core._outbox.posts) <= len(core.kept)
         for queue in core.queues.values():
             assert queue.state is not QueueState.CLOSED
         for key, (queue, _) in core._deliveries.routes.items():
@@ -344,7 +344,7 @@ class Sessions(RuleBasedStateMachine):
         bench.turn()
         bench.advance(30.0)
         assert core.state is State.STOPPED and core.deadline() is None
-        assert not core.posts.kept and not core.posts.held_bytes and not core.queues and not core._deliveries.routes
+        assert not core.kept and not core._posts.held_bytes and not core.queues and not core._deliveries.routes
         assert not core._connection._requests.under_way and not core._queues.registry.handles
         assert not core._posts.room_wanted
         self.outcomes_come_once_and_numbers_add_up()

@@ -124,7 +124,7 @@ class Poster:
         session = self._queue.session
         for _ in range(self._plan.event_size):
             await self._message()
-        size = session.core.outbox.batch_bytes
+        size = session.core.batch_bytes
         session.turn(flush=True)
         if self._produced is not None:
             self._produced.event(size + _EVENT_HEADER_BYTES)

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, assert_never
+from typing import Any, Generic, TypeVar, Unpack, assert_never
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.identity import queue_options
@@ -63,6 +63,25 @@ class BaseSession(ABC):
     def counters(self) -> Counters:
         """What this session has done so far, and how things stand."""
         return self.core.counters()
+
+    # -- calls that each front has: their result is returned, awaited, or comes with a Deferred -----------------------
+
+    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,  # noqa: B027
+             codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
+             timeout_s: float | None = None) -> Any:
+        """Open a queue. Messages go to `on_message`, or to `get` and iteration.
+
+        `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
+        `open_timeout_s`; time without a connection counts. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
+        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS on this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
+        CANCELED by a stop; or the broker's reason (UNKNOWN: no such domain). InvalidUri: `uri` is none.
+        """
+
+    def stop(self, drain: bool = True) -> Any:  # noqa: B027
+        """Wait for acknowledgements (not without `drain`), disconnect; the session does not connect again.
+
+        With `drain` PostsFailed, after that, if posts failed without a report by a callback or by a `flush`.
+        """
 
     # -- each kind of session has its own -----------------------------------------------------------------------------
 
@@ -301,6 +320,49 @@ class BaseQueue(Generic[ValueT]):
     def __repr__(self) -> str:
         core = getattr(self, "core", None)  # not before the request to open it is made
         return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
+
+    # -- calls that each front has: their result is returned, awaited, or comes with a Deferred -----------------------
+
+    def post(self, payload: ValueT, properties: Properties | None = None, types: Types | None = None, *,
+             correlation: object = None, compress: bool | None = None) -> Any:
+        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
+
+        Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
+        `types` have the one of their value: bool, int (INT64), str, bytes. A cancelled call may have posted all the same.
+        """
+
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Properties | None]], *,
+                  return_exceptions: Any = False) -> Any:
+        """Post payloads, or pairs of payload and properties; the result is their acknowledgements in the same order.
+
+        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
+        PostRefused. If one of them cannot be posted the call fails at once, and the next `flush` waits for those before it.
+        """
+
+    def flush(self) -> Any:
+        """Send at once and wait until all posts of `post_nowait` so far are answered; PostsFailed if some of them since the
+        last flush were refused."""
+
+    def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                  **changes: Unpack[QueueMembers]) -> Any:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
+
+        `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
+        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
+        """
+
+    def pause(self, timeout_s: float | None = None) -> Any:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+
+    def resume(self, timeout_s: float | None = None) -> Any:
+        """Have deliveries again, after a `pause` or a `drain`."""
+
+    def drain(self, timeout_s: float | None = None) -> Any:
+        """Before a graceful end: no more deliveries, iterations end; ends when every message that the application has is
+        confirmed or given back. Messages that it has not taken go to other consumers when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. A caller that has a message of this queue must not wait for it.
+        """
 
     # -- posting ----------------------------------------------------------------------------------------------------
 

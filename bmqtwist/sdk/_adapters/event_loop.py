@@ -70,7 +70,7 @@ class LoopSession(BaseSession):
     def __del__(self) -> None:
         core = getattr(self, "core", None)
         if core is not None and core.state not in (State.IDLE, State.STOPPED):
-            lost, failures = len(core.posts.kept), self.take_all_failures()
+            lost, failures = len(core.kept), self.take_all_failures()
             warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
                           + (f"; {lost} posts are not acknowledged" if lost else "") + (f"; {failures}" if failures else ""),
                           UserWarning if lost or failures else ResourceWarning, stacklevel=2)
@@ -192,6 +192,13 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
         """
         return self._put(self._encoded(payload), properties, types, self._noted(ack, on_ack, correlation, compress))
+
+    def close(self, timeout_s: float | None = None) -> Any:
+        """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
+
+        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError:
+        INVALID_QUEUE if it was closed; TIMEOUT or the broker's reason, closed all the same. At once without a connection.
+        """
 
     def __aiter__(self) -> Self:
         return self

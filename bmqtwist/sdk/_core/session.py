@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from bmqtwist.machine import Cell, TransitionLog, table, to
+from bmqtwist.machine import Cell, table, to
 from bmqtwist.sdk._core.connection import Connection, Heartbeats, Negotiation
 from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.deliveries import Deliveries
 from bmqtwist.sdk._core.outbox import Outbox, Shared
-from bmqtwist.sdk._core.posts import Posts
+from bmqtwist.sdk._core.posts import Post, Posts
 from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Setting
 from bmqtwist.sdk._core.queue_machine import QueueMachine, Queues
 from bmqtwist.sdk._core.queue_settings import QueueSettings
@@ -82,7 +82,7 @@ SESSION = table(State, Input, _ROWS)
 class SessionCore:
     """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1).
 
-    `queues`: by URI; `posts.kept`: posts without an outcome. Calls that one part answers (`open`, `post`, `confirm`, ...)
+    `queues`: by URI; `kept`: posts without an outcome, by GUID. Calls that one part answers (`open`, `post`, `confirm`, ...)
     are the methods of the part itself, not calls around them.
     """
 
@@ -92,12 +92,11 @@ class SessionCore:
         self._deadlines = deadlines = Deadlines(now)
         self._counters = counters = LiveCounters()
         self._state = state = SessionState(deadlines)
-        self.outbox: Outbox = Outbox(options, deadlines, counters, wake)
-        shared = Shared(options, state, self.outbox, deadlines, counters)
-        self.posts: Posts = Posts(shared, make_guid)
-        posts = self.posts
+        self._outbox = outbox = Outbox(options, deadlines, counters, wake)
+        shared = Shared(options, state, outbox, deadlines, counters)
+        self._posts = posts = Posts(shared, make_guid)
         self._deliveries = deliveries = Deliveries(shared)
-        requests, heartbeats = Requests(self.outbox, QueueRegistry(), deliveries.routes), Heartbeats(shared)
+        requests, heartbeats = Requests(outbox, QueueRegistry(), deliveries.routes), Heartbeats(shared)
         self._settings = QueueSettings(shared, requests)
         self._machine = QueueMachine(shared, requests, self._settings, posts)
         self._queues = queues = Queues(shared, self._machine, deliveries)
@@ -105,6 +104,7 @@ class SessionCore:
         negotiation = Negotiation(shared, identity, self._connection)
         state.bind(SESSION, self._connection, negotiation, heartbeats, requests, posts, deliveries, queues)
         self.queues: dict[str, Queue] = queues.registry.by_uri
+        self.kept: dict[bytes, Post] = posts.kept
         self.open: Final = queues.open
         self.configure: Final = queues.configure
         self.pause_deliveries: Final = queues.pause
@@ -114,17 +114,13 @@ class SessionCore:
         self.seal: Final = posts.seal
         self.confirm: Final = deliveries.confirm
         self.consumed: Final = deliveries.consumed
-        self.take_effects: Final = self.outbox.take_effects
+        self.take_effects: Final = outbox.take_effects
 
     # -- how things stand -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         return self._state.state
-
-    @property
-    def history(self) -> TransitionLog:
-        return self._state.history
 
     @property
     def online(self) -> bool:
@@ -140,11 +136,15 @@ class SessionCore:
 
     @property
     def blocked(self) -> bool:
-        return self.posts.blocked
+        return self._posts.blocked
+
+    @property
+    def batch_bytes(self) -> int:
+        return self._outbox.batch_bytes
 
     def counters(self) -> Counters:
         return self._counters.snapshot(
-            self._state.state.value, len(self.posts.kept), self.posts.held_bytes, self._deliveries.untaken,
+            self._state.state.value, len(self.kept), self._posts.held_bytes, self._deliveries.untaken,
             sum(queue.is_open for queue in list(self.queues.values())))
 
     # -- the application --------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class SessionCore:
         self._state.feed(Input.STOP, token, drain)
 
     def want_room(self) -> None:
-        self.posts.room_wanted = True
+        self._posts.room_wanted = True
 
     def set_health(self, healthy: bool, now: float) -> None:
         """Suspend or resume the queues that depend on the health of the host."""
@@ -189,11 +189,11 @@ class SessionCore:
 
     def pause(self, now: float) -> None:
         self._deadlines.now = now
-        self.posts.pause()
+        self._posts.pause()
 
     def resume(self, now: float) -> None:
         self._deadlines.now = now
-        self.posts.resume()
+        self._posts.resume()
 
     # -- the clock and what comes out -------------------------------------------------------------------------------
 
@@ -215,8 +215,8 @@ class SessionCore:
 
     def take_output(self, flush: bool = False) -> list[bytes]:
         """What to write now. A batch of posts that may still wait for its delay stays, unless `flush`."""
-        chunks = self.outbox.take_output(flush)
-        if chunks and self.outbox.leaving:
-            self.posts.sent()
+        chunks = self._outbox.take_output(flush)
+        if chunks and self._outbox.leaving:
+            self._posts.sent()
             self._state.feed(Input.SENT)
         return chunks

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from types import MethodType
-from typing import Any, ClassVar
+from typing import Any
 
 from bmqtwist.machine import Cell, TransitionLog, check
 from bmqtwist.sdk._core.deadlines import Deadlines
@@ -57,7 +57,7 @@ class Input(Enum):
     DRAIN_DUE = "drain due"
     LEAVE_DUE = "leave due"
 
-    __hash__: ClassVar[Callable[[object], int]] = object.__hash__  # Enum's hashes the name each time
+    __hash__ = object.__hash__  # Enum's hashes the name each time
 
 
 class QueueState(Enum):

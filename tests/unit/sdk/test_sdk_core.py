@@ -82,7 +82,7 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
         bench.core.post(queue, b"x", bench.now, post=Post(guid=guid))
     assert raised.value.result is Result.ALREADY_IN_PROGRESS
     bench.turn()
-    assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.posts.kept) == 1
+    assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.kept) == 1
 
 
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
@@ -171,7 +171,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
     group = Group()
     with pytest.raises(error):
         bench.core.post(queue, payload, bench.now, post=Post(group=group), **more)  # type: ignore[arg-type]
-    assert not bench.core.posts.kept and not group.outstanding
+    assert not bench.core.kept and not group.outstanding
 
 
 def test_each_subscription_has_its_own_options_and_messages_say_which_they_are_for() -> None:

@@ -44,7 +44,7 @@ def test_posts_are_counted_by_their_outcome() -> None:
     found = balanced(bench)
     assert (found.posts, found.acked, found.nacked, found.unasked, found.unacked_now) == (5, 2, 1, 1, 1)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1}
-    assert found.unacked_bytes_now == bench.core.posts.held_bytes > 0
+    assert found.unacked_bytes_now == bench.core._posts.held_bytes > 0
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     found = balanced(bench)

@@ -35,10 +35,10 @@ def test_a_session_and_its_queues_keep_the_last_transitions_with_events_and_caus
     queue = bench.open(read=True)
     bench.lose()
     bench.come_back()
-    told = [(each.event, each.change) for each in bench.core.history.transitions]
+    told = [(each.event, each.change) for each in bench.core._state.history.transitions]
     assert told[:3] == [("start", "idle -> connecting"), ("connected", "connecting -> negotiating"),
                         ("control", "negotiating -> restoring")]
-    lost = next(each for each in bench.core.history.transitions if each.event == "lost")
+    lost = next(each for each in bench.core._state.history.transitions if each.event == "lost")
     assert lost.change == "ready -> waiting" and lost.cause == "connection reset"
     assert [(each.event, each.change) for each in queue.history.transitions] == [
         ("connected", "open held -> opening"), ("granted", "opening -> configuring"), ("granted", "configuring -> open"),
