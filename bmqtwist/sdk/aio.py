@@ -24,7 +24,7 @@ from typing import Any, Generic, Literal, Unpack, cast, overload
 from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options, tls_context
-from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._adapters.log import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message

@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
-from bmqtwist.sdk._adapters.log import LOG, emit
-from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._adapters.log import LOG, reason_of
 from bmqtwist.sdk._core.effects import Close, Connect, Note
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import SessionOptions
@@ -91,7 +90,7 @@ class Pump(ABC):
                         case Connect():
                             self.dial(effect)
                         case Note():
-                            emit(effect, self.logger)
+                            self.logger.log(effect.level, "%s", effect.text)
                         case Close():
                             self.hang_up()
                             self.dispatch(effect)

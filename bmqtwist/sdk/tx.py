@@ -31,7 +31,7 @@ from zope.interface import classImplements  # type: ignore[import-untyped]
 from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent, accepted
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
-from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._adapters.log import reason_of
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor

@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
+from bmqtwist.spark.messages import from_ipc, record_batch, slices, to_ipc
 from bmqtwist.spark.options import SourceOptions
 from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment, keys_of
-from bmqtwist.spark.receiver import Delivered, Receiver, Receivers
+from bmqtwist.spark.receiver import Receiver, Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")
@@ -198,7 +198,7 @@ class Engine:
         again: list[Key] = []
         now = self._clock()
         for each in source.take():
-            if isinstance(each, Delivered):
+            if each.messages:
                 items = ((each.queue, message, each.arrived) for message in each.messages)
                 again += plan.deliver(keys_of(each.queue, each.messages), items, each.receiver, now)
             else:
@@ -217,11 +217,9 @@ class Engine:
         return max(most - self._drain_taken, 0) if most else 1 << 62
 
     def _keep(self, segment: Segment) -> None:
-        batch = Batch(self._options.wanted, self._options.include_properties)
-        for seq, (queue, message, arrived) in enumerate(segment.items or (), segment.start):
-            batch.add(queue, message, arrived, seq)
+        content = to_ipc(record_batch(segment.items or [], segment.start, self._options.wanted,
+                                      self._options.include_properties))
         segment.items = None
-        content = to_ipc(batch.finish())
         if self._spool is not None:
             self._spool.write(segment, content)
         self._content[segment.start] = content

@@ -28,67 +28,52 @@ def texts_of(properties: Properties) -> tuple[list[tuple[str, str]], list[tuple[
             [(name, kind.name) for name, (kind, _) in properties.items()])
 
 
-class Batch:
-    """Messages on their way into columns. `wanted`: (canonical URI, appId) of each queue."""
+def record_batch(rows: Sequence[tuple[int, Message[bytes], float]], first: int, wanted: Sequence[tuple[str, str]],
+                 include_properties: bool) -> pa.RecordBatch:
+    """(number of the queue, message, arrival in epoch seconds) as columns, `seq` from `first`. `wanted`: (canonical URI,
+    appId) of each queue."""
+    messages, numbers = [message for _, message, _ in rows], pa.array([number for number, _, _ in rows], pa.int32())
+    values, problems = list[bytes | None](), dict[int, str]()
+    for at, message in enumerate(messages):
+        try:
+            values.append(message.payload)
+        except PeerError as error:
+            values.append(None)
+            problems[at] = str(error)
+    properties = types = pa.nulls(len(rows), STRING_MAP)
+    if include_properties:
+        properties, types = _properties(messages, problems)
+    made = {
+        "queue": pa.array([uri for uri, _ in wanted], pa.string()).take(numbers),
+        "appId": pa.array([app_id or None for _, app_id in wanted], pa.string()).take(numbers),
+        "guid": [message.guid for message in messages], "value": values, "properties": properties,
+        "propertyTypes": types, "received": [int(arrived * 1e6) for _, _, arrived in rows],
+        "size": [None if value is None else len(value) for value in values],
+        "redelivered": [message.redelivered for message in messages], "seq": range(first, first + len(rows)),
+        "problem": [problems.get(at) for at in range(len(rows))]}
+    columns = ((made[each.name], each.type) for each in SCHEMA)
+    return pa.RecordBatch.from_arrays([each if isinstance(each, pa.Array) else pa.array(each, kind)
+                                       for each, kind in columns], schema=SCHEMA)
 
-    def __init__(self, wanted: Sequence[tuple[str, str]], include_properties: bool) -> None:
-        self._wanted, self._with = wanted, include_properties
-        self._numbers: list[int] = []
-        self._messages: list[Message[bytes]] = []
-        self._arrived: list[float] = []
-        self._seq: list[int] = []
 
-    def add(self, number: int, message: Message[bytes], arrived: float, seq: int) -> None:
-        self._numbers.append(number)
-        self._messages.append(message)
-        self._arrived.append(arrived)
-        self._seq.append(seq)
-
-    def finish(self) -> pa.RecordBatch:
-        messages = self._messages
-        values, problems = list[bytes | None](), dict[int, str]()
-        for at, message in enumerate(messages):
+def _properties(messages: Sequence[Message[bytes]], problems: dict[int, str]) -> tuple[object, object]:
+    """Values and types of the properties; most messages have none."""
+    if not problems and not any(message.has_properties for message in messages):
+        empty = pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), pa.array([], pa.string()),
+                                        pa.array([], pa.string()))
+        return empty, empty
+    values, types = list[object](), list[object]()
+    for at, message in enumerate(messages):
+        found: tuple[object, object] = (None, None)
+        if at not in problems:
             try:
-                values.append(message.payload)
+                given = message.property_types
+                found = texts_of({name: (given[name], each) for name, each in message.properties.items()})
             except PeerError as error:
-                values.append(None)
                 problems[at] = str(error)
-        properties, types = self._properties(problems)
-        apps = [app_id or None for _, app_id in self._wanted]
-        made = {
-            "queue": self._of_queue([uri for uri, _ in self._wanted]), "appId": self._of_queue(apps),
-            "guid": [message.guid for message in messages], "value": values, "properties": properties,
-            "propertyTypes": types, "received": [int(each * 1e6) for each in self._arrived],
-            "size": [None if value is None else len(value) for value in values],
-            "redelivered": [message.redelivered for message in messages], "seq": self._seq,
-            "problem": [problems.get(at) for at in range(len(messages))]}
-        columns = ((made[each.name], each.type) for each in SCHEMA)
-        return pa.RecordBatch.from_arrays([each if isinstance(each, pa.Array) else pa.array(each, kind)
-                                           for each, kind in columns], schema=SCHEMA)
-
-    def _of_queue(self, texts: Sequence[str | None]) -> pa.Array:
-        return pa.array(texts, pa.string()).take(pa.array(self._numbers, pa.int32()))
-
-    def _properties(self, problems: dict[int, str]) -> tuple[object, object]:
-        messages, nothing = self._messages, pa.nulls(len(self._messages), STRING_MAP)
-        if not self._with:
-            return nothing, nothing
-        if not problems and not any(message.has_properties for message in messages):
-            empty = pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), pa.array([], pa.string()),
-                                            pa.array([], pa.string()))
-            return empty, empty
-        values, types = list[object](), list[object]()
-        for at, message in enumerate(messages):
-            found: tuple[object, object] = (None, None)
-            if at not in problems:
-                try:
-                    given = message.property_types
-                    found = texts_of({name: (given[name], each) for name, each in message.properties.items()})
-                except PeerError as error:
-                    problems[at] = str(error)
-            values.append(found[0])
-            types.append(found[1])
-        return values, types
+        values.append(found[0])
+        types.append(found[1])
+    return values, types
 
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:

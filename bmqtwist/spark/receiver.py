@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
@@ -42,21 +42,13 @@ STOP_SECONDS_MAX = 10.0
 
 
 @dataclass(slots=True)
-class Delivered:
-    queue: int
-    messages: list[Message[bytes]]
-    arrived: float  # epoch seconds
+class News:
+    """Messages of the queue of that number. Without any: the connection was lost, and unconfirmed messages come again."""
+
+    queue: int = 0
+    messages: list[Message[bytes]] = field(default_factory=list)
+    arrived: float = 0.0  # epoch seconds
     receiver: int = 0  # which of several has them
-
-
-@dataclass(slots=True)
-class Lost:
-    """In place of a message: the connection was lost, what came before it will come again."""
-
-    receiver: int = 0
-
-
-News = Delivered | Lost
 
 
 def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
@@ -134,7 +126,7 @@ class Receiver:
         with self._threaded.lock:
             found = list(self._incoming)
             self._incoming.clear()
-            self._threaded.core.consumed(sum(len(each.messages) for each in found if isinstance(each, Delivered)))
+            self._threaded.core.consumed(sum(len(each.messages) for each in found))
         return found
 
     def confirm(self, keys: list[Key]) -> None:
@@ -167,7 +159,7 @@ class Receiver:
         elif isinstance(effect, SessionEvent):
             if effect.kind is EventKind.CONNECTION_LOST:
                 self._publish()
-                self._incoming.append(Lost())
+                self._incoming.append(News())
             elif effect.kind is EventKind.QUEUE_REOPEN_RESULT and effect.result is not Result.SUCCESS:
                 self._error = SdkError(effect.result, effect.message)
 
@@ -176,15 +168,10 @@ class Receiver:
         if threaded is not None:
             with threaded.changed:
                 now = time.time()
-                self._incoming.extend(Delivered(number, messages, now) for number, messages in self._fresh.items())
+                self._incoming.extend(News(number, messages, now) for number, messages in self._fresh.items())
                 self._fresh = {}
                 if self._incoming or self._error is not None:
                     threaded.changed.notify_all()
-
-
-# Messages of a queue on their way from a child: what makes each of them, and when they came. An empty one stands for a lost
-# connection.
-Row = tuple[int, list[tuple[bytes, bytes, int, int]], float] | tuple[()]
 
 
 class ReceiverFailed(LocalError):
@@ -227,7 +214,7 @@ class Receivers:
             found = list(self._incoming)
             self._incoming.clear()
         for each in found:
-            if isinstance(each, Delivered):
+            if each.messages:
                 self._owners.update(dict.fromkeys(keys_of(each.queue, each.messages), each.receiver))
             else:
                 self._owners = {key: owner for key, owner in self._owners.items() if owner != each.receiver}
@@ -254,8 +241,10 @@ class Receivers:
             elif isinstance(found, str):
                 self._error = self._error or found
             else:
-                for row in found:
-                    self._incoming.append(_delivered(row, child.number) if row else Lost(child.number))
+                nowhere: Any = None  # messages of a child are confirmed by their GUIDs
+                for queue, messages, arrived in found:
+                    self._incoming.append(News(queue, [Message(nowhere, nowhere, *each) for each in messages], arrived,
+                                               child.number))
             self._news.notify_all()
 
 
@@ -299,19 +288,6 @@ class _Child:
             self._process.wait()
 
 
-def _delivered(row: Any, receiver: int) -> Delivered:
-    queue, messages, arrived = row
-    nowhere: Any = None  # they are confirmed by their GUIDs
-    return Delivered(queue, [Message(nowhere, nowhere, *each) for each in messages], arrived, receiver)
-
-
-def _row(each: News) -> Row:
-    if not isinstance(each, Delivered):
-        return ()
-    messages = [(message.guid, message._data, message._flags, message._form) for message in each.messages]
-    return each.queue, messages, each.arrived
-
-
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """A child: what is on the other side of the pipes."""
     receiver = Receiver(pickle.load(source))
@@ -334,7 +310,8 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         while True:
             receiver.wait(STEP_SECONDS_MAX)
             receiver.check()
-            rows = [_row(each) for each in receiver.take()]
+            rows = [(each.queue, [(message.guid, message._data, message._flags, message._form) for message in each.messages],
+                     each.arrived) for each in receiver.take()]
             if rows:
                 tell(rows)
     except (SdkError, LocalError, OSError) as error:

@@ -28,8 +28,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from bmqtwist.sdk.message import Message
 from bmqtwist.spark.engine import Engine
-from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, Batch, from_ipc
+from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, from_ipc, record_batch
 from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
 from bmqtwist.spark.tasks import keep_imports
@@ -40,11 +41,6 @@ GC_THRESHOLDS = 100_000, 20, 20  # many messages live here: to look at them all 
 @dataclass
 class Part(InputPartition):
     content: bytes
-
-
-@dataclass
-class WholeQueues(InputPartition):
-    """All that a batch read looks at: one consumer."""
 
 
 def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -116,32 +112,31 @@ class BrowseReader(DataSourceReader):
         self._options, self._names = options, schema.fieldNames()
 
     def partitions(self) -> list[InputPartition]:
-        return [WholeQueues()]
+        return [InputPartition(0)]  # one consumer
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Take up to `maxMessages` within `maxWait`, and give them all back."""
-        from bmqtwist.spark.receiver import Delivered, Receiver
+        from bmqtwist.spark.receiver import Receiver
 
         options = self._options
         receiver = Receiver(options)
         receiver.start()
         try:
             until = time.monotonic() + options.browse_max_s
-            batch, seen = Batch(options.wanted, options.include_properties), set[Key]()
+            seen: dict[Key, tuple[int, Message[bytes], float]] = {}
             while len(seen) < options.browse_messages_max and time.monotonic() < until:
                 receiver.wait(min(until - time.monotonic(), options.drain_idle_s))
                 receiver.check()
-                came = [each for each in receiver.take() if isinstance(each, Delivered)]
+                came = [each for each in receiver.take() if each.messages]
                 if not came and seen:
                     break
                 for each in came:
                     for key, message in zip(keys_of(each.queue, each.messages), each.messages, strict=True):
-                        if key not in seen and len(seen) < options.browse_messages_max:
-                            batch.add(each.queue, message, each.arrived, len(seen))
-                            seen.add(key)
+                        if len(seen) < options.browse_messages_max:
+                            seen.setdefault(key, (each.queue, message, each.arrived))
         finally:
             receiver.stop()
-        yield _chosen(batch.finish(), self._names)
+        yield _chosen(record_batch(list(seen.values()), 0, options.wanted, options.include_properties), self._names)
 
 
 class QueueDataSource(DataSource):

@@ -11,7 +11,7 @@ from typing import Any
 from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
-from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -57,7 +57,6 @@ class Bench:
         self.acks: list[Ack] = []
         self.messages: list[Message] = []
         self.done: dict[object, Completed] = {}
-        self.settled: list[Settled] = []
         self.rooms = 0
         self.notes: list[Note] = []
         self.log: list[str] = []  # everything told to the application, in order
@@ -107,9 +106,6 @@ class Bench:
         elif isinstance(effect, Completed):
             self.done[effect.token] = effect
             self.log.append(f"done {effect.token} {effect.result}")
-        elif isinstance(effect, Settled):
-            self.settled.append(effect)
-            self.log.append("settled")
         elif isinstance(effect, Note):
             self.notes.append(effect)
         elif isinstance(effect, Room):

@@ -17,7 +17,7 @@ from kit.codec import Push
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk._adapters.identity import FEATURES
-from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -59,7 +59,7 @@ class SdkSession(Receiver):
         self._due: float | None = None  # when the core is to be told the time
         self._does: dict[type, Callable[[Any], None]] = {
             Connect: self._dial, Close: self._closed, Completed: self._completed, Ack: self.on_ack, Message: self.on_message,
-            SessionEvent: self._event, Note: lambda note: None, Room: lambda room: None, Settled: lambda settled: None}
+            SessionEvent: self._event, Note: lambda note: None, Room: lambda room: None}
         self.core.start(None, world.now)
         self._open()
 

@@ -12,7 +12,7 @@ from bmqtwist.spark.engine import Engine
 from bmqtwist.spark.messages import from_ipc
 from bmqtwist.spark.options import SourceOptions, source_options
 from bmqtwist.spark.plan import Key, Offset, OffsetError
-from bmqtwist.spark.receiver import Delivered, Lost
+from bmqtwist.spark.receiver import News
 
 
 class Queue:
@@ -52,7 +52,7 @@ class Consumer:
             if guid not in self.given:
                 self.given.add(guid)
                 queue: Any = None
-                self.fresh.append(Delivered(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
+                self.fresh.append(News(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
         found, self.fresh = self.fresh, []
         return found
 
@@ -65,7 +65,7 @@ class Consumer:
 
     def reconnect(self) -> None:
         self.given.clear()
-        self.fresh.append(Lost())
+        self.fresh.append(News())
 
     def stop(self) -> None:
         pass

@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar, Unpack, assert_never
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.identity import queue_options
-from bmqtwist.sdk._adapters.log import emit
+from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core import queue as core_queue
-from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room, Settled
+from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
@@ -122,11 +122,10 @@ class BaseSession(ABC):
             case Ack():
                 self._on_ack(effect)
             case Completed():
-                if effect.token is not None:
+                if callable(effect.token):  # of a group of posts
+                    effect.token()
+                else:
                     self.fire(effect.token, effect)
-            case Settled():
-                if callable(effect.group.token):
-                    effect.group.token()
             case SessionEvent():
                 self._on_session_event(effect)
             case Room():
@@ -136,7 +135,7 @@ class BaseSession(ABC):
             case Close():
                 self._on_close(effect)
             case Note():
-                emit(effect)
+                LOG.log(effect.level, "%s", effect.text)
             case _:
                 assert_never(effect)
 

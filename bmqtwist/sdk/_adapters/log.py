@@ -1,18 +1,48 @@
-"""The log of all sessions: the standard logger `bmqtwist.sdk`, silent until the application configures logging.
+"""The log of all sessions, and reasons why there is no connection: short texts, the same for errors of the system, a
+resolver, TLS and Twisted.
 
-INFO: connections that come and go. WARNING: what a broker or a deadline refused. The texts are those of the core's `Note`
-effects; nothing is logged per message.
+The standard logger `bmqtwist.sdk` is silent until the application configures logging. INFO: connections that come and go.
+WARNING: what a broker or a deadline refused. The texts are those of the core's `Note` effects; no line is per message.
 """
 
 from __future__ import annotations
 
 import logging
-
-from bmqtwist.sdk._core.effects import Note
+import re
+import ssl
 
 LOG = logging.getLogger("bmqtwist.sdk")
 LOG.addHandler(logging.NullHandler())
+_NUMBER = re.compile(r"\[Errno (-?\d+)\] ([^\[\],(]*)")
+_NAMES = {  # those of Twisted and of the resolver, without importing either
+    "ConnectionRefusedError": "connection refused", "gaierror": "unknown host", "DNSLookupError": "unknown host",
+    "UserTimeoutError": "no answer", "TCPTimedOutError": "no answer", "TimeoutError": "no answer",
+    "ConnectionDone": "closed by the broker", "NoRouteError": "no route to host",
+}
+_OPENSSL = ("OpenSSL.SSL", "service_identity")
 
 
-def emit(note: Note, logger: logging.Logger = LOG) -> None:
-    logger.log(note.level, "%s", note.text)
+def reason_of(error: BaseException) -> str:
+    known: str | None = next((_NAMES[each.__name__] for each in type(error).__mro__ if each.__name__ in _NAMES), None)
+    if known is not None:
+        return known
+    if isinstance(error, ssl.SSLError):
+        said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
+        return f"TLS: {said.replace('_', ' ').lower()}"
+    if type(error).__module__.startswith(_OPENSSL):
+        return f"TLS: {_openssl(error)}"
+    if isinstance(error, OSError):
+        if error.strerror:
+            return str(error.strerror).lower()
+        causes = {str(text).strip().lower() for _, text in _NUMBER.findall(str(error))}  # several attempts, by asyncio
+        if len(causes) == 1:
+            return causes.pop().replace("connect call failed", "connection refused")
+    return str(error) or type(error).__name__
+
+
+def _openssl(error: BaseException) -> str:
+    """The last member of each entry of an OpenSSL error queue."""
+    queue = error.args[0] if error.args else None
+    if isinstance(queue, list) and queue and all(isinstance(entry, tuple) and entry for entry in queue):
+        return ", ".join(str(entry[-1]) for entry in queue)
+    return str(error) or type(error).__name__

@@ -31,7 +31,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The request with `token` has ended."""
+    """The request with `token` has ended, or the group of posts."""
 
     token: object
     result: Result
@@ -76,11 +76,4 @@ class Group:
                 self.failed.append(ack)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A sealed group has no outstanding posts left."""
-
-    group: Group
-
-
-Effect = Connect | Close | Completed | Settled | Room | Note | Message[Any] | Ack | SessionEvent
+Effect = Connect | Close | Completed | Room | Note | Message[Any] | Ack | SessionEvent

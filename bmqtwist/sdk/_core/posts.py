@@ -9,7 +9,7 @@ from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
-from bmqtwist.sdk._core.effects import Group, Room, Settled
+from bmqtwist.sdk._core.effects import Group, Room
 from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input, State
@@ -149,7 +149,7 @@ class Posts:
         """No more posts of this group: report it when the last one is answered."""
         group.sealed = True
         if not group.outstanding:
-            self._outbox.add(Settled(group))
+            self._outbox.complete(group.token)
 
     # -- outcomes ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Posts:
         if group is not None:
             group.outstanding -= 1
             if group.sealed and not group.outstanding:
-                self._outbox.add(Settled(group))
+                self._outbox.complete(group.token)
 
     # -- the connection ---------------------------------------------------------------------------------------------
 

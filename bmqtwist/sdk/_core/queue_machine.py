@@ -38,11 +38,11 @@ class QueueMachine:
         self._cause = QueueInput.CONNECTED
 
     def feed(self, queue: Queue, what: QueueInput, result: Result = Result.SUCCESS, message: str = "",
-             value: Any = None, token: object = None) -> None:
-        """Let something happen to a queue. `value`: what a request was granted with; `token`: of a close."""
+             value: Any = None) -> None:
+        """Perform the cell. `value`: of the response that granted a request."""
         before, outer, self._cause = queue.state, self._cause, what
         try:
-            QUEUE[before][what].action(self, queue, result, message, value, token)
+            QUEUE[before][what].action(self, queue, result, message, value)
         finally:
             self._cause = outer
             check(QUEUE, before, what, queue.state)
@@ -87,7 +87,7 @@ class QueueMachine:
                                            "an operator adds it")
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
-    def opened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
+    def opened(self, queue: Queue, _: Result, message: str, value: Any) -> None:
         """Phase one of opening or reopening succeeded. Phase two is for readers, and not while the host is unhealthy or the
         application has paused them."""
         self._granted(queue, value)
@@ -113,11 +113,11 @@ class QueueMachine:
 
     def _after_open(self, queue: Queue) -> None:
         if queue.close_tokens:
-            self.start_close(queue, Result.SUCCESS, "", None, None)
+            self.start_close(queue)
         else:
             self.settings.send_next(queue)
 
-    def _end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "") -> None:
+    def end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "", *_: object) -> None:
         """Close the queue here; every request and post of it gets its outcome."""
         self._enter(queue, QueueState.CLOSED, message)
         self.registry.forget(queue)
@@ -135,11 +135,10 @@ class QueueMachine:
         if result is not Result.CANCELED:
             self._warn(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
-        self._end(queue)
+        self.end(queue)
         self._outbox.complete(token, result, message)
 
-    def cancel_open(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        queue.close_tokens.append(token)
+    def cancel_open(self, queue: Queue, *_: object) -> None:
         self.fail_open(queue, Result.CANCELED, "closed by the application")
 
     def fail_open_and_reset(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
@@ -166,7 +165,7 @@ class QueueMachine:
         self.settings.hold(queue)
         self._enter(queue, QueueState.REOPEN_HELD)
         if queue.close_tokens:
-            self._end(queue)
+            self.end(queue)
 
     def send_reopen(self, queue: Queue, *_: object) -> None:
         self._deadlines.after((queue, "step"), self._options.open_timeout_s)
@@ -180,7 +179,7 @@ class QueueMachine:
             return
         self._warn(queue, "was not reopened and is closed now", result, message)
         self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
-        self._end(queue)
+        self.end(queue)
 
     def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         if result is not Result.TIMEOUT:
@@ -193,12 +192,7 @@ class QueueMachine:
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
-    def close_later(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        queue.close_tokens.append(token)
-
-    def start_close(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        if token is not None or not queue.close_tokens:
-            queue.close_tokens.append(token)
+    def start_close(self, queue: Queue, *_: object) -> None:
         self._deadlines.after((queue, "step"), self._options.close_timeout_s)
         if queue.readable and queue.routes:
             self._enter(queue, QueueState.DECONFIGURING)
@@ -211,18 +205,13 @@ class QueueMachine:
         self._enter(queue, QueueState.CLOSING)
         self.requests.close(queue, self._hears(queue))
 
-    def closed(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
-        if token is not None:
-            queue.close_tokens.append(token)
-        self._end(queue)
-
     def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         self._warn(queue, "is closed, but the broker refused that", result, message)
-        self._end(queue, result, message)
+        self.end(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         self._warn(queue, "is closed, without the broker", result, message)
-        self._end(queue, result, message)
+        self.end(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
 
     def refuse_close(self, queue: Queue, *_: object) -> None:
@@ -236,12 +225,12 @@ Cells = Mapping[QueueInput, Cell[QueueState]]
 _IGNORED: Cells = dict.fromkeys(QueueInput, to(ignore))
 _S, _I, _M = QueueState, QueueInput, QueueMachine
 _CANCEL: Cells = {_I.CLOSE: to(_M.cancel_open, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.cancel_open, _S.CLOSED)}
-_CLOSED: Cells = {_I.CLOSE: to(_M.closed, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.closed, _S.CLOSED)}
+_CLOSED: Cells = {_I.CLOSE: to(_M.end, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)}
 _COMING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED), _I.LOST: to(_M.hold_open, _S.OPEN_HELD),
-                  **_CANCEL, _I.CLOSE: to(_M.close_later)}
+                  **_CANCEL, _I.CLOSE: to(ignore)}  # `close_tokens` has it until the queue is open
 _BACK: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset, _S.REOPEN_HELD, _S.CLOSED),
-                _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED), **_CLOSED, _I.CLOSE: to(_M.close_later)}
-_GOING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.closed, _S.CLOSED),
+                _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED), **_CLOSED, _I.CLOSE: to(ignore)}
+_GOING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.end, _S.CLOSED),
                  _I.CLOSE: to(_M.refuse_close), _I.CLOSE_LOCALLY: to(_M.refuse_close)}
 _UP = (_S.OPEN, _S.DECONFIGURING, _S.CLOSING)  # open; or closed at once, if that was asked for meanwhile
 
@@ -251,14 +240,14 @@ _ROWS: dict[QueueState, Cells] = {
     _S.OPENING: {**_COMING, _I.GRANTED: to(_M.opened, _S.CONFIGURING, *_UP), _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
     _S.CONFIGURING: {**_COMING, _I.GRANTED: to(_M.open_complete, *_UP), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
     _S.OPEN: {**_IGNORED, _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED),
-              _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING), _I.CLOSE_LOCALLY: to(_M.closed, _S.CLOSED)},
+              _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)},
     _S.REOPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_reopen, _S.REOPENING), **_CLOSED},
     _S.REOPENING: {**_BACK, _I.GRANTED: to(_M.opened, _S.RECONFIGURING, *_UP),
                    _I.REFUSED: to(_M.fail_reopen, _S.CLOSED, _S.REOPEN_HELD)},
     _S.RECONFIGURING: {**_BACK, _I.GRANTED: to(_M.open_complete, *_UP),
                        _I.REFUSED: to(_M.roll_back_reopen, _S.CLOSED, _S.REOPEN_HELD)},
     _S.DECONFIGURING: {**_GOING, _I.GRANTED: to(_M.send_close, _S.CLOSING), _I.REFUSED: to(_M.send_close, _S.CLOSING)},
-    _S.CLOSING: {**_GOING, _I.GRANTED: to(_M.closed, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
+    _S.CLOSING: {**_GOING, _I.GRANTED: to(_M.end, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
     _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.already_closed), _I.CLOSE_LOCALLY: to(_M.already_closed)},
 }
 QUEUE = table(QueueState, QueueInput, _ROWS)
@@ -334,11 +323,16 @@ class Queues:
     def refuse_request(self) -> bool:
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
-    def close_remotely(self, queue: Queue, token: object) -> None:
-        self._machine.feed(queue, QueueInput.CLOSE, token=token)
+    def close_remotely(self, queue: Queue, token: object, what: QueueInput = QueueInput.CLOSE) -> None:
+        queue.close_tokens.append(token)
+        try:
+            self._machine.feed(queue, what)
+        except SdkError:
+            queue.close_tokens.pop()
+            raise
 
     def close_locally(self, queue: Queue, token: object) -> None:
-        self._machine.feed(queue, QueueInput.CLOSE_LOCALLY, token=token)
+        self.close_remotely(queue, token, QueueInput.CLOSE_LOCALLY)
 
     # -- the connection ---------------------------------------------------------------------------------------------
 

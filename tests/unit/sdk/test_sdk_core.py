@@ -88,20 +88,19 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
-    group = Group(acks={})
+    group = Group("settled", acks={})
     guids = [bench.core.post(queue, b"x", bench.now, post=Post(group=group, token="t")) for _ in range(3)]
     bench.core.seal(group)
     bench.turn()
     bench.ack(*bench.puts()[:2])
-    assert not bench.settled
+    assert "settled" not in bench.done
     bench.ack(bench.puts()[2], status=1)
-    assert bench.log[-2:] == ["ack t LIMIT_MESSAGES", "settled"]
+    assert bench.log[-2:] == ["ack t LIMIT_MESSAGES", "done settled SUCCESS"]
     assert (group.failures, [ack.status for ack in group.failed]) == (1, [Result.LIMIT_MESSAGES])
     assert group.acks is not None and list(group.acks) == guids
-    empty = Group()
-    bench.core.seal(empty)
+    bench.core.seal(Group("empty"))
     bench.turn()
-    assert len(bench.settled) == 2
+    assert "empty" in bench.done
 
 
 def test_a_failure_nobody_waits_for_is_told_all_the_same() -> None:

@@ -14,7 +14,7 @@ from twisted.internet import error as twisted_errors
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import Result, SdkError, SessionOptions, aio, blazingmq, parse_brokers, simple
-from bmqtwist.sdk._adapters.reasons import reason_of
+from bmqtwist.sdk._adapters.log import reason_of
 from bmqtwist.sdk.blazingmq.exceptions import BrokerTimeoutError
 
 DEADLINE = 30.0
