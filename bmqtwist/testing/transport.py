@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
