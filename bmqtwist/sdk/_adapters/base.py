@@ -282,45 +282,8 @@ def accepted(ack: Ack) -> Ack:
     return ack
 
 
-class BaseQueue(Generic[ValueT]):
-    """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
-
-    core: core_queue.Queue  # what the session core knows of it
-    session: Any
-
-    def __init__(self, session: BaseSession, uri: str, codec: Codec[ValueT] | None,
-                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
-        self._session = self.session = session
-        self.uri: str = uri
-        self.codec: Codec[ValueT] | None = codec
-        self.on_message: Callable[[Message[ValueT]], object] | None = on_message
-        self.error: SdkError | None = None  # why it is closed, if that was not our wish
-        self.ended: bool = False
-        self._inbox: deque[Message[ValueT]] = deque()
-        self._streak = 0  # messages that an iteration was given without a wait
-        self._getters: deque[Any] = deque()
-        self._group = Group()  # of posts that nobody waits for
-        self._sealed: list[Group] = []  # of earlier ones, not reported yet
-        self._flushing: deque[Any] = deque()
-        self._draining = False
-        self._unfinished = 0  # messages that the application has, neither confirmed nor given back
-        self._finishing: deque[Any] = deque()  # who waits for these
-
-    @property
-    def is_open(self) -> bool:
-        """Can it be used, connected or not?"""
-        return not self.ended and self.core.is_open
-
-    @property
-    def options(self) -> QueueOptions:
-        """The options in force."""
-        return self.core.options
-
-    def __repr__(self) -> str:
-        core = getattr(self, "core", None)  # not before the request to open it is made
-        return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
-
-    # -- calls that each front has: their result is returned, awaited, or comes with a Deferred -----------------------
+class QueueCalls(Generic[ValueT]):
+    """Calls that the queues of each front have: their result is returned, awaited, or comes with a Deferred."""
 
     def post(self, payload: ValueT, properties: Properties | None = None, types: Types | None = None, *,
              correlation: object = None, compress: bool | None = None) -> Any:
@@ -362,6 +325,45 @@ class BaseQueue(Generic[ValueT]):
 
         SdkError TIMEOUT after `timeout_s` seconds. A caller that has a message of this queue must not wait for it.
         """
+
+
+class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
+    """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
+
+    core: core_queue.Queue  # what the session core knows of it
+    session: Any
+
+    def __init__(self, session: BaseSession, uri: str, codec: Codec[ValueT] | None,
+                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
+        self._session = self.session = session
+        self.uri: str = uri
+        self.codec: Codec[ValueT] | None = codec
+        self.on_message: Callable[[Message[ValueT]], object] | None = on_message
+        self.error: SdkError | None = None  # why it is closed, if that was not our wish
+        self.ended: bool = False
+        self._inbox: deque[Message[ValueT]] = deque()
+        self._streak = 0  # messages that an iteration was given without a wait
+        self._getters: deque[Any] = deque()
+        self._group = Group()  # of posts that nobody waits for
+        self._sealed: list[Group] = []  # of earlier ones, not reported yet
+        self._flushing: deque[Any] = deque()
+        self._draining = False
+        self._unfinished = 0  # messages that the application has, neither confirmed nor given back
+        self._finishing: deque[Any] = deque()  # who waits for these
+
+    @property
+    def is_open(self) -> bool:
+        """Can it be used, connected or not?"""
+        return not self.ended and self.core.is_open
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.core.options
+
+    def __repr__(self) -> str:
+        core = getattr(self, "core", None)  # not before the request to open it is made
+        return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
