@@ -84,12 +84,12 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
     rows = given.where(kind.isin(RecordType.MESSAGE.name, RecordType.CONFIRM.name, RecordType.DELETION.name))
     is_message, is_confirm = kind == RecordType.MESSAGE.name, kind == RecordType.CONFIRM.name
     is_deletion = kind == RecordType.DELETION.name
+    known_time = F.when(F.unix_seconds("time") > 0, F.col("time"))  # a rejection is written without one
     by_message = rows.groupBy("partition", "queueKey", "guid").agg(
         F.max("queue").alias("queue"),
         F.min(F.when(is_message, F.struct("lease", "sequence", "time", "refCount", *more))).alias("message"),
         F.max(F.when(is_message, F.struct("lease", "sequence"))).alias("last"),
-        F.collect_set(F.when(is_confirm, F.struct(_known_time().alias("time"), "appId", "appKey", "reason"))).alias(
-            "confirms"),
+        F.collect_set(F.when(is_confirm, F.struct(known_time.alias("time"), "appId", "appKey", "reason"))).alias("confirms"),
         F.min(F.when(is_deletion, F.struct("lease", "sequence", "time", "reason"))).alias("deletion"),
     ).where(F.col("message").isNotNull())
     ends = _endings(given)
@@ -107,10 +107,6 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
         F.col("message.refCount").alias("refCount"), F.sort_array("confirms").alias("confirms"),
         F.coalesce("deletion.time", "ended.time").alias("gone"), reason.alias("deletionReason"), state.alias("state"),
         (F.col("last") > own).alias("again"), *(F.col(f"message.{name}").alias(name) for name in more))
-
-
-def _known_time() -> Column:
-    return F.when(F.unix_seconds("time") > 0, F.col("time"))
 
 
 def _endings(given: DataFrame) -> DataFrame:

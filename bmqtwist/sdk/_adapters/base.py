@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar, Unpack, assert_never
 
 from bmqtwist.errors import LocalError
@@ -440,11 +441,8 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         return [ack if (ack := acks[guid]).ok else PostRefused(ack) for guid in guids]
 
     def _seal(self, group: Group) -> None:
-        group.token = self._on_settled
+        group.token = partial(self._session.fire_all, self._flushing)
         self._session.core.seal(group)
-
-    def _on_settled(self) -> None:
-        self._session.fire_all(self._flushing)
 
     async def _settled(self, groups: list[Group]) -> None:
         while any(group.outstanding for group in groups):

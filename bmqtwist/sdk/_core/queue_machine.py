@@ -109,9 +109,6 @@ class QueueMachine:
             self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
         self.settings.opened(queue)
         self._restored(queue)
-        self._after_open(queue)
-
-    def _after_open(self, queue: Queue) -> None:
         if queue.close_tokens:
             self.start_close(queue)
         else:

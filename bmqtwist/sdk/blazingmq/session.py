@@ -207,7 +207,7 @@ class Engine(ThreadedCore):
             self._calls.put((self._give_message, effect))
         elif isinstance(effect, results.Ack):
             if effect.token is not None:
-                self._calls.put((self._give_ack, effect))
+                self._calls.put((effect.token, make_ack(effect)))  # type: ignore[arg-type]
         elif isinstance(effect, results.SessionEvent):
             self._calls.put((self._give_event, effect))
 
@@ -240,9 +240,6 @@ class Engine(ThreadedCore):
             except SdkError as error:
                 raise Error(NOT_OPENED if error.result is Result.INVALID_QUEUE else
                             f"Failed to confirm message [{message.guid.hex().upper()}]: {error}") from error
-
-    def _give_ack(self, ack: results.Ack) -> None:
-        ack.token(make_ack(ack))  # type: ignore[operator]
 
     def _give_event(self, event: results.SessionEvent) -> None:
         failed = event.result is not Result.SUCCESS
