@@ -87,7 +87,7 @@ def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: in
     broker, posting, reading = world.broker, producer.session, consumer.session
     assert posting is not None and reading is not None
     clock = time.monotonic
-    wall = broker.loop.wall(world.now)
+    wall = int(world.now + world.clock.wall_offset)
     gc.collect()
     gc.freeze()  # as a broker does when it has started
     began = time.process_time()
