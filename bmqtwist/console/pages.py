@@ -11,7 +11,6 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from bmqtwist import __version__
 from bmqtwist.console.access import OPEN_NONCE, Who, origin_of
@@ -49,22 +48,6 @@ def _source(url: str) -> str:
     return origin if origin.startswith("http") and not set(origin) & set(" ;,'\"\\") and origin.isascii() else ""
 
 
-class Shell(Struct, frozen=True):
-    """What a page is given. `data`: JSON that can stand in a script; `notice`: told on each page."""
-
-    page: str
-    prefix: str
-    csrf: str = ""
-    who: Who | None = None
-    notice: str = ""
-    cluster_name: str = ""
-    data: str = "null"
-    next: str = ""
-    error: str = ""
-    title: str = ""
-    text: str = ""
-
-
 class PageWriter:
     """Fills templates; every value is escaped."""
 
@@ -73,12 +56,12 @@ class PageWriter:
                                         lstrip_blocks=True)
         self._environment.globals["report"] = report  # is there a link to one?
 
-    def write(self, shell: Shell) -> str:
-        who = shell.who
+    def write(self, page: str, prefix: str, who: Who | None = None, **values: str) -> str:
+        """A page with the values that its template names; `data`: JSON that can stand in a script."""
         logged_in = who is not None and who.nonce != OPEN_NONCE
-        return self._environment.get_template(f"{shell.page}.html").render(
-            asdict(shell), user=who.user if who is not None and logged_in else "",
-            role=who.role.word if who is not None else "", version=__version__)
+        return self._environment.get_template(f"{page}.html").render(
+            page=page, prefix=prefix, user=who.user if who is not None and logged_in else "",
+            role=who.role.word if who is not None else "", version=__version__, **values)
 
 
 def folder(name: str) -> Path:

@@ -88,9 +88,9 @@ class WebConsole(Console):
             document = yield self._collector.cluster()
         except access.Refusal as refusal:
             return self._turn_away(request, refusal)
-        shell = pages.Shell(pages.PAGES[path], self._prefix(request), self._cookies.csrf(who.nonce), who,
-                      access.OPEN_NOTICE if who.nonce == access.OPEN_NONCE else "", document["name"], for_script(document))
-        return self._page(request, 200, shell)
+        return self._page(request, 200, pages.PAGES[path], who, csrf=self._cookies.csrf(who.nonce),
+                          notice=access.OPEN_NOTICE if who.nonce == access.OPEN_NONCE else "", data=for_script(document),
+                          cluster_name=document["name"])
 
     @app.route("/report", methods=["GET"])
     def report(self, request: Request) -> bytes:
@@ -113,12 +113,13 @@ class WebConsole(Console):
             return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
         return self._message(request, refusal.status, "Not here", refusal.reason)
 
-    def _page(self, request: Request, status: int, shell: pages.Shell) -> bytes:
+    def _page(self, request: Request, status: int, page: str, who: access.Who | None = None, **values: str) -> bytes:
         request.setHeader("Content-Security-Policy", pages.page_policy(self._collector.consoles.urls().values()))
-        return self._end(request, status, self._writer.write(shell).encode(), HTML, policy=False)
+        text = self._writer.write(page, self._prefix(request), who, **values)
+        return self._end(request, status, text.encode(), HTML, policy=False)
 
     def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
-        return self._page(request, status, pages.Shell("message", self._prefix(request), title=title, text=text))
+        return self._page(request, status, "message", title=title, text=text)
 
     def _prefix(self, request: Request) -> str:
         """What stands before all paths, as the browser knows them."""
@@ -182,8 +183,8 @@ class WebConsole(Console):
     def _login_page(self, request: Request, status: int, error: str, onward: str) -> bytes:
         nonce = self._nonce()
         request.cookies.append(access.cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
-        return self._page(request, status, pages.Shell("login", self._prefix(request), self._cookies.csrf(f"login {nonce}"),
-                                                 next=local_path(onward), error=error))
+        return self._page(request, status, "login", csrf=self._cookies.csrf(f"login {nonce}"), next=local_path(onward),
+                          error=error)
 
     @app.route("/login", methods=["POST"])
     @inlineCallbacks
