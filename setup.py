@@ -60,11 +60,11 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/availability", "storage/partition_log", "storage/room", "storage/queue_records", "broker/batching",
     "cluster/partition_events",
     "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
-    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/active_primaries",
+    "cluster/partition_machine", "cluster/write_times", "cluster/active_primaries",
     "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",
     "member/partition_logs", "member/promises", "member/known_primaries", "peers/links", "member/leadership",
     "member/dispatch", "relay/upstream_queue", "relay/relays", "relay/uplink", "relay/incoming", "member/member_relays",
-    "member/cluster", "member/queue_changes", "member/handovers", "wire/budget", "wire/ber", "wire/control")]
+    "member/cluster", "member/queue_changes", "member/handovers", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],
            "read": ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]}

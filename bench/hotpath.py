@@ -27,10 +27,10 @@ HERE = Path(__file__).resolve().parent.parent
 ROOT = Path(os.environ.get("BMQ_TREE", HERE))  # whose test kit builds the broker
 sys.path.insert(0, str(ROOT / "tests"))
 
+from crc32c import crc32c  # noqa: E402
 from kit.memory import MemoryLink, MemoryWorld  # noqa: E402
 
 from bmqtwist.storage.files import RealDisk  # noqa: E402
-from bmqtwist.wire.checksum import crc32c  # noqa: E402
 from bmqtwist.wire.fast import (  # noqa: E402
     ACK_REQUESTED,
     CONFIRM_MESSAGE,

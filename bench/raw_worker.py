@@ -13,9 +13,10 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
 from bench.rawclient import READ, WRITE, RawClient, acks, confirm_event, pushes
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import PUT_HEADER_BYTES, EventType
 
 _PAUSE_SECONDS = 0.001  # a full window is looked at again after so long

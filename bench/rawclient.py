@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bmqtwist.wire.checksum import crc32c
+from crc32c import crc32c
+
 from bmqtwist.wire.control import (
     ControlMessage,
     Encoding,

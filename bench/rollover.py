@@ -20,6 +20,8 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from crc32c import crc32c
+
 from bench.machine import Machine
 from bmqtwist.loop.scheduler import BUDGETS, ROLLOVER_LATE_S, STEPS_MAX, Priority
 from bmqtwist.storage.files import RealDisk
@@ -29,7 +31,6 @@ from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.rollover import Job, Phase
 from bmqtwist.storage.store import FileSizes
-from bmqtwist.wire.checksum import crc32c
 
 KEY, URI, APPS = b"bench", "bmq://bench/q", [("__default", b"0\0\0\0\0")]
 BATCH = 50  # messages posted, and as many deleted, in a turn

@@ -6,10 +6,10 @@
     })
 
 A cell names the action, a function reference, and every state that the machine may be in afterwards; without one it stays
-where it is. `table` refuses a table that lacks a cell: a new state or event is a decision for every cell. A machine
-dispatches with `TABLE[state][event].action(self, ...)`, notes the transition in its `TransitionLog`, and calls `check`,
-which compares the new state with the cell in tests and in the simulator (`STRICT`). `docs/make_pictures.py` draws the
-diagrams of docs/architecture.md from the tables.
+where it is. An event is a member of an enumeration or the class of an input. `table` refuses a table that lacks a cell: a
+new state or event is a decision for every cell. A machine dispatches with `TABLE[state][event].action(self, ...)`, notes the
+transition in its `TransitionLog`, and calls `check`, which compares the new state with the cell in tests and in the
+simulator (`STRICT`). `docs/make_pictures.py` draws the diagrams of docs/architecture.md from the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRICT = False  # tests set it: `check` raises
 
 S = TypeVar("S", bound=Enum)
 S_co = TypeVar("S_co", bound=Enum, covariant=True)
-E = TypeVar("E", bound=Enum)
+E = TypeVar("E")  # a member of an enumeration, or the class of an input
 
 
 class IllegalTransition(Exception):
@@ -49,17 +49,21 @@ def to(action: Callable[..., Any], *after: S) -> Cell[S]:
 def table(states: Iterable[S], events: Iterable[E],
           cells: Mapping[S, Mapping[E, Cell[S]]]) -> dict[S, dict[E, Cell[S]]]:
     """The table, total over (state, event); ValueError names the cells that are missing."""
-    missing = [f"{state.name} x {event.name}" for state in states for event in events
+    missing = [f"{state.name} x {event_name(event)}" for state in states for event in events
                if event not in cells.get(state, {})]
     if missing:
         raise ValueError(f"cells missing: {', '.join(missing)}")
     return {state: dict(row) for state, row in cells.items()}
 
 
+def event_name(event: object) -> str:
+    return event.name if isinstance(event, Enum) else event.__name__ if isinstance(event, type) else str(event)
+
+
 def check(cells: Mapping[S, Mapping[E, Cell[S]]], before: S, event: E, after: S) -> None:
     """Compare a transition with its cell; raises IllegalTransition when STRICT."""
     if STRICT and after is not before and after not in cells[before][event].after:
-        raise IllegalTransition(f"{before.name} --{event.name}--> {after.name}")
+        raise IllegalTransition(f"{before.name} --{event_name(event)}--> {after.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +94,9 @@ class TransitionLog:
         self._transitions: deque[Transition] = deque(maxlen=TRANSITIONS_MAX)
 
     def note(self, at: float, before: str, after: str, cause: str, event: str = "") -> None:
-        """Add a transition."""
         self._transitions.append(Transition(at, before, after, cause, event))
 
     def lines(self, now: float, count: int = TRANSITIONS_MAX) -> str:
-        """The last `count` transitions as text."""
         return transition_lines(self.transitions[-count:], now)
 
     def cause_of(self, after: str) -> str:
@@ -103,5 +105,4 @@ class TransitionLog:
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
-        """All that are kept."""
         return tuple(self._transitions)

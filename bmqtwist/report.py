@@ -1,4 +1,4 @@
-"""What the pure parts say to the operator: one narrow interface, and two stand-ins for it.
+"""Interface by which the pure parts report to the operator, and a list of lines that serves as one.
 
 Lines are templates with arguments in the manner of `%`: the text is put together only when some reader wants the
 line, so a switched-off `debug` costs one call. What runs once per message asks `report.debugging` first, or says
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from functools import partialmethod
 from typing import Final, NamedTuple, Protocol
 
 INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
@@ -106,11 +107,9 @@ class Watched:
         self.watcher: Watcher | None = None
 
     def watch(self, watcher: Watcher) -> None:
-        """See Report."""
         self.watcher = watcher
 
     def note(self, kind: str, text: str, **detail: object) -> None:
-        """See Report."""
         if self.watcher is not None:
             self.watcher.happened(kind, text, detail)
 
@@ -132,43 +131,8 @@ class LineLimiter:
         return self._lines <= self.LINES_PER_S
 
 
-class NullReport:
-    """Says nothing to nobody."""
-
-    __slots__ = ()
-    debugging = False
-
-    def debug(self, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def info(self, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def warn(self, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def error(self, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def alarm(self, category: str, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def panic(self, category: str, text: str, *args: object) -> None:
-        """Ignore."""
-
-    def note(self, kind: str, text: str, **detail: object) -> None:
-        """Ignore."""
-
-    def watch(self, watcher: Watcher) -> None:
-        """Ignore."""
-
-    def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
-        """Nothing."""
-        return []
-
-
 class ListReport(Watched):
-    """Keeps every line as (severity, text): what a test looks at."""
+    """Keeps every line as (severity, text), for checks of a configuration and for tests."""
 
     __slots__ = ("lines",)
     debugging = True
@@ -177,37 +141,19 @@ class ListReport(Watched):
         super().__init__()
         self.lines: list[tuple[str, str]] = []
 
-    def _add(self, severity: str, text: str, args: tuple[object, ...]) -> None:
+    def _add(self, severity: str, text: str, *args: object) -> None:
         self.lines.append((severity, text % args if args else text))
 
-    def debug(self, text: str, *args: object) -> None:
-        """Keep ('DEBUG', line)."""
-        self._add("DEBUG", text, args)
+    debug, info = partialmethod(_add, "DEBUG"), partialmethod(_add, "INFO")
+    warn, error = partialmethod(_add, "WARN"), partialmethod(_add, "ERROR")
 
-    def info(self, text: str, *args: object) -> None:
-        """Keep ('INFO', line)."""
-        self._add("INFO", text, args)
-
-    def warn(self, text: str, *args: object) -> None:
-        """Keep ('WARN', line)."""
-        self._add("WARN", text, args)
-
-    def error(self, text: str, *args: object) -> None:
-        """Keep ('ERROR', line)."""
-        self._add("ERROR", text, args)
-
-    def alarm(self, category: str, text: str, *args: object) -> None:
-        """Keep ('ALARM', '[CATEGORY] line')."""
-        self._raise("ALARM", category, text % args if args else text)
-
-    def panic(self, category: str, text: str, *args: object) -> None:
-        """Keep ('PANIC', '[CATEGORY] line')."""
-        self._raise("PANIC", category, text % args if args else text)
-
-    def _raise(self, severity: str, category: str, text: str) -> None:
-        self._add(severity, f"[{category}] {text}", ())
+    def _raise(self, severity: str, category: str, text: str, *args: object) -> None:
+        text = text % args if args else text
+        self._add(severity, f"[{category}] {text}")
         if self.watcher is not None:
             self.watcher.alarmed(severity, category, text)
+
+    alarm, panic = partialmethod(_raise, "ALARM"), partialmethod(_raise, "PANIC")
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         """The last lines of whatever severity; when they were said is not known."""
@@ -215,5 +161,4 @@ class ListReport(Watched):
         return lines[after:][-count:] if count > 0 else []
 
     def texts(self, severity: str) -> list[str]:
-        """The lines of one severity, oldest first."""
         return [text for kind, text in self.lines if kind == severity]

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/architecture.md and docs/machines.md anew, from the code: python docs/make_pictures.py
+"""Draw the pictures of docs/architecture.md, machines.md and layouts.md anew, from the code: python docs/make_pictures.py
 
 A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
 
@@ -16,17 +16,22 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     dialled     bmqtwist/link/negotiation.py, then peer.py
     queue       bmqtwist/queue/lifecycle.py
     authentication    bmqtwist/link/authentication.py
+    headers     bmqtwist/wire/layout.py
+    files       bmqtwist/storage/layout.py
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import string
 import sys
 from collections.abc import Mapping
 from enum import Enum
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,14 +43,18 @@ from kit.message_way import WAY, WAY_OF_THREE, Step  # noqa: E402
 from bmqtwist.broker import graceful_stop  # noqa: E402
 from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
 from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E402
-from bmqtwist.machine import Cell  # noqa: E402
+from bmqtwist.machine import Cell, event_name  # noqa: E402
 from bmqtwist.queue import lifecycle  # noqa: E402
 from bmqtwist.sdk._core.session import SESSION  # noqa: E402
+from bmqtwist.storage import layout as storage_layout  # noqa: E402
 from bmqtwist.storage import rollover  # noqa: E402
 from bmqtwist.storage.availability import TABLE, WriterState  # noqa: E402
+from bmqtwist.wire import layout as wire_layout  # noqa: E402
+from bmqtwist.wire.declare import Layout  # noqa: E402
 
+ROW_BITS = 32
 EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
-PAGES = [ROOT / "docs" / name for name in ("architecture.md", "machines.md")]
+PAGES = [ROOT / "docs" / name for name in ("architecture.md", "machines.md", "layouts.md")]
 _PICTURE = re.compile(r"(<!-- picture: (\w+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
 
 
@@ -119,8 +128,8 @@ def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
         for event, cell in cells[before].items():
             for after in sorted(cell.after, key=states.index):
                 edge = edges.setdefault(("ANY" if event in common else before.name, after), [])
-                if (event in common or after is not before) and event.name not in edge:
-                    edge.append(event.name)
+                if (event in common or after is not before) and event_name(event) not in edge:
+                    edge.append(event_name(event))
     edges = {edge: events for edge, events in edges.items() if events}
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {states[0].name}"]
     for (before, after), events in edges.items():
@@ -130,7 +139,43 @@ def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
     return "\n".join([*lines, "```"])
 
 
-PICTURES = {"layers": layers, "way": partial(way, WAY), "three": partial(way, WAY_OF_THREE), "partition": partition,
+def layout_picture(layout: Layout) -> str:
+    """Rows of 32 bits; a longer field has one row with its size. A name that is too long for its cell is a letter there, and
+    stands beside the row."""
+    rows: list[list[tuple[str, int]]] = [[]]
+    for part in layout.parts:
+        for name, bits in part.fields or (("", part.size * 8),):
+            name, room = "" if name.startswith("_") else name, ROW_BITS - sum(size for _, size in rows[-1])
+            if 0 < room < min(bits, ROW_BITS):
+                rows[-1].append((name or "reserved", room))
+                bits, room = bits - room, 0
+            if room <= 0:
+                rows.append([])
+            rows[-1].append((f"{name or 'reserved'} ({bits // 8} bytes)" if bits > ROW_BITS else name or "reserved", bits))
+    lines, edges = [], ""
+    for row in rows:
+        cells, key = "|", []
+        for name, bits in row:
+            width = 2 * min(bits, ROW_BITS) - 1
+            letter = string.ascii_uppercase[len(key)]
+            if len(name) > width and name != "reserved":
+                key.append(f"{letter}: {name}")
+            cells += f"{name if len(name) <= width else letter if name != 'reserved' else '':^{width}}|"
+        line = "".join("+" if each == "|" else "-" for each in cells)
+        above = "".join("+" if "+" in pair else "-" for pair in zip_longest(edges, line, fillvalue=""))
+        lines += [above, f"{cells}   {', '.join(key)}".rstrip()]
+        edges = line
+    return "\n".join([*lines, edges])
+
+
+def layouts(module: ModuleType) -> str:
+    """Every layout of a module."""
+    found = [(name, value) for name, value in vars(module).items() if isinstance(value, Layout) and not name.startswith("_")]
+    return "\n".join(f"{name}, {value.size} bytes:\n\n```text\n{layout_picture(value)}\n```\n" for name, value in found)
+
+
+PICTURES = {"headers": partial(layouts, wire_layout), "files": partial(layouts, storage_layout),
+            "layers": layers, "way": partial(way, WAY), "three": partial(way, WAY_OF_THREE), "partition": partition,
             "elector": partial(machine_picture, elector.TABLE),
             "rollover": partial(machine_picture, rollover.TABLE),
             "replication": partial(machine_picture, partition_machine.TABLE),

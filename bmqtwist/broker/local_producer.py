@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from crc32c import crc32c
+
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.states import State
@@ -20,7 +22,6 @@ from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import shown
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import Properties, encode
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ class ActivePrimaries:
         self._early: dict[tuple[int, int], Primary] = {}  # (partition, node): what it says is ahead of the metadata
 
     def find(self, index: int) -> Primary | None:
-        """The active primary of a partition."""
         return self._active.get(index)
 
     def named(self, index: int, primary: Primary) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord, app_infos, partition_infos
+from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord, partition_infos
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, make_storage_key, parse_uri
+from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.wire.cluster_schema import (
-    LeaderMessageSequence,
+    NO_LSN,
     PartitionPrimaryAdvisory,
     QueueAssignmentAdvisory,
     QueueInfo,
@@ -109,7 +110,6 @@ class Plan:
 
     result: Any
     uri: str = ""  # of the queue it concerns
-    choice: str = ""
     advisory: Any = None
 
 
@@ -164,8 +164,7 @@ class Judge:
             return Plan(None, uri)
         node_id, lease = head.partitions.get(queue.partition_id, Primary(-1, 0))
         gone = QueueInfo(queue.uri, queue.key, queue.partition_id)
-        return Plan(queue, uri, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory(
-            LeaderMessageSequence(), queue.partition_id, lease, node_id, [gone]))
+        return Plan(queue, uri, QueueUnAssignmentAdvisory(NO_LSN, queue.partition_id, lease, node_id, [gone]))
 
     def _update(self, change: UpdateApps, head: ClusterState) -> Plan:
         uri, added, removed = change.uri, change.added, change.removed
@@ -180,20 +179,19 @@ class Judge:
         if not added and not removed:
             return Plan(queue, uri)
         new = _app_keys(added, queue.apps, change.timer_ns)
-        update = QueueInfoUpdate(uri, queue.key, queue.partition_id, app_infos(new),
-                                 app_infos({app_id: queue.apps[app_id] for app_id in removed}),
+        update = QueueInfoUpdate(uri, queue.key, queue.partition_id, list(new.items()),
+                                 [(app_id, queue.apps[app_id]) for app_id in removed],
                                  parse_uri(uri).qualified_domain)
         apps = {app_id: key for app_id, key in queue.apps.items() if app_id not in removed}
-        return Plan(QueueRecord(uri, queue.key, queue.partition_id, apps | new), uri, "queueUpdateAdvisory",
-                    QueueUpdateAdvisory(LeaderMessageSequence(), [update]))
+        return Plan(QueueRecord(uri, queue.key, queue.partition_id, apps | new), uri,
+                    QueueUpdateAdvisory(NO_LSN, [update]))
 
     def _partitions(self, change: AssignPartitions, head: ClusterState) -> Plan:
         primaries = self._choose(head, sorted(head.partitions), change.candidates, change.keep, change.declined)
         changed = {number: primary for number, primary in primaries.items() if head.partitions[number] != primary}
         if not changed:
             return Plan([])
-        return Plan(list(changed), "", "partitionPrimaryAdvisory",
-                    PartitionPrimaryAdvisory(LeaderMessageSequence(), partition_infos(changed)))
+        return Plan(list(changed), "", PartitionPrimaryAdvisory(NO_LSN, partition_infos(changed)))
 
     def _choose(self, head: ClusterState, numbers: Iterable[int], candidates: Collection[int] | None,
                 keep: Collection[int], declined: Mapping[int, int]) -> dict[int, Primary]:
@@ -219,8 +217,7 @@ class Judge:
 
 
 def _assignment(queue: QueueRecord) -> Plan:
-    return Plan(queue, queue.uri, "queueAssignmentAdvisory",
-                QueueAssignmentAdvisory(LeaderMessageSequence(), [queue.info()]))
+    return Plan(queue, queue.uri, QueueAssignmentAdvisory(NO_LSN, [queue.info()]))
 
 
 def _app_keys(app_ids: Sequence[str], taken: dict[str, bytes], timer_ns: int) -> dict[str, bytes]:
@@ -232,3 +229,61 @@ def _app_keys(app_ids: Sequence[str], taken: dict[str, bytes], timer_ns: int) ->
         else:
             keys[app_id] = make_storage_key(app_id, timer_ns, {*taken.values(), *keys.values()})
     return keys
+
+
+# -- primaries of a running cluster -----------------------------------------------------------------------------
+
+
+class Move(NamedTuple):
+    """A partition gets another primary."""
+
+    partition_id: int
+    node_id: int
+
+
+def loads_of(primaries: Mapping[int, Primary], nodes: Collection[int]) -> dict[int, int]:
+    """Of how many partitions each of the nodes is primary."""
+    loads = dict.fromkeys(nodes, 0)
+    for primary in primaries.values():
+        if primary.node_id in loads:
+            loads[primary.node_id] += 1
+    return loads
+
+
+def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], safe: Mapping[int, Psn], algorithm: str,
+                 leader: int | None) -> int | None:
+    """Who is to be primary of a partition whose primary goes; None = there are no candidates. `safe`: how much of it each
+    node has.
+
+    Where the leader is to be primary of all, it is, if it can. Else it is who has the fewest partitions, and of these who
+    has most of this one.
+    """
+    if algorithm != LEAST_ASSIGNED:
+        return leader if leader in candidates else next(iter(candidates), None)
+    loads = loads_of(primaries, candidates)
+    ranked = sorted(candidates)
+    ranked.sort(key=lambda each: safe.get(each, NO_PSN), reverse=True)
+    ranked.sort(key=lambda each: loads[each])
+    return next(iter(ranked), None)
+
+
+def next_move(primaries: Mapping[int, Primary], nodes: Collection[int], algorithm: str, leader: int,
+              staying: Collection[int] = ()) -> Move | None:
+    """The first of the moves that are left, None = there are none. `nodes` may be primary of more; `staying`: partitions
+    that cannot move.
+
+    Where the leader is to be primary of all, it gets what it lacks. Else the node with the most partitions gives one to the
+    node with the fewest, as long as they differ by more than one.
+    """
+    loads = loads_of(primaries, nodes)
+    movable = {index: primary for index, primary in sorted(primaries.items())
+               if index not in staying and primary.node_id in loads}
+    if algorithm != LEAST_ASSIGNED:
+        return next((Move(index, leader) for index, primary in movable.items() if primary.node_id != leader), None)
+    if not loads:
+        return None
+    fewest = min(loads, key=lambda each: (loads[each], each))
+    found = max(movable.items(), key=lambda each: (loads[each[1].node_id], each[0]), default=None)
+    if found is None or loads[found[1].node_id] - loads[fewest] < 2:
+        return None
+    return Move(found[0], fewest)

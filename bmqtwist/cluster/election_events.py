@@ -1,21 +1,11 @@
-"""What goes into the elector's machine and what comes out of it, as values.
-
-```
-   life of the node     Start, Stop ------------------>  +---------+  -----> SaveVote      one at a time
-   connections          PeerUp, PeerDown, Received --->  |         |  -----> Tell(node, message)
-   the clock            Tick ------------------------->  | Elector |  -----> WakeAt        when it wants a Tick
-   worker thread        Written, WriteFailed --------->  |         |  -----> ElectionChanged, Voted
-   administrator        Transfer, SetMode, SetQuorum ->  |         |  -----> Alarm
-   the metadata log     Resign ----------------------->  +---------+
-```
-"""
+"""Inputs and outputs of the elector's machine (`elector.py`), as values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
 from bmqtwist.wire.control import ElectorMessage
 
 
@@ -154,34 +144,6 @@ ElectionInput = (Start | Stop | PeerUp | PeerDown | Received | Tick | Written | 
                  | SetQuorum)
 
 
-class ElectionEvent(Enum):
-    """The columns of the elector's table: an input, a timer that fires, a message by its name on the wire."""
-
-    START = "Start"
-    STOP = "Stop"
-    PEER_UP = "PeerUp"
-    PEER_DOWN = "PeerDown"
-    WRITTEN = "Written"
-    WRITE_FAILED = "WriteFailed"
-    TRANSFER = "Transfer"
-    RESIGN = "Resign"
-    MODE = "SetMode"
-    QUORUM = "SetQuorum"
-    INITIAL = "INITIAL"
-    RANDOM = "RANDOM"
-    SCOUT = "SCOUT"
-    ELECTION = "ELECTION"
-    CHECK = "CHECK"
-    BEAT = "BEAT"
-    SCOUTING_REQUEST = "scoutingRequest"
-    SCOUTING_RESPONSE = "scoutingResponse"
-    PROPOSAL = "electionProposal"
-    RESPONSE = "electionResponse"
-    HEARTBEAT = "leaderHeartbeat"
-    HEARTBEAT_RESPONSE = "heartbeatResponse"
-    CESSION = "leadershipCessionNotification"
-
-
 # -- outputs ---------------------------------------------------------------------------------------------------------
 
 
@@ -192,14 +154,6 @@ class SaveVote:
     number: int
     term: int
     vote: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """A message for another node."""
-
-    node_id: int
-    message: ElectorMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,4 +194,4 @@ class ElectionChanged:
     cause: str
 
 
-ElectionOutput = SaveVote | Tell | WakeAt | Voted | Outvoted | ElectionChanged | Alarm
+ElectionOutput = SaveVote | Send | WakeAt | Voted | Outvoted | ElectionChanged | Alarm

@@ -1,70 +1,28 @@
-"""The election of a leader: who votes for whom in which term. A machine without sockets, files, clock and chance.
-
-    scouting     a node that knows no leader asks all others whether they would vote for it; no term has grown by that
-    proposal     when a quorum would, it begins the next term, votes for itself, and asks for the votes
-    heartbeat    whoever has the votes of a quorum leads, and says so again and again; each heartbeat is answered
-    check        who hears no heartbeat gives its leader up, who gets no answers from a quorum leads no longer
-    transfer     a leader cedes to a successor that has all of the metadata, which stands at once
-
-A node votes once in a term, and only for a node whose metadata log is at least as new as its own. Term and vote are
-durable before anything that follows from them is said: what is to be said waits meanwhile. Who knows a leader takes part
-in no other election until that leader is silent, gone, or has ceded.
+"""The election of a leader: which node votes for which in which term. A machine without sockets, files, clock and chance;
+docs/internals.md, "The election", has its rules.
 
 A node whose term and vote are lost could vote a second time in a term, or count for a leader of a term that is older than
-its vote. So it neither votes nor follows until all other nodes have told it their terms, and is in the newest of them then,
-without a vote: whoever got its vote had made the term durable before. (Its own pending vote request is cancelled.) To wait
-for a while would not do, since a candidate may be held up for longer; nor would the leader of a majority, since an older one
-may have that, too.
+its vote. So it neither votes nor follows until all other nodes have reported their terms, and is in the newest of them then,
+without a vote: the node that got its vote had made the term durable before. (Its own pending vote request is cancelled.) A
+wait would not do, since a candidate may be delayed for longer; nor would the leader of a majority, since an older one may
+have that, too.
 
-`Elector` holds what a node knows. What it does is in functions, by role; `TABLE` names one for every state and event. An
-input is dispatched by the table; timers are deadlines, and a `WakeAt` reports the earliest one. `now`: seconds, monotonic.
+`Elector` holds what a node knows; its actions are functions, by role. `TABLE` names one for every state and event. Timers
+are deadlines, and a `WakeAt` reports the earliest one. `now`: seconds, monotonic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, get_args
 
-from bmqtwist.cluster.ballot import Ballot
-from bmqtwist.cluster.election_events import (
-    ElectionChanged,
-    ElectionEvent,
-    ElectionInput,
-    ElectionMode,
-    ElectionOutput,
-    ElectionReason,
-    ElectionState,
-    ElectionTimer,
-    Outvoted,
-    PeerDown,
-    PeerUp,
-    Received,
-    Resign,
-    SetMode,
-    SetQuorum,
-    Standing,
-    Start,
-    Stop,
-    Tick,
-    Timing,
-    Transfer,
-    Voted,
-    WakeAt,
-)
-from bmqtwist.cluster.election_parts import ElectionTimers, Scouting, Support, TermInquiry
-from bmqtwist.cluster.log_events import NO_LSN, Alarm, Lsn, WriteFailed, Written
-from bmqtwist.machine import Cell, TransitionLog, check, table, to
-from bmqtwist.wire.cluster_schema import (
-    ElectionProposal,
-    ElectionResponse,
-    ElectorNodeStatus,
-    HeartbeatResponse,
-    LeaderHeartbeat,
-    LeaderMessageSequence,
-    LeadershipCessionNotification,
-    ScoutingRequest,
-    ScoutingResponse,
-)
+from bmqtwist.cluster import election_events as ev
+from bmqtwist.cluster.election_events import ElectionMode, ElectionReason, ElectionState, ElectionTimer
+from bmqtwist.cluster.election_parts import Ballot, ElectionTimers, Scouting, Support, TermInquiry
+from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.machine import Cell, TransitionLog, check, event_name, table, to
+from bmqtwist.wire import cluster_schema as schema
+from bmqtwist.wire.cluster_schema import NO_LSN, ElectionProposal, Lsn, ScoutingRequest
 from bmqtwist.wire.control import ElectorMessage
 
 TERM_MAX = 1 << 63  # a term beyond it is a mistake of whoever sends it
@@ -78,13 +36,13 @@ class Elector:
     """The elector of one node. `members`: ids of all nodes; `chance`: a number in [0, 1), drawn at each call; `newest`: the
     LSN of the newest metadata record that is durable here; `quorum`: 0 = a majority, which is also the least."""
 
-    def __init__(self, node_id: int, name: str, members: Collection[int], timing: Timing, chance: Callable[[], float],
+    def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.Timing, chance: Callable[[], float],
                  newest: Callable[[], Lsn], quorum: int = 0) -> None:
         self.node_id, self.name = node_id, name
         self.others = sorted(set(members) - {node_id})
         self.quorum = max(quorum, self.majority)
         self.newest = newest
-        self.timers = ElectionTimers(timing, chance)
+        self.timing, self.timers = timing, ElectionTimers(timing, chance)
         self.mode = ElectionMode.NORMAL
         self.state = DORMANT
         self.ballot = Ballot(kept=bool(self.others))
@@ -99,32 +57,32 @@ class Elector:
         self.favours: int | None = None  # whom this node has ceded to: for a while it votes for no other node
         self.last_beat = 0.0  # of the leader, or of the moment of the vote
         self.story = TransitionLog()
-        self.outputs: list[ElectionOutput] = []
-        self._event = ElectionEvent.START  # the one in progress
-        self._told = Standing(DORMANT, None, 0)
+        self.outputs: list[ev.ElectionOutput] = []
+        self._event: Any = ev.Start  # its class, of the one in progress
+        self._told = ev.Standing(DORMANT, None, 0)
         self._wake: float | None = None
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
-    def step(self, now: float, event: ElectionInput) -> list[ElectionOutput]:
+    def step(self, now: float, event: ev.ElectionInput) -> list[ev.ElectionOutput]:
         """One input; what follows from it. A leader that has lost its quorum cedes before it."""
         self.timers.now, self.outputs = now, []
         if self.state is LEADER and now >= self.quorum_until:
-            self.act(ElectionEvent.CHECK, ElectionTimer.CHECK)
-        if isinstance(event, Tick):
+            self.act(ElectionTimer.CHECK, ElectionTimer.CHECK)
+        if isinstance(event, ev.Tick):
             self._fire()
-        elif isinstance(event, Received):
+        elif isinstance(event, ev.Received):
             self._receive(event.sender, event.message)
         else:
-            self.act(ElectionEvent(type(event).__name__), event)
+            self.act(type(event), event)
         wake = self.timers.earliest
         if wake != self._wake:
             self._wake = wake
-            self.outputs.append(WakeAt(wake))
+            self.outputs.append(ev.WakeAt(wake))
         return self.outputs
 
-    def act(self, kind: ElectionEvent, event: Any) -> None:
-        """Dispatch one event by the table."""
+    def act(self, kind: Any, event: Any) -> None:
+        """Dispatch one event by the table: the class of an input or message, or a timer."""
         before, self._event = self.state, kind
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.state)
@@ -134,7 +92,7 @@ class Elector:
         for moment, timer in self.timers.due():
             if deadlines.get(timer) == moment:  # what fired before it may have cancelled it
                 del deadlines[timer]
-                self.act(ElectionEvent(timer.name), timer)
+                self.act(timer, timer)
 
     def _receive(self, sender: int, message: ElectorMessage) -> None:
         if sender not in self.others or not message.choice:
@@ -145,31 +103,27 @@ class Elector:
             self.alarm(f"node {sender} speaks of term {message.term}, which is left unread")
             return
         if message.choice == "electorNodeStatus":
-            event = PeerUp(sender) if message.value.is_available else PeerDown(sender)
-            self.act(ElectionEvent(type(event).__name__), event)
+            event = ev.PeerUp(sender) if message.value.is_available else ev.PeerDown(sender)
+            self.act(type(event), event)
         else:
-            self.act(ElectionEvent(message.choice), Received(sender, message))
+            self.act(type(message.value), ev.Received(sender, message))
 
     # -- what the node knows ----------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """How many nodes the cluster has."""
         return len(self.others) + 1
 
     @property
     def majority(self) -> int:
-        """More than half of the nodes."""
         return self.size // 2 + 1
 
     @property
     def term(self) -> int:
-        """The newest one this node takes part in."""
         return self.ballot.term
 
     @property
     def supporters(self) -> set[int]:
-        """The nodes that vote for this candidate or follow this leader."""
         return self.support.nodes
 
     @property
@@ -178,18 +132,7 @@ class Elector:
         return self.support.lasts_until(self.majority, self.timing.inactivity)
 
     @property
-    def timing(self) -> Timing:
-        """How long this node waits."""
-        return self.timers.timing
-
-    @property
-    def last(self) -> LeaderMessageSequence:
-        """The end of the metadata log, as it is on the wire."""
-        return LeaderMessageSequence(*self.newest())
-
-    @property
     def leader_on_wire(self) -> int:
-        """The leader, as it is on the wire."""
         return NOBODY if self.leader is None else self.leader
 
     def silence(self, now: float) -> float:
@@ -200,7 +143,7 @@ class Elector:
     def is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
         """Whether this node may vote for one whose log is as it says."""
         votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING and self.favours in (None, sender)
-        return votes and _lsn_of(request.last) >= self.newest()
+        return votes and (request.last or NO_LSN) >= self.newest()
 
     # -- what changes and what is said ---------------------------------------------------------------------------------
 
@@ -214,38 +157,31 @@ class Elector:
     def change(self, state: ElectionState, leader: int | None, reason: ElectionReason, cause: str) -> None:
         """After `clear`: change to a state, and report where the node stands now."""
         before, self.state, self.leader, self.elsewhere = self._told, state, leader, None
-        self._told = Standing(state, leader, self.term)
-        self.outputs.append(ElectionChanged(before, self._told, reason, cause))
-        self.story.note(self.timers.now, before.state.name, state.name, cause, self._event.name)
+        self._told = ev.Standing(state, leader, self.term)
+        self.outputs.append(ev.ElectionChanged(before, self._told, reason, cause))
+        self.story.note(self.timers.now, before.state.name, state.name, cause, event_name(self._event))
 
     def note(self, cause: str) -> None:
-        """Note an event that does not change the state."""
-        self.story.note(self.timers.now, self.state.name, self.state.name, cause, self._event.name)
+        self.story.note(self.timers.now, self.state.name, self.state.name, cause, event_name(self._event))
 
     def set_term(self, term: int, vote: int | None) -> None:
-        """A new term, or a vote in it."""
         self.outputs += self.ballot.set(term, vote)
 
-    def tell(self, node_id: int, choice: str, value: Any, term: int | None = None) -> None:
+    def tell(self, node_id: int, value: Any, term: int | None = None) -> None:
         """Send a message once term and vote are durable; `term` None: the one of this node."""
-        self.outputs += self.ballot.tell(node_id, ElectorMessage(self.term if term is None else term, choice, value))
+        self.outputs += self.ballot.tell(node_id, ElectorMessage(
+            self.term if term is None else term, ElectorMessage.CHOICE.name_of(value), value))
 
-    def broadcast(self, choice: str, value: Any, term: int | None = None) -> None:
-        """Send a message to all other nodes."""
+    def broadcast(self, value: Any, term: int | None = None) -> None:
         for node_id in self.others:
-            self.tell(node_id, choice, value, term)
+            self.tell(node_id, value, term)
 
     def alarm(self, text: str) -> None:
-        """Raise an alarm."""
         self.outputs.append(Alarm(f"{self.name}: {text}"))
 
     def wait(self) -> None:
         """Stand after a while, unless there is a leader by then."""
         self.timers.arm_random(self.mode is ElectionMode.FORCE)
-
-
-def _lsn_of(sequence: LeaderMessageSequence | None) -> Lsn:
-    return NO_LSN if sequence is None else (sequence.elector_term, sequence.sequence_number)
 
 
 # -- every role ---------------------------------------------------------------------------------------------------------
@@ -255,7 +191,7 @@ def _ignore(elector: Elector, event: object) -> None:
     """Meant for another state, or too late."""
 
 
-def _start(elector: Elector, event: Start) -> None:
+def _start(elector: Elector, event: ev.Start) -> None:
     elector.ballot.found(event.term, event.vote, event.damaged)
     elector.inquiry = TermInquiry(elector.others, event.damaged)
     if event.damaged:
@@ -265,11 +201,11 @@ def _start(elector: Elector, event: Start) -> None:
     elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.others else 0.0)
 
 
-def _stop(elector: Elector, event: Stop) -> None:
+def _stop(elector: Elector, event: ev.Stop) -> None:
     elector.clear()
     elector.ballot.forget()
     elector.change(DORMANT, None, ElectionReason.NONE, "stop")
-    elector.broadcast("electorNodeStatus", ElectorNodeStatus(False), 0)
+    elector.broadcast(schema.ElectorNodeStatus(False), 0)
 
 
 def _lose_leader(elector: Elector, reason: ElectionReason, cause: str) -> None:
@@ -286,21 +222,21 @@ def _forget_vote(elector: Elector, cause: str) -> None:
     elector.wait()
 
 
-def _on_scouting(elector: Elector, event: Received) -> None:
+def _on_scouting(elector: Elector, event: ev.Received) -> None:
     request = event.message.value
     will = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
             and elector.is_eligible(event.sender, request))
     term = 0 if elector.inquiry.pending else elector.term  # 0 does not answer the inquiry of another node
-    elector.tell(event.sender, "scoutingResponse", ScoutingResponse(will, elector.leader_on_wire), term)
+    elector.tell(event.sender, schema.ScoutingResponse(will, elector.leader_on_wire), term)
 
 
-def _set_mode(elector: Elector, event: SetMode) -> None:
+def _set_mode(elector: Elector, event: ev.SetMode) -> None:
     elector.mode = event.mode
     if ElectionTimer.RANDOM in elector.timers.deadlines:
         elector.wait()
 
 
-def _set_quorum(elector: Elector, event: SetQuorum) -> None:
+def _set_quorum(elector: Elector, event: ev.SetQuorum) -> None:
     elector.quorum = max(event.quorum, elector.majority)
 
 
@@ -339,10 +275,10 @@ def _stand(elector: Elector, event: ElectionTimer) -> None:
         elector.scouting = Scouting(term, {elector.node_id})
         elector.note(f"asks who would vote for it in term {term}")
         elector.timers.arm(ElectionTimer.SCOUT, elector.timing.scouting_result)
-        elector.broadcast("scoutingRequest", ScoutingRequest(elector.last, elector.ceded_by), term)
+        elector.broadcast(ScoutingRequest(elector.newest(), elector.ceded_by), term)
 
 
-def _scouted(elector: Elector, event: Received) -> None:
+def _scouted(elector: Elector, event: ev.Received) -> None:
     scouting, message = elector.scouting, event.message
     if elector.inquiry.pending and message.term:
         _learn(elector, event.sender, message.term)
@@ -367,14 +303,14 @@ def _scout_timeout(elector: Elector, event: ElectionTimer) -> None:
 def _give_up_scouting(elector: Elector, scouting: Scouting, cause: str) -> None:
     elector.elsewhere = scouting.leader
     _forget_vote(elector, cause)
-    elector.outputs.append(Outvoted())
+    elector.outputs.append(ev.Outvoted())
 
 
-def _on_proposal(elector: Elector, event: Received) -> None:
+def _on_proposal(elector: Elector, event: ev.Received) -> None:
     sender, term, proposal = event.sender, event.message.term, event.message.value
     if term == elector.term and elector.ballot.vote == sender:  # it asks again
         elector.outputs += elector.ballot.save()
-        elector.tell(sender, "electionResponse", ElectionResponse())
+        elector.tell(sender, schema.ElectionResponse())
     elif (elector.leader not in (None, proposal.ceded_by) or term <= elector.term
           or not elector.is_eligible(sender, proposal)):
         elector.highest = max(elector.highest, term)
@@ -383,8 +319,8 @@ def _on_proposal(elector: Elector, event: Received) -> None:
         _give_vote(elector, sender, term)
 
 
-def _refuse(elector: Elector, event: Received) -> None:
-    elector.tell(event.sender, "electionResponse", ElectionResponse(elector.leader_on_wire))
+def _refuse(elector: Elector, event: ev.Received) -> None:
+    elector.tell(event.sender, schema.ElectionResponse(elector.leader_on_wire))
 
 
 def _give_vote(elector: Elector, candidate: int, term: int) -> None:
@@ -399,12 +335,12 @@ def _give_vote(elector: Elector, candidate: int, term: int) -> None:
     else:
         elector.note(cause)
     elector.tentative, elector.last_beat = candidate, elector.timers.now
-    elector.outputs.append(Voted(term))
+    elector.outputs.append(ev.Voted(term))
     elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
-    elector.tell(candidate, "electionResponse", ElectionResponse())
+    elector.tell(candidate, schema.ElectionResponse())
 
 
-def _on_heartbeat(elector: Elector, event: Received) -> None:
+def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if elector.inquiry.pending:
         _learn(elector, sender, term)
@@ -412,7 +348,7 @@ def _on_heartbeat(elector: Elector, event: Received) -> None:
         _ask_for_terms(elector)
         return
     if term < elector.term:
-        elector.tell(sender, "heartbeatResponse", HeartbeatResponse())
+        elector.tell(sender, schema.HeartbeatResponse())
         return
     if term == elector.term and elector.state is FOLLOWER:
         if (elector.tentative if elector.leader is None else elector.leader) not in (None, sender):
@@ -424,7 +360,7 @@ def _on_heartbeat(elector: Elector, event: Received) -> None:
         asks = elector.tentative != sender or term > elector.term
         _follow(elector, sender, term)
         if asks:
-            elector.tell(sender, "electionResponse", ElectionResponse())
+            elector.tell(sender, schema.ElectionResponse())
     _answer_beat(elector, event)
 
 
@@ -440,7 +376,7 @@ def _learn(elector: Elector, node_id: int, term: int) -> None:
 def _ask_for_terms(elector: Elector) -> None:
     """Who is asked for a promise tells its term, and nothing follows from that."""
     for node_id in elector.inquiry.missing:
-        elector.tell(node_id, "scoutingRequest", ScoutingRequest(elector.last), elector.term + 1)
+        elector.tell(node_id, ScoutingRequest(elector.newest()), elector.term + 1)
 
 
 def _follow(elector: Elector, leader: int, term: int) -> None:
@@ -453,8 +389,8 @@ def _follow(elector: Elector, leader: int, term: int) -> None:
     elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
 
 
-def _answer_beat(elector: Elector, event: Received) -> None:
-    elector.tell(event.sender, "heartbeatResponse", HeartbeatResponse(event.message.value.stamp, elector.last))
+def _answer_beat(elector: Elector, event: ev.Received) -> None:
+    elector.tell(event.sender, schema.HeartbeatResponse(event.message.value.stamp, elector.newest()))
 
 
 def _check_leader(elector: Elector, event: ElectionTimer) -> None:
@@ -468,7 +404,7 @@ def _check_leader(elector: Elector, event: ElectionTimer) -> None:
         _forget_vote(elector, f"node {elector.tentative} did not lead within {silence:.1f} s")
 
 
-def _peer_lost(elector: Elector, event: PeerDown) -> None:
+def _peer_lost(elector: Elector, event: ev.PeerDown) -> None:
     if event.node_id == elector.leader:
         _lose_leader(elector, ElectionReason.LEADER_UNAVAILABLE, f"node {event.node_id} is gone")
     elif event.node_id == elector.tentative:
@@ -478,7 +414,7 @@ def _peer_lost(elector: Elector, event: PeerDown) -> None:
         elector.scouting.unwilling.discard(event.node_id)
 
 
-def _on_cession(elector: Elector, event: Received) -> None:
+def _on_cession(elector: Elector, event: ev.Received) -> None:
     sender, successor = event.sender, event.message.value.successor
     if event.message.term < elector.term or sender not in (elector.leader, elector.tentative):
         return
@@ -502,7 +438,7 @@ def _propose(elector: Elector, term: int, cause: str) -> None:
     elector.change(CANDIDATE, None, ElectionReason.NONE, cause)
     elector.support.asked_at = elector.timers.now
     elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
-    elector.broadcast("electionProposal", ElectionProposal(elector.last, ceded_by))
+    elector.broadcast(ElectionProposal(elector.newest(), ceded_by))
     if not elector.others:  # the first record of the term, which no other node can have, makes it durable
         _count_vote(elector, elector.node_id)
 
@@ -519,8 +455,7 @@ def _written_standing(elector: Elector, event: Written) -> None:
         _count_vote(elector, elector.node_id)
 
 
-def _on_vote(elector: Elector, event: Received) -> None:
-    """A candidate gets an answer to its proposal."""
+def _on_vote(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     refused = event.message.value.refused_for is not None
     refusals = elector.support.refusals
@@ -535,7 +470,7 @@ def _on_vote(elector: Elector, event: Received) -> None:
             _lose_leader(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(refusals)} nodes refuse their votes")
 
 
-def _voter_lost(elector: Elector, event: PeerDown) -> None:
+def _voter_lost(elector: Elector, event: ev.PeerDown) -> None:
     elector.supporters.discard(event.node_id)
 
 
@@ -565,10 +500,10 @@ def _beat(elector: Elector, event: ElectionTimer) -> None:
 
 
 def _beat_to(elector: Elector, node_id: int) -> None:
-    elector.tell(node_id, "leaderHeartbeat", LeaderHeartbeat(max(0, int(elector.timers.now * 1000))))
+    elector.tell(node_id, schema.LeaderHeartbeat(max(0, int(elector.timers.now * 1000))))
 
 
-def _greet(elector: Elector, event: PeerUp) -> None:
+def _greet(elector: Elector, event: ev.PeerUp) -> None:
     _beat_to(elector, event.node_id)
 
 
@@ -581,18 +516,18 @@ def _lose_quorum(elector: Elector, event: ElectionTimer) -> None:
     _cede(elector, f"LEADER lost quorum: too few nodes have answered for {elector.timing.inactivity:g} s")
 
 
-def _on_beat_answer(elector: Elector, event: Received) -> None:
+def _on_beat_answer(elector: Elector, event: ev.Received) -> None:
     sender, term, answer = event.sender, event.message.term, event.message.value
     if term > elector.term:
         _preempted(elector, sender, term)
     elif term == elector.term and answer.stamp is not None:
         elector.support.answered(sender, min(answer.stamp / 1000, elector.timers.now))
         _watch_quorum(elector)
-        if sender == elector.support.successor and _lsn_of(answer.last) >= elector.newest():
+        if sender == elector.support.successor and (answer.last or NO_LSN) >= elector.newest():
             _cede(elector, f"hands over to node {sender}", sender)
 
 
-def _on_support(elector: Elector, event: Received) -> None:
+def _on_support(elector: Elector, event: ev.Received) -> None:
     if event.message.term > elector.term:
         _preempted(elector, event.sender, event.message.term)
     elif event.message.term == elector.term and event.message.value.refused_for is None:
@@ -606,14 +541,12 @@ def _preempted(elector: Elector, node_id: int, term: int) -> None:
 
 def _cede(elector: Elector, cause: str, successor: int | None = None,
           reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
-    """Lead no longer, and say so."""
     _lose_leader(elector, reason, cause)
     elector.favours = successor
-    elector.broadcast("leadershipCessionNotification", LeadershipCessionNotification(successor))
+    elector.broadcast(schema.LeadershipCessionNotification(successor))
 
 
-def _rival(elector: Elector, event: Received) -> None:
-    """A leader hears another one."""
+def _rival(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term <= elector.term:
         if term == elector.term:
@@ -621,18 +554,18 @@ def _rival(elector: Elector, event: Received) -> None:
         _beat_to(elector, sender)
         return
     _follow(elector, sender, term)
-    elector.broadcast("leadershipCessionNotification", LeadershipCessionNotification())
+    elector.broadcast(schema.LeadershipCessionNotification())
     _answer_beat(elector, event)
 
 
-def _supporter_lost(elector: Elector, event: PeerDown) -> None:
+def _supporter_lost(elector: Elector, event: ev.PeerDown) -> None:
     supporters = elector.supporters
     supporters.discard(event.node_id)
     if len(supporters) < elector.quorum:
         _cede(elector, f"LEADER lost quorum: node {event.node_id} is gone, only {len(supporters)} nodes are left")
 
 
-def _other_ceded(elector: Elector, event: Received) -> None:
+def _other_ceded(elector: Elector, event: ev.Received) -> None:
     sender, term = event.sender, event.message.term
     if term > elector.term:
         elector.alarm(f"node {sender} has ceded in term {term}, but this node leads term {elector.term}")
@@ -640,7 +573,7 @@ def _other_ceded(elector: Elector, event: Received) -> None:
         _beat_to(elector, sender)
 
 
-def _transfer(elector: Elector, event: Transfer) -> None:
+def _transfer(elector: Elector, event: ev.Transfer) -> None:
     if event.target in elector.supporters - {elector.node_id}:
         elector.support.successor = event.target
         elector.note(f"node {event.target} is to lead")
@@ -655,38 +588,41 @@ def _transfer_timeout(elector: Elector, event: ElectionTimer) -> None:
     elector.support.successor = None
 
 
-def _resign(elector: Elector, event: Resign) -> None:
+def _resign(elector: Elector, event: ev.Resign) -> None:
     _cede(elector, event.cause)
 
 
-def _set_mode_leading(elector: Elector, event: SetMode) -> None:
+def _set_mode_leading(elector: Elector, event: ev.SetMode) -> None:
     elector.mode = event.mode
     if event.mode in _PASSIVE:
         _cede(elector, "it is not to lead")
 
 
-E = ElectionEvent
-_RUNNING: dict[ElectionEvent, Cell[ElectionState]] = dict.fromkeys(E, to(_ignore)) | {
-    E.STOP: to(_stop, DORMANT), E.WRITTEN: to(_written), E.WRITE_FAILED: to(_write_failed), E.MODE: to(_set_mode),
-    E.QUORUM: to(_set_quorum), E.SCOUTING_REQUEST: to(_on_scouting)}
+T = ElectionTimer
+_MESSAGES = (type_ for _, _, type_ in ElectorMessage.CHOICE.selections)
+EVENTS: list[Any] = [each for each in (*get_args(ev.ElectionInput), *T, *_MESSAGES)
+                     if each not in (ev.Tick, ev.Received, schema.ElectorNodeStatus)]
+_RUNNING: dict[Any, Cell[ElectionState]] = dict.fromkeys(EVENTS, to(_ignore)) | {
+    ev.Stop: to(_stop, DORMANT), Written: to(_written), WriteFailed: to(_write_failed), ev.SetMode: to(_set_mode),
+    ev.SetQuorum: to(_set_quorum), ScoutingRequest: to(_on_scouting)}
 
-TABLE = table(ElectionState, ElectionEvent, {
-    DORMANT: dict.fromkeys(E, to(_ignore)) | {
-        E.START: to(_start, FOLLOWER), E.MODE: to(_set_mode), E.QUORUM: to(_set_quorum)},
+TABLE = table(ElectionState, EVENTS, {
+    DORMANT: dict.fromkeys(EVENTS, to(_ignore)) | {
+        ev.Start: to(_start, FOLLOWER), ev.SetMode: to(_set_mode), ev.SetQuorum: to(_set_quorum)},
     FOLLOWER: _RUNNING | {
-        E.INITIAL: to(_stand, LEADER), E.RANDOM: to(_stand, LEADER),  # LEADER: the only node of a cluster
-        E.SCOUT: to(_scout_timeout), E.SCOUTING_RESPONSE: to(_scouted, CANDIDATE),
-        E.PROPOSAL: to(_on_proposal), E.HEARTBEAT: to(_on_heartbeat), E.CESSION: to(_on_cession),
-        E.CHECK: to(_check_leader), E.PEER_DOWN: to(_peer_lost)},
+        T.INITIAL: to(_stand, LEADER), T.RANDOM: to(_stand, LEADER),  # LEADER: the only node of a cluster
+        T.SCOUT: to(_scout_timeout), schema.ScoutingResponse: to(_scouted, CANDIDATE),
+        ElectionProposal: to(_on_proposal), schema.LeaderHeartbeat: to(_on_heartbeat),
+        schema.LeadershipCessionNotification: to(_on_cession), T.CHECK: to(_check_leader), ev.PeerDown: to(_peer_lost)},
     CANDIDATE: _RUNNING | {
-        E.RESPONSE: to(_on_vote, LEADER, FOLLOWER), E.ELECTION: to(_election_timeout, LEADER, FOLLOWER),
-        E.PROPOSAL: to(_on_proposal, FOLLOWER), E.HEARTBEAT: to(_on_heartbeat, FOLLOWER),
-        E.PEER_DOWN: to(_voter_lost), E.WRITTEN: to(_written_standing, LEADER),
-        E.WRITE_FAILED: to(_write_failed, FOLLOWER)},
+        schema.ElectionResponse: to(_on_vote, LEADER, FOLLOWER), T.ELECTION: to(_election_timeout, LEADER, FOLLOWER),
+        ElectionProposal: to(_on_proposal, FOLLOWER), schema.LeaderHeartbeat: to(_on_heartbeat, FOLLOWER),
+        ev.PeerDown: to(_voter_lost), Written: to(_written_standing, LEADER), WriteFailed: to(_write_failed, FOLLOWER)},
     LEADER: _RUNNING | {
-        E.BEAT: to(_beat), E.HEARTBEAT_RESPONSE: to(_on_beat_answer, FOLLOWER), E.RESPONSE: to(_on_support, FOLLOWER),
-        E.CHECK: to(_lose_quorum, FOLLOWER), E.PROPOSAL: to(_refuse), E.HEARTBEAT: to(_rival, FOLLOWER),
-        E.CESSION: to(_other_ceded), E.PEER_UP: to(_greet), E.PEER_DOWN: to(_supporter_lost, FOLLOWER),
-        E.TRANSFER: to(_transfer), E.ELECTION: to(_transfer_timeout), E.RESIGN: to(_resign, FOLLOWER),
-        E.MODE: to(_set_mode_leading, FOLLOWER)},
+        T.BEAT: to(_beat), schema.HeartbeatResponse: to(_on_beat_answer, FOLLOWER),
+        schema.ElectionResponse: to(_on_support, FOLLOWER), T.CHECK: to(_lose_quorum, FOLLOWER),
+        ElectionProposal: to(_refuse), schema.LeaderHeartbeat: to(_rival, FOLLOWER),
+        schema.LeadershipCessionNotification: to(_other_ceded), ev.PeerUp: to(_greet),
+        ev.PeerDown: to(_supporter_lost, FOLLOWER), ev.Transfer: to(_transfer), T.ELECTION: to(_transfer_timeout),
+        ev.Resign: to(_resign, FOLLOWER), ev.SetMode: to(_set_mode_leading, FOLLOWER)},
 })

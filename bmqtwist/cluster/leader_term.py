@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.cluster.changes import Change, ChangeRefused, Judge, Primaries
-from bmqtwist.cluster.log_events import NO_LSN, Done, Entries, Lsn, Message, NotDone, Send, Snapshot
+from bmqtwist.cluster.log_events import Done, Message, NotDone, Send
 from bmqtwist.cluster.record_log import RecordLog, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch, partition_infos
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
-from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderAdvisoryCommit, LeaderMessageSequence
+from bmqtwist.wire.cluster_schema import (
+    NO_LSN,
+    ClusterMessage,
+    ClusterStateRecord,
+    Entries,
+    LeaderAdvisoryCommit,
+    LedgerRecordType,
+    Lsn,
+    QueueUnAssignmentAdvisory,
+    Snapshot,
+)
 
 MESSAGE_BYTES = 1 << 20  # of records in one message, unless a single record is larger
 
@@ -53,7 +62,7 @@ class LeaderTerm:
     def build_head(self) -> None:
         """The state with all that waits for its commit."""
         self.head = ClusterState()
-        self.head.apply(ClusterMessage("leaderAdvisory", self._state.snapshot()))
+        self.head.apply(ClusterMessage.of(self._state.snapshot()))
         for each in self._log.records[self._log.covered:]:
             if each.is_change:
                 try:
@@ -71,7 +80,7 @@ class LeaderTerm:
         """The first record of the term: everything that the log has."""
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
-        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, tokens, wall)
+        waiting = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
         waiting.leaving = frozenset(self._state.keys - self.head.keys)
         self._leaving |= waiting.leaving
 
@@ -89,11 +98,11 @@ class LeaderTerm:
                 return Done(plan.result)
             last.tokens.append((token, plan.result))
             return None
-        waiting = self._publish(LedgerRecordType.UPDATE, plan.choice, plan.advisory, [(token, plan.result)], wall)
+        waiting = self._publish(LedgerRecordType.UPDATE, plan.advisory, [(token, plan.result)], wall)
         if plan.uri:
             waiting.uri = plan.uri
             self._newest[plan.uri] = waiting
-        if plan.choice == "queueUnAssignmentAdvisory":
+        if isinstance(plan.advisory, QueueUnAssignmentAdvisory):
             waiting.leaving = frozenset((plan.result.key,))
             self._leaving |= waiting.leaving
         return None
@@ -103,11 +112,9 @@ class LeaderTerm:
         # what another leader left uncommitted is committed with the first record of our term
         return self._newest.get(uri) or self.waiting.get((self.term, 1))
 
-    def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, tokens: list[tuple[int, Any]],
-                 wall: int) -> Waiting:
-        advisory.sequence_number = self._next()
-        lsn = self.term, self.sequence
-        record = ClusterStateRecord(kind, *lsn, wall, ClusterMessage(choice, advisory))
+    def _publish(self, kind: LedgerRecordType, advisory: Any, tokens: list[tuple[int, Any]], wall: int) -> Waiting:
+        lsn = advisory.sequence_number = self._next()
+        record = ClusterStateRecord(kind, *lsn, wall, ClusterMessage.of(advisory))
         self._log.append(record)
         self.head.apply(record.message)
         waiting = self.waiting[lsn] = Waiting(tokens)
@@ -115,15 +122,14 @@ class LeaderTerm:
             self.append_commit(lsn, wall)
         return waiting
 
-    def _next(self) -> LeaderMessageSequence:
+    def _next(self) -> Lsn:
         self.sequence += 1
-        return LeaderMessageSequence(self.term, self.sequence)
+        return self.term, self.sequence
 
     def append_commit(self, lsn: Lsn, wall: int) -> None:
-        """A COMMIT record, by which followers learn of it."""
-        advisory = LeaderAdvisoryCommit(self._next(), LeaderMessageSequence(*lsn))
+        advisory = LeaderAdvisoryCommit(self._next(), lsn)
         self._log.append(ClusterStateRecord(LedgerRecordType.COMMIT, self.term, self.sequence, wall,
-                                            ClusterMessage("leaderAdvisoryCommit", advisory)))
+                                            ClusterMessage.of(advisory)))
 
     def settle(self, lsn: Lsn) -> list[tuple[int, Any]]:
         """A record waits no longer; the tokens of the proposals that it answers."""
@@ -160,12 +166,10 @@ class LeaderTerm:
             follower.match = min(follower.match, follower.sent)  # it may have lost its file
 
     def resend(self) -> None:
-        """What was not acknowledged is sent again."""
         for follower in self.followers.values():
             follower.sent = follower.resume
 
     def send(self, wall: int) -> list[Send]:
-        """What followers were not sent yet."""
         return [Send(node_id, message) for node_id, follower in self.followers.items()
                 for message in self._messages(follower, wall)]
 

@@ -1,80 +1,34 @@
-"""What goes into the metadata log's machine and what comes out of it, as values.
-
-```
-   proposers          Propose ----->  +-------------+  -----> Decided
-   end of a turn      Flush ------->  |             |  -----> WriteFile, ReplaceFile   one at a time
-   worker thread      Written ----->  | MetadataLog |  -----> StateChanged             at the commit
-                      WriteFailed ->  |             |  -----> Send(node, message)
-   elector            Lead, Follow,-> |             |  -----> LeadershipLost
-                      StepDown,       |             |  -----> Alarm
-                      QuorumIs, Ask   |             |
-   other nodes        Entries, Snapshot, Acknowledged, CatchUp
-   timer              Resend ------>  +-------------+
-```
+"""Inputs and outputs of the metadata log's machine (`metadata_log.py`), as values, and its messages on the wire.
 
 A COMMIT is a record of the log as in the original: followers learn of commits from the records they append.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bmqtwist.cluster.changes import Change, Primaries
 from bmqtwist.cluster.state import Changes
-from bmqtwist.wire.cluster_events import ClusterStateRecord
+from bmqtwist.errors import PeerError
+from bmqtwist.wire.cluster_schema import (
+    Acknowledged,
+    CatchUp,
+    ClusterMessage,
+    Entries,
+    Lsn,
+    MetadataLogMessage,
+    Snapshot,
+    decode_cluster_state,
+    encode_cluster_state_record,
+    read_cluster_state_record,
+)
+from bmqtwist.wire.control import cluster_event
 
-Lsn = tuple[int, int]  # term, sequence number
 LEDGER_FAILURE, LIMIT_REACHED, NOT_LEADER = -208, -205, -200  # codes of changes that are not made
-NO_LSN: Lsn = (0, 0)  # before the first record
 
 
-# -- messages from node to node, which are inputs of the one and outputs of the other ------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """From a leader: records that follow the one with the LSN `previous` in its log, none left out."""
-
-    sender: int
-    term: int
-    previous: Lsn
-    records: tuple[ClusterStateRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """From a leader: a SNAPSHOT record that stands for its committed log up to the record's LSN."""
-
-    sender: int
-    term: int
-    record: ClusterStateRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """From a follower: the leader's log up to `lsn` survives a loss of power here."""
-
-    sender: int
-    term: int
-    lsn: Lsn
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """From a follower that begins to follow, or lacks what precedes the entries it got: what is behind `last`, please.
-    Also from a node that may not lead, since others have newer logs, to those.
-
-    `last`: the newest record it has, before those entries.
-    """
-
-    sender: int
-    term: int
-    last: Lsn
-
-
-Message = Entries | Snapshot | Acknowledged | CatchUp
+Message = Entries | Snapshot | Acknowledged | CatchUp  # from node to node: inputs of the one and outputs of the other
 
 
 # -- further inputs --------------------------------------------------------------------------------------------------
@@ -152,25 +106,6 @@ class Resend:
 Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | QuorumIs | Ask | Resend | Message
 
 
-class LogEvent(Enum):
-    """The columns of the table of the metadata log: the inputs by name."""
-
-    PROPOSE = "Propose"
-    FLUSH = "Flush"
-    WRITTEN = "Written"
-    WRITE_FAILED = "WriteFailed"
-    LEAD = "Lead"
-    FOLLOW = "Follow"
-    STEP_DOWN = "StepDown"
-    QUORUM = "QuorumIs"
-    ASK = "Ask"
-    RESEND = "Resend"
-    ENTRIES = "Entries"
-    SNAPSHOT = "Snapshot"
-    ACKNOWLEDGED = "Acknowledged"
-    CATCH_UP = "CatchUp"
-
-
 # -- outputs ---------------------------------------------------------------------------------------------------------
 
 
@@ -199,10 +134,10 @@ FileJob = WriteFile | ReplaceFile
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to another node."""
+    """A message to another node, of the metadata log or of an election."""
 
     node_id: int
-    message: Message
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +191,39 @@ class Alarm:
 
 
 Output = WriteFile | ReplaceFile | Send | Decided | StateChanged | LeadershipLost | Alarm
+
+
+# -- on the wire -----------------------------------------------------------------------------------------------------
+
+
+def encode_log_message(message: Message) -> bytes:
+    """A whole event. Only members that know METADATA_LOG get one."""
+    data: Any
+    if isinstance(message, Entries):
+        data = b"".join(map(encode_cluster_state_record, message.records))
+        message = replace(message, records=data)
+    elif isinstance(message, Snapshot):
+        data = encode_cluster_state_record(message.record)
+        message = replace(message, record=data)
+    return cluster_event(MetadataLogMessage.of(message))
+
+
+def log_message_of(sender: int, message: ClusterMessage) -> Message | None:
+    """The message of the log that a decoded message holds; None = another one. PeerError if its records cannot be read."""
+    value = message.value.value if message.choice == "metadataLogMessage" else None
+    if not isinstance(value, Message):
+        return None
+    value.sender = sender
+    data: Any
+    if isinstance(value, Entries):
+        data = value.records
+        records, error = decode_cluster_state(data, 0, len(data))
+        if error is not None:
+            raise error
+        value.records = tuple(records)
+    elif isinstance(value, Snapshot):
+        data = value.record
+        value.record, end = read_cluster_state_record(data, 0, len(data))
+        if end != len(data):
+            raise PeerError("more than one record", "snapshot", end)
+    return value

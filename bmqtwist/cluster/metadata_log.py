@@ -1,28 +1,11 @@
-"""The metadata of a cluster as a replicated log: every change is a record first. A machine without files and sockets.
+"""The metadata of a cluster as a replicated log: every change is a record first. A machine without files and sockets;
+docs/internals.md, "The metadata log", has its rules.
 
-    propose      the leader gives the change the next LSN and appends a SNAPSHOT or UPDATE to its log
-    flush        at the end of a turn everything appended in it is written with one sync, and sent to the followers
-    follower     appends what follows a record it has, cutting off what another leader left there uncommitted; what it
-                 lacks before that it asks for; it acknowledges only what is synced
-    commit       when a quorum has synced a record of the leader's own term, this node among them, then that record and
-                 all before it are committed, in order; a COMMIT record tells the followers
-    no leader    a node with a newer log gives it to one that asks: whatever was committed with that one's help is in there,
-                 so that one may have it, and be elected
-    start        a cluster of one: from the last SNAPSHOT on apply everything, committed or not: what was written may
-                 have been told to others before the process died. Several nodes: from the last committed SNAPSHOT on
-                 apply up to the newest change that a COMMIT record names; the rest waits for a leader, whose first
-                 record commits it or cuts it off
-    file full    a new file (SNAPSHOT of the state, records not applied yet, new records) is complete and synced before
-                 the old one goes
+An LSN is (term, sequence): a leader begins a new term with sequence 1, and records and COMMITs both take a number. A term
+begins with a SNAPSHOT of everything in the leader's log. A quorum that has synced a record of the leader's own term commits
+it and all before it; a COMMIT record reports that to the followers.
 
-An LSN is (term, sequence): a leader begins a new term with sequence 1, and records and COMMITs both take a number. A
-term begins with a SNAPSHOT of everything in the leader's log. With a quorum of one, record and COMMIT are written and
-synced together.
-
-A failed write leaves the state as it was, and the next one begins a new file, since nobody can tell what the old one ends
-with. A cluster of one goes on; a leader of several steps down, since others may have what it could not write.
-
-`TABLE` says for every role and every input what is done. What a leader has proposed, and how far its followers are, is in
+`TABLE` has the action for every role and input. What a leader has proposed, and how far its followers are, is in
 `leader_term.py`.
 """
 
@@ -30,45 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
+from typing import get_args
 
+from bmqtwist.cluster import log_events as ev
 from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, Judge
 from bmqtwist.cluster.leader_term import LeaderTerm
-from bmqtwist.cluster.log_events import (
-    NO_LSN,
-    NOT_LEADER,
-    Acknowledged,
-    Alarm,
-    Ask,
-    CatchUp,
-    Decided,
-    Done,
-    Entries,
-    Flush,
-    Follow,
-    Input,
-    Lead,
-    LeadershipLost,
-    LogEvent,
-    Lsn,
-    Message,
-    NotDone,
-    Output,
-    Propose,
-    QuorumIs,
-    Resend,
-    Send,
-    Snapshot,
-    StateChanged,
-    StepDown,
-    WriteFailed,
-    Written,
-)
-from bmqtwist.cluster.opened_log import commit_of, opened_alone, opened_log
-from bmqtwist.cluster.record_log import LogRecord, RecordLog, follows, snapshot_record
+from bmqtwist.cluster.log_events import Done, NotDone
+from bmqtwist.cluster.record_log import LogRecord, RecordLog, commit_of, follows, opened_alone, opened_log, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch
+from bmqtwist.errors import PeerError
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
-from bmqtwist.storage.ledger_file import read_ledger
-from bmqtwist.wire.cluster_events import LedgerRecordType
+from bmqtwist.storage.ledger_file import LEDGER_HEADER_BYTES, encode_ledger, read_ledger
+from bmqtwist.wire.cluster_schema import (
+    NO_LSN,
+    Acknowledged,
+    CatchUp,
+    ClusterStateRecord,
+    Entries,
+    LeaderAdvisory,
+    LedgerRecordType,
+    Lsn,
+    Snapshot,
+    UnsafeInfo,
+    read_cluster_state_record,
+)
 
 RETAINED_BYTES = 1 << 20  # of applied records that a leader of several keeps in memory for followers that lag
 WAITING_RECORDS_MAX = 10_000  # of a leader for their commit, of a follower for its disk; beyond that none is taken
@@ -109,7 +77,7 @@ class MetadataLog:
         self._acknowledged = NO_LSN  # by the last message to the leader
         self._arriving: Snapshot | None = None  # a follower is about to begin anew with it
         self._arriving_write = 0
-        self._out: list[Output] = []
+        self._out: list[ev.Output] = []
         self._wall = 0
 
     @property
@@ -124,26 +92,24 @@ class MetadataLog:
 
     @property
     def head(self) -> ClusterState:
-        """The state with all that waits for its commit, as far as this node knows."""
         return self.state if self.leading is None else self.leading.head
 
     def is_pending(self, uri: str) -> bool:
-        """Whether a change of the queue waits for its commit."""
         return self.leading is not None and self.leading.last_change(uri) is not None
 
-    def step(self, event: Input, wall: int) -> list[Output]:
+    def step(self, event: ev.Input, wall: int) -> list[ev.Output]:
         """One input; what follows from it. `wall`: seconds since the epoch."""
         self._wall, self._out = wall, []
-        before, kind = self.role, LogEvent(type(event).__name__)
+        before, kind = self.role, type(event)
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.role)
         if self.role is not before:
-            self.story.note(wall, before.name, self.role.name, f"term {self.term}, leader {self.leader}", kind.name)
+            self.story.note(wall, before.name, self.role.name, f"term {self.term}, leader {self.leader}", kind.__name__)
         return self._out
 
     # -- the start --------------------------------------------------------------------------------------------------
 
-    def open(self, data: bytes) -> tuple[int, list[Output]]:
+    def open(self, data: bytes) -> tuple[int, list[ev.Output]]:
         """The content of the file, b"" if there is none; how many bytes of it are good. Never fails for what is in it."""
         self._out = []
         found = read_ledger(data)
@@ -154,10 +120,7 @@ class MetadataLog:
             opened = opened_alone(records) if self.alone else opened_log(records)
             self._committed = opened.committed
             for record in opened.loaded:
-                try:
-                    self.state.apply(record.message)
-                except StateMismatch as error:
-                    self._left_out((record.term, record.sequence_number), error)
+                self._change(record, False)
             if opened.alarm:
                 self._alarm(opened.alarm)
             damaged = found.damaged or bool(opened.alarm)
@@ -168,7 +131,7 @@ class MetadataLog:
 
     # -- leading ----------------------------------------------------------------------------------------------------
 
-    def _lead(self, event: Lead) -> None:
+    def _lead(self, event: ev.Lead) -> None:
         taken = event.term == self.term and self.leader is not None
         if self._arriving is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
             self._decide(event.token, NotDone(f"node {self.node_id} cannot lead term {event.term}", False))
@@ -186,7 +149,7 @@ class MetadataLog:
         self.leading = led
         led.begin([(event.token, None)], self._wall)
 
-    def _propose(self, event: Propose) -> None:
+    def _propose(self, event: ev.Propose) -> None:
         if len(self.log.records) - self.log.covered >= WAITING_RECORDS_MAX:
             outcome: Done | NotDone | None = NotDone(
                 f"{WAITING_RECORDS_MAX} records of the metadata wait for their commit", False)
@@ -201,7 +164,7 @@ class MetadataLog:
         return self.leading
 
     def _on_acknowledged(self, event: Acknowledged) -> None:
-        if event.term == self.term and self._led.acknowledged(event.sender, event.lsn):
+        if event.term == self.term and self._led.acknowledged(event.sender, event.last):
             self._count()
 
     def _count(self) -> None:
@@ -218,7 +181,7 @@ class MetadataLog:
         if event.term == self.term:
             self._led.rewind(event.sender, event.last)
 
-    def _resend(self, event: Resend) -> None:
+    def _resend(self, event: ev.Resend) -> None:
         self._led.resend()
 
     # -- following --------------------------------------------------------------------------------------------------
@@ -238,7 +201,7 @@ class MetadataLog:
         covered = log.lsn_at(log.covered)
         if event.previous > covered and not log.holds(event.previous):
             before = log.lsn_at(log.after((event.previous[0], event.previous[1] - 1)))
-            self._out.append(Send(event.sender, CatchUp(self.node_id, self.term, before)))
+            self._out.append(ev.Send(event.sender, CatchUp(self.node_id, self.term, before)))
             return
         at, previous = max(log.covered, log.after(event.previous)), event.previous
         for record in event.records:
@@ -276,10 +239,7 @@ class MetadataLog:
         self._committed, self.applied = max(self._committed, lsn), lsn
         if arrived.term == self.term:
             self._matched = lsn
-        try:
-            self._out.append(StateChanged(lsn, self.state.apply(arrived.record.message)))
-        except StateMismatch as error:
-            self._left_out(lsn, error)
+        self._change(arrived.record)
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -299,16 +259,13 @@ class MetadataLog:
 
     def _apply(self, each: LogRecord) -> None:
         self.applied = each.lsn
-        try:
-            self._out.append(StateChanged(each.lsn, self.state.apply(each.record.message)))
-        except StateMismatch as error:
-            self._left_out(each.lsn, error)
+        self._change(each.record)
         for token, result in self.leading.settle(each.lsn) if self.leading is not None else ():
             self._decide(token, Done(result))
 
     # -- what every role does -----------------------------------------------------------------------------------------
 
-    def _flush(self, event: Flush) -> None:
+    def _flush(self, event: ev.Flush) -> None:
         arriving = self._arriving
         if arriving is None:
             job = self.log.next_write(self.state, self._wall)
@@ -327,7 +284,7 @@ class MetadataLog:
                 self._acknowledged = reach
                 self._say(Acknowledged(self.node_id, self.term, reach))
 
-    def _on_written(self, event: Written) -> None:
+    def _on_written(self, event: ev.Written) -> None:
         if event.number != self.log.writing:
             return
         self.log.came_through()
@@ -340,7 +297,7 @@ class MetadataLog:
         else:
             self._apply_committed()
 
-    def _on_write_failed(self, event: WriteFailed) -> None:
+    def _on_write_failed(self, event: ev.WriteFailed) -> None:
         if event.number != self.log.writing:
             return
         self._alarm(f"the ledger cannot be written: {event.reason}")
@@ -353,9 +310,9 @@ class MetadataLog:
             led.build_head()
         elif led is not None:
             self._leave(led, outcome)
-            self._out.append(LeadershipLost(outcome.reason))
+            self._out.append(ev.LeadershipLost(outcome.reason))
 
-    def _follow(self, event: Follow) -> None:
+    def _follow(self, event: ev.Follow) -> None:
         if event.term < self.term or event.term == self.term and self.role is Role.LEADING:
             return  # it is over already, or two lead one term, which an election rules out
         if self.leading is not None:
@@ -366,19 +323,19 @@ class MetadataLog:
         self._matched = self._acknowledged = NO_LSN
         self._say(CatchUp(self.node_id, self.term, self.lsn))
 
-    def _quorum_is(self, event: QuorumIs) -> None:
+    def _quorum_is(self, event: ev.QuorumIs) -> None:
         self.quorum = max(event.quorum, self._majority)
         if self.role is Role.LEADING:
             self._count()
 
-    def _step_down(self, event: StepDown) -> None:
+    def _step_down(self, event: ev.StepDown) -> None:
         if self.leading is not None:
             self._leave(self.leading, NotDone(f"node {self.node_id} leads the cluster no longer", True))
         self.role, self.leader = Role.WAITING, None
 
     def _leave(self, led: LeaderTerm, outcome: NotDone) -> None:
         """Lead no longer. What was neither sent nor written is taken back, of the rest nothing is known."""
-        self._give_up(led, self.log.cut(led.spoken), NotDone(outcome.reason, False, NOT_LEADER))
+        self._give_up(led, self.log.cut(led.spoken), NotDone(outcome.reason, False, ev.NOT_LEADER))
         for lsn in list(led.waiting):
             for token, _ in led.settle(lsn):
                 self._decide(token, outcome)
@@ -389,32 +346,39 @@ class MetadataLog:
             for token, _ in led.settle(each.lsn):
                 self._decide(token, outcome)
 
-    def _refuse(self, event: Propose) -> None:
+    def _refuse(self, event: ev.Propose) -> None:
         where = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
-        self._decide(event.token, NotDone(where, False, NOT_LEADER))
+        self._decide(event.token, NotDone(where, False, ev.NOT_LEADER))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: ev.Message) -> None:
         if self.leader is not None:
-            self._out.append(Send(self.leader, message))
+            self._out.append(ev.Send(self.leader, message))
 
     def _decide(self, token: int, outcome: Done | NotDone) -> None:
-        self._out.append(Decided(token, outcome))
+        self._out.append(ev.Decided(token, outcome))
 
-    def _left_out(self, lsn: Lsn, error: StateMismatch) -> None:
-        self._alarm(f"record ({lsn[0]}, {lsn[1]}) of the ledger is left out: {error}")
+    def _change(self, record: ClusterStateRecord, is_reported: bool = True) -> None:
+        lsn = record.term, record.sequence_number
+        try:
+            changes = self.state.apply(record.message)
+        except StateMismatch as error:
+            self._alarm(f"record ({lsn[0]}, {lsn[1]}) of the ledger is left out: {error}")
+            return
+        if is_reported:
+            self._out.append(ev.StateChanged(lsn, changes))
 
     def _alarm(self, text: str) -> None:
-        self._out.append(Alarm(f"{self.name}: {text}"))
+        self._out.append(ev.Alarm(f"{self.name}: {text}"))
 
 
 # -- without a leader -------------------------------------------------------------------------------------------
 
 
-def _ask(node: MetadataLog, event: Ask) -> None:
+def _ask(node: MetadataLog, event: ev.Ask) -> None:
     for node_id in event.nodes:
-        node._out.append(Send(node_id, CatchUp(node.node_id, node.term, node.log.last)))
+        node._out.append(ev.Send(node_id, CatchUp(node.node_id, node.term, node.log.last)))
 
 
 def _lend(node: MetadataLog, event: CatchUp) -> None:
@@ -425,10 +389,10 @@ def _lend(node: MetadataLog, event: CatchUp) -> None:
     known = log.lsn_at(log.after(event.last))
     if event.last < log.base:
         known = log.lsn_at(log.covered)
-        node._out.append(Send(event.sender, Snapshot(node.node_id, node.term, snapshot_record(
+        node._out.append(ev.Send(event.sender, Snapshot(node.node_id, node.term, snapshot_record(
             node.state, known, node._wall))))
     records = tuple(each.record for each in log.records[log.after(known):])
-    node._out.append(Send(event.sender, Entries(node.node_id, node.term, known, records)))
+    node._out.append(ev.Send(event.sender, Entries(node.node_id, node.term, known, records)))
 
 
 def _borrow(node: MetadataLog, event: Entries) -> None:
@@ -450,20 +414,45 @@ def _borrow_snapshot(node: MetadataLog, event: Snapshot) -> None:
         node._arriving = event
 
 
-def _ignore(node: MetadataLog, event: Input) -> None:
+def _ignore(node: MetadataLog, event: ev.Input) -> None:
     """Meant for another role: a message that comes late."""
 
 
-E, M = LogEvent, MetadataLog
+M, INPUTS = MetadataLog, get_args(ev.Input)
 W, F, L = Role.WAITING, Role.FOLLOWING, Role.LEADING
-_EVERY_ROLE: dict[LogEvent, Cell[Role]] = dict.fromkeys(E, to(_ignore)) | {
-    E.FLUSH: to(M._flush), E.WRITTEN: to(M._on_written), E.WRITE_FAILED: to(M._on_write_failed), E.LEAD: to(M._lead, L),
-    E.QUORUM: to(M._quorum_is), E.FOLLOW: to(M._follow, F, W), E.STEP_DOWN: to(M._step_down, W), E.PROPOSE: to(M._refuse)}
-TABLE = table(Role, LogEvent, {
+_EVERY_ROLE: dict[type, Cell[Role]] = dict.fromkeys(INPUTS, to(_ignore)) | {
+    ev.Flush: to(M._flush), ev.Written: to(M._on_written), ev.WriteFailed: to(M._on_write_failed), ev.Lead: to(M._lead, L),
+    ev.QuorumIs: to(M._quorum_is), ev.Follow: to(M._follow, F, W), ev.StepDown: to(M._step_down, W),
+    ev.Propose: to(M._refuse)}
+TABLE = table(Role, INPUTS, {
     W: _EVERY_ROLE | {
-        E.ENTRIES: to(_borrow), E.SNAPSHOT: to(_borrow_snapshot), E.CATCH_UP: to(_lend), E.ASK: to(_ask)},
-    F: _EVERY_ROLE | {E.ENTRIES: to(M._on_entries), E.SNAPSHOT: to(M._on_snapshot)},
+        Entries: to(_borrow), Snapshot: to(_borrow_snapshot), CatchUp: to(_lend), ev.Ask: to(_ask)},
+    F: _EVERY_ROLE | {Entries: to(M._on_entries), Snapshot: to(M._on_snapshot)},
     L: _EVERY_ROLE | {
-        E.PROPOSE: to(M._propose), E.RESEND: to(M._resend), E.WRITE_FAILED: to(M._on_write_failed, W),
-        E.ACKNOWLEDGED: to(M._on_acknowledged), E.CATCH_UP: to(M._on_catch_up)},
+        ev.Propose: to(M._propose), ev.Resend: to(M._resend), ev.WriteFailed: to(M._on_write_failed, W),
+        Acknowledged: to(M._on_acknowledged), CatchUp: to(M._on_catch_up)},
 })
+
+
+# -- a node that continues alone ----------------------------------------------------------------------------------
+
+
+def unsafe_of(data: bytes) -> UnsafeInfo | None:
+    """Whether the node with this ledger goes on alone. A ledger that says so begins with it, as does each one after it."""
+    if len(data) <= LEDGER_HEADER_BYTES:
+        return None
+    try:
+        record, _ = read_cluster_state_record(data, LEDGER_HEADER_BYTES, len(data))
+    except PeerError:
+        return None
+    advisory = record.message.value
+    return advisory.unsafe if record.type is LedgerRecordType.SNAPSHOT and isinstance(advisory, LeaderAdvisory) else None
+
+
+def rewritten(data: bytes, node_id: int, name: str, log_id: bytes, unsafe: UnsafeInfo | None, wall: int) -> bytes:
+    """The ledger that takes the place of one: all that it says, committed or not, and whether the node goes on alone."""
+    log = MetadataLog(node_id, name, [node_id], len(data) + 1)
+    log.open(data)
+    log.state.unsafe = unsafe
+    # the sequence number is not that of a leader's first record: nothing of this waits for a commit
+    return encode_ledger(log_id, [snapshot_record(log.state, (log.term + 1, 2), wall)])

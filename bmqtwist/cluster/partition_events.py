@@ -1,28 +1,36 @@
-"""What goes into the machine of a partition at one of several nodes and what comes out of it, as values.
+"""Inputs and outputs of the machine of a partition at one of several nodes (`partition_machine.py`), as values.
 
-```
-   the metadata     Assigned ------------------>  +------------------+  -----> Say(node, message)
-   connections      PeerUp, PeerDown ---------->  |                  |  -----> SavePromise
-   the promise file Promised ------------------>  | PartitionMachine |  -----> Append, Cut, TakeImage, Activate
-   the log          LogMoved, LogReady, ------->  |                  |  -----> Feed, FeedImage
-                    LogFailed, Fed, ImageLost,    |                  |  -----> Committed, Serve, Decline
-                    FeedFailed                    |                  |
-   the clock        Tick ---------------------->  +------------------+  -----> RoleChanged, WakeAt, Alarm
-   other nodes      Prepare, Promise, Stale, Pull, Records, ImagePart, ReplicaReceipt, Keepalive
-```
-
-Those that there are of every message have an `__init__` of their own: the one that a dataclass makes is not compiled.
+Those of every message have an `__init__` of their own: the one that a dataclass makes is not compiled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
+
+from crc32c import crc32c
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.log_events import Alarm
+from bmqtwist.errors import PeerError
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
+from bmqtwist.wire import layout
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    Decline,
+    ImagePart,
+    Keepalive,
+    MetadataLogMessage,
+    PartitionLogMessage,
+    Prepare,
+    Promise,
+    Pull,
+    Stale,
+    Yield,
+)
+from bmqtwist.wire.control import cluster_event
+from bmqtwist.wire.fast import EventType, event_header
 
 
 class PartitionRole(Enum):
@@ -75,44 +83,7 @@ class LogView(Protocol):
         """Whether it takes nothing any more until a restart."""
 
 
-# -- messages between nodes: outputs of one, inputs of the other. `sender` is a node, `lease` the sender's primacy ---------
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """From a primary: take nothing of an older lease any more, and tell me what you have."""
-
-    sender: int
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """I take nothing of a lease below this one, which survives a loss of power; this is my log. Also later, when what a
-    primary sends does not fit. `doubtful`: records that were safe here may be missing."""
-
-    sender: int
-    lease: int
-    log: LogSummary
-    committed: Psn
-    doubtful: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """I have promised this lease, which is newer than yours."""
-
-    sender: int
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """From a primary: send me what you have behind `after`; None: all that is live."""
-
-    sender: int
-    lease: int
-    after: Psn | None
+# -- messages between nodes: outputs of one, inputs of the other; those in control messages: wire/cluster_schema.py ---------
 
 
 @dataclass(slots=True)
@@ -126,18 +97,6 @@ class Records:
 
     def __init__(self, sender: int, lease: int, committed: Psn, run: RecordRun) -> None:
         self.sender, self.lease, self.committed, self.run = sender, lease, committed, run
-
-
-@dataclass(frozen=True, slots=True)
-class ImagePart:
-    """Part `number` (from 0 on) of all that is live, as of the record `at`; then the log begins behind `at`."""
-
-    sender: int
-    lease: int
-    number: int
-    at: Psn
-    final: bool
-    run: RecordRun
 
 
 @dataclass(slots=True)
@@ -157,20 +116,12 @@ class ReplicaReceipt:
         self.durable, self.parts, self.stamp = durable, parts, stamp
 
 
-@dataclass(frozen=True, slots=True)
-class Keepalive:
-    """From a primary: still here? `previous`: the last record that was sent, None while an image is under way; `parts`: of
-    it, sent so far; `stamp`: milliseconds of the primary's own clock, to be returned."""
-
-    sender: int
-    lease: int
-    previous: Psn | None
-    parts: int
-    committed: Psn
-    stamp: int
-
-
 PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive
+
+
+def log_of(promise: Promise) -> LogSummary:
+    """The log that a promise reports."""
+    return LogSummary(promise.last, promise.base, tuple(promise.leases))
 
 
 # -- further inputs ------------------------------------------------------------------------------------------------------
@@ -360,26 +311,6 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
-class Decline:
-    """This node cannot be primary under the lease that it was given, or is not to be: let the leader give out a newer one,
-    which is above `used`; not to this node, unless it is `able`; to `successor`, if there is one."""
-
-    lease: int
-    able: bool
-    used: int
-    cause: str
-    successor: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Yield:
-    """From the leader, for the primary under this lease: give the partition to another node."""
-
-    lease: int
-    successor: int
-
-
-@dataclass(frozen=True, slots=True)
 class RoleChanged:
     """The node is something else for the partition now."""
 
@@ -390,3 +321,73 @@ class RoleChanged:
 
 PartitionOutput = (SavePromise | Say | Feed | FeedImage | Append | Cut | TakeImage | Activate | Committed | Serve | Decline
                    | RoleChanged | WakeAt | Alarm)
+
+
+# -- on the wire ---------------------------------------------------------------------------------------------------------
+#
+# Records and receipts, of which every message needs some, are STORAGE and REPLICATION_RECEIPT events with a layout of our
+# own; the rest are control messages. Records are sent as they lie in the files. Only members with our extensions get any.
+
+_RUN: Final = layout.RECORD_RUN.struct  # partition, lease, PSNs before, at the end and committed, bytes of each file, CRC
+_RECEIPT: Final = layout.TAKEN_RECEIPT.struct  # partition, lease, PSNs matched and durable, parts, stamp
+_RECEIPT_HEADER: Final = event_header(EventType.REPLICATION_RECEIPT, layout.TAKEN_RECEIPT.size)
+
+
+def encode_partition_message(partition_id: int, message: PartitionTalk | Decline | Yield) -> bytes:
+    if isinstance(message, Records):
+        return _record_run(partition_id, message)
+    if isinstance(message, ReplicaReceipt):
+        return _RECEIPT_HEADER + _RECEIPT.pack(partition_id, message.lease, *message.matched, *message.durable,
+                                               message.parts, message.stamp)
+    message.partition_id = partition_id
+    if isinstance(message, ImagePart):
+        message.crc = _crc(message)
+    return cluster_event(MetadataLogMessage.of(PartitionLogMessage.of(message)))
+
+
+def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline | Yield] | None:
+    """(partition, message) of a control message; None = it is about something else. PeerError if its records are not what
+    was sent."""
+    body = message.value.value if message.choice == "metadataLogMessage" else None
+    value = body.value if isinstance(body, PartitionLogMessage) else None
+    if value is None:
+        return None
+    if isinstance(value, ImagePart) and value.crc != _crc(value):
+        raise PeerError("wrong checksum", "records", 0)
+    if not isinstance(value, (Decline, Yield)):
+        value.sender = sender
+    return value.partition_id, value
+
+
+def partition_event_of(sender: int, kind: EventType, body: bytes) -> tuple[int, Records | ReplicaReceipt]:
+    """(partition, message) of a STORAGE or REPLICATION_RECEIPT event. PeerError if it is not what was sent."""
+    if kind is EventType.REPLICATION_RECEIPT:
+        if len(body) != _RECEIPT.size:
+            raise PeerError(f"{len(body)} B are no receipt", "REPLICATION_RECEIPT", 0)
+        (partition_id, lease, matched_lease, matched, durable_lease, durable, parts, stamp) = _RECEIPT.unpack(body)
+        return partition_id, ReplicaReceipt(sender, lease, (matched_lease, matched), (durable_lease, durable), parts, stamp)
+    if len(body) < _RUN.size:
+        raise PeerError("cut short", "STORAGE", len(body))
+    (partition_id, lease, previous_lease, previous, last_lease, last, committed_lease, committed, journal_bytes, data_bytes,
+     qlist_bytes, crc) = _RUN.unpack_from(body)
+    data_at = _RUN.size + journal_bytes
+    qlist_at = data_at + data_bytes
+    if qlist_at + qlist_bytes != len(body):
+        raise PeerError("sizes do not fit the event", "STORAGE", layout.RECORD_RUN.offset("journal_bytes"))
+    if crc32c(memoryview(body)[_RUN.size:]) != crc:
+        raise PeerError("wrong checksum", "STORAGE", layout.RECORD_RUN.offset("crc"))
+    run = RecordRun((previous_lease, previous), (last_lease, last), body[_RUN.size:data_at], body[data_at:qlist_at],
+                    body[qlist_at:])
+    return partition_id, Records(sender, lease, (committed_lease, committed), run)
+
+
+def _record_run(partition_id: int, message: Records) -> bytes:
+    run = message.run
+    records = b"".join((run.journal, run.data, run.qlist))
+    return b"".join((event_header(EventType.STORAGE, _RUN.size + len(records)),
+                     _RUN.pack(partition_id, message.lease, *run.previous, *run.last, *message.committed, len(run.journal),
+                               len(run.data), len(run.qlist), crc32c(records)), records))
+
+
+def _crc(part: ImagePart) -> int:
+    return crc32c(b"".join((part.journal, part.data, part.qlist)))

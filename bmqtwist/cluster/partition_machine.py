@@ -1,21 +1,9 @@
 """The state machine of one partition at one of several nodes: which node may write it, and which records are committed.
 
-It uses no files, sockets and clock; the log is a `LogView`.
-
-    promise     a node that is appointed primary under a lease asks all others to take nothing of an older lease any more; a
-                promise is durable before it is sent, and reports the node's log (`partition_standing`)
-    choice      with the promises of a quorum, its own among them, the primary takes the log that reaches furthest: it holds
-                every record that was ever committed. What of its own log is not in there it cuts off, what it lacks it pulls
-                (`take_over`)
-    lease       then it appends the first record of its lease, and sends each replica what follows their common prefix
-                (`replication_targets`)
-    replica     takes what follows a record that it has, cuts off what conflicts, and reports how far its log is the
-                primary's and durable. Where the prefix lies before a compaction, it is sent an image of all that is live
-                (`partition_reception`)
-    commit      what a quorum has durably is committed, once that reaches into the primary's own lease; then it is active
-                (`replication_targets`)
-    end         a primary that hears of a newer lease steps down; one that a quorum does not answer for the time of its
-                lease is passive until everything it has is committed
+It uses no files, sockets and clock; the log is a `LogView`. docs/internals.md, "The partitions of several nodes", has its
+rules. Parts: `partition_standing` (role and leases), `take_over` (promises, and the log that a new primary takes),
+`replication_targets` (nodes that are sent records, and commits), `partition_reception` (records from another node). A
+primary that no quorum answers for the time of its lease is passive until everything it has is committed.
 
 `TABLE` has the action for every role and event. `now`: seconds, monotonic.
 """
@@ -35,12 +23,10 @@ from bmqtwist.cluster.partition_events import (
     PartitionInput,
     PartitionOutput,
     PartitionRole,
-    Prepare,
     Promised,
     ReplicationTiming,
     SavePromise,
     Serve,
-    Stale,
 )
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import PartitionStanding
@@ -48,6 +34,7 @@ from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.storage.psn import Psn
+from bmqtwist.wire.cluster_schema import Prepare, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
@@ -96,7 +83,6 @@ class PartitionMachine:
 
     @property
     def lease(self) -> int:
-        """Under which this node leads, or follows."""
         return self.standing.lease
 
     @property
@@ -145,7 +131,6 @@ class PartitionMachine:
         standing.wake_at = standing.now + standing.timing.retry
 
     def _reset(self, cause: str) -> None:
-        """Leave the present role."""
         standing = self.standing
         if standing.role is HEALED:
             standing.outputs.append(Serve(standing.lease, False, cause))
@@ -155,13 +140,11 @@ class PartitionMachine:
         self.reception.begin(None)
 
     def _wait_for(self, primary: int, lease: int, cause: str) -> None:
-        """Follow a primary, as soon as it asks."""
         self._reset(cause)
         self.standing.lease = lease
         self.standing.become(WAITING, primary, cause)
 
     def _step_down(self, cause: str) -> None:
-        """Lead no longer, without another primary."""
         self._reset(cause)
         self.standing.become(UNKNOWN, None, cause)
         self.decline_lease(cause)
@@ -187,7 +170,6 @@ class PartitionMachine:
         self._answer_prepare()
 
     def on_promised_waiting(self, event: Promised) -> None:
-        """A promise is durable: it can be sent."""
         self.standing.on_promised(event)
         self._answer_prepare()
 
@@ -213,7 +195,6 @@ class PartitionMachine:
         self.up.add(event.node_id)
 
     def on_peer_up_leading(self, event: PeerUp) -> None:
-        """A node can be spoken with: it is asked for a promise."""
         self.up.add(event.node_id)
         self.standing.say(event.node_id, Prepare(self.standing.node_id, self.lease))
 

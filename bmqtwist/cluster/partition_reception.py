@@ -9,11 +9,9 @@ from bmqtwist.cluster.partition_events import (
     Append,
     Committed,
     Cut,
-    ImagePart,
-    Keepalive,
     LogMoved,
     LogReady,
-    Promise,
+    PartitionTalk,
     Records,
     ReplicaReceipt,
     TakeImage,
@@ -21,6 +19,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_standing import FOLLOWING, HEALING, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise
 
 
 class Reception:
@@ -33,7 +32,6 @@ class Reception:
         self.begin(None)
 
     def begin(self, source: int | None) -> None:
-        """Take records from this node from now on."""
         self.source, self.matched = source, NO_PSN
         self._appending: Psn | None = None  # the last record of a run that is being appended
         self._receipt: tuple[Psn, Psn] | None = None  # the last one that was sent
@@ -42,7 +40,7 @@ class Reception:
 
     # -- from the source ------------------------------------------------------------------------------------------------
 
-    def _is_accepted(self, event: Records | ImagePart | Keepalive) -> bool:
+    def _is_accepted(self, event: PartitionTalk) -> bool:
         """Whether a message comes from the source, under the lease that this node has promised."""
         standing = self._standing
         return (not standing.reject_stale(event) and event.lease == standing.lease == standing.promised
@@ -90,7 +88,6 @@ class Reception:
         self._standing.outputs.append(Cut(behind))
 
     def on_image_part(self, event: ImagePart) -> None:
-        """Take a part of an image, if it is the next one."""
         standing, committed = self._standing, self._standing.committed
         if not self._is_accepted(event) or standing.log.busy or standing.log.broken:
             return
@@ -128,19 +125,16 @@ class Reception:
         self.send_receipt()
 
     def note_appended(self) -> None:
-        """Our log may hold by now what was being appended."""
         if self._appending is not None and self._standing.log.summary.holds(self._appending):
             psn, self._appending = self._appending, None
             self._match(psn)
 
     def on_log_ready(self, event: LogReady) -> None:
-        """A replica's log was cut, or is an image now."""
         self._parts = 0
         if self._owes_report:
             self.send_report()
 
     def abandon(self) -> None:
-        """The log has not taken what was to be appended."""
         self._appending, self._parts, self._owes_report = None, 0, False
 
     def _match(self, psn: Psn) -> None:
@@ -181,7 +175,8 @@ class Reception:
         if not self._owes_report and self.source is not None:
             self.has_reported = True
             if not standing.leads:
-                standing.say(self.source, Promise(standing.node_id, standing.lease, standing.log.summary,
+                log = standing.log.summary
+                standing.say(self.source, Promise(standing.node_id, standing.lease, log.last, log.base, log.leases,
                                                   standing.committed, standing.doubtful))
 
     def send_receipt(self, always: bool = False) -> None:

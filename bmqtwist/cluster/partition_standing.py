@@ -11,25 +11,19 @@ from collections.abc import Collection
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
     Assigned,
-    Decline,
-    ImagePart,
-    Keepalive,
     LogView,
     PartitionEvent,
     PartitionOutput,
     PartitionRole,
     PartitionTalk,
-    Prepare,
     Promised,
-    Pull,
-    Records,
     ReplicationTiming,
     RoleChanged,
     Say,
-    Stale,
 )
 from bmqtwist.machine import TransitionLog
 from bmqtwist.storage.psn import NO_PSN
+from bmqtwist.wire.cluster_schema import Decline, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
@@ -62,13 +56,11 @@ class PartitionStanding:
 
     @property
     def leads(self) -> bool:
-        """Whether this node is primary, active or not."""
         role = self.role
         return role is HEALED or role is STG2 or role is STG1
 
     @property
     def has_begun(self) -> bool:
-        """Whether the lease has its first record."""
         return self.log.summary.last[0] == self.lease
 
     def become(self, role: PartitionRole, primary: int | None, cause: str) -> None:
@@ -81,7 +73,7 @@ class PartitionStanding:
     def say(self, node_id: int, message: PartitionTalk) -> None:
         self.outputs.append(Say(node_id, message))
 
-    def decline(self, lease: int, able: bool, cause: str, successor: int | None = None) -> None:
+    def decline(self, lease: int, able: bool, cause: str, successor: int = 0) -> None:
         """Ask the leader for a newer lease, or for another primary."""
         self.outputs.append(Decline(lease, able, self.used, cause, successor))
 
@@ -104,7 +96,7 @@ class PartitionStanding:
     def on_promised(self, event: Promised) -> None:
         self.promised = max(self.promised, event.lease)
 
-    def reject_stale(self, event: Prepare | Pull | Records | ImagePart | Keepalive) -> bool:
+    def reject_stale(self, event: PartitionTalk) -> bool:
         """Whether a message comes under an older lease than a promised one; its sender is answered then."""
         if event.lease >= self.requested:
             return False

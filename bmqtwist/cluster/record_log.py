@@ -12,19 +12,30 @@
 The file begins with the state at `covered` when it was begun, as a SNAPSHOT, and holds every record behind that. The
 SNAPSHOT is stamped with the LSN of the last record it stands for, so that the file can say which record precedes the
 next one. The only member of a cluster stamps it with the LSN of the next record as the original does: nobody asks it.
+
+At the start the log of several nodes begins with the last committed SNAPSHOT, which stands for all before it; in a file that
+was begun when another one was full, with the first SNAPSHOT. What does not follow the record before it is left to the other
+nodes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bmqtwist.cluster.log_events import NO_LSN, FileJob, Lsn, ReplaceFile, WriteFile
+from bmqtwist.cluster.log_events import FileJob, ReplaceFile, WriteFile
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.ids import make_storage_key
 from bmqtwist.storage.ledger_file import LEDGER_HEADER_BYTES, pack_ledger_header
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, encode_cluster_state_record
-from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderMessageSequence
+from bmqtwist.wire.cluster_schema import (
+    NO_LSN,
+    ClusterMessage,
+    ClusterStateRecord,
+    LeaderAdvisoryCommit,
+    LedgerRecordType,
+    Lsn,
+    encode_cluster_state_record,
+)
 
 NEVER_WRITTEN = 0  # no write has this number
 
@@ -44,7 +55,6 @@ class LogRecord:
 
 
 def log_record(record: ClusterStateRecord) -> LogRecord:
-    """A record that was not encoded yet."""
     return LogRecord((record.term, record.sequence_number), record, encode_cluster_state_record(record))
 
 
@@ -54,10 +64,9 @@ def follows(previous: Lsn, lsn: Lsn) -> bool:
 
 
 def snapshot_record(state: ClusterState, stamp: Lsn, wall: int) -> ClusterStateRecord:
-    """The whole state as one record."""
     advisory = state.snapshot()
-    advisory.sequence_number = LeaderMessageSequence(*stamp)
-    return ClusterStateRecord(LedgerRecordType.SNAPSHOT, *stamp, wall, ClusterMessage("leaderAdvisory", advisory))
+    advisory.sequence_number = stamp
+    return ClusterStateRecord(LedgerRecordType.SNAPSHOT, *stamp, wall, ClusterMessage.of(advisory))
 
 
 class RecordLog:
@@ -87,7 +96,6 @@ class RecordLog:
 
     @property
     def last(self) -> Lsn:
-        """Of the newest record."""
         return self.lsn_at(len(self.records))
 
     def after(self, lsn: Lsn) -> int:
@@ -101,7 +109,6 @@ class RecordLog:
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def append(self, record: ClusterStateRecord) -> LogRecord:
-        """A new record behind the others."""
         made = log_record(record)
         self.records.append(made)
         return made
@@ -140,7 +147,6 @@ class RecordLog:
     # -- the file ---------------------------------------------------------------------------------------------------
 
     def opened(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes, renew: bool) -> None:
-        """A file was found and read."""
         self.base, self.records, self.covered = base, records, covered
         self.durable = self.written = len(records)
         self._kept = self._kept_bytes = 0
@@ -196,3 +202,59 @@ class RecordLog:
         gone = self.cut(self.durable)
         self.written, self._cutting, self.renew = self.durable, False, True
         return gone
+
+
+# -- the start --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OpenedLog:
+    """`loaded`: records that are applied at once, up to `base`; `kept`: those behind it; `alarm`: what is wrong; else ""."""
+
+    committed: Lsn
+    base: Lsn = NO_LSN
+    loaded: list[ClusterStateRecord] = field(default_factory=list)
+    kept: list[LogRecord] = field(default_factory=list)
+    alarm: str = ""
+
+
+def commit_of(record: ClusterStateRecord) -> Lsn:
+    """Up to where a COMMIT record says that the log is committed; NO_LSN of other records."""
+    advisory = record.message.value
+    if isinstance(advisory, LeaderAdvisoryCommit):
+        committed = advisory.sequence_number_committed
+        if committed < (record.term, record.sequence_number):
+            return committed
+    return NO_LSN
+
+
+def opened_alone(records: list[ClusterStateRecord]) -> OpenedLog:
+    """Of a cluster of one: from the last SNAPSHOT on everything, committed or not."""
+    last = max(((record.term, record.sequence_number) for record in records), default=NO_LSN)
+    starts = [at for at, record in enumerate(records) if record.type is LedgerRecordType.SNAPSHOT]
+    changes = (LedgerRecordType.SNAPSHOT, LedgerRecordType.UPDATE)
+    return OpenedLog(last, last, [record for record in records[starts[-1] if starts else 0:] if record.type in changes])
+
+
+def opened_log(records: list[ClusterStateRecord]) -> OpenedLog:
+    """Of several nodes."""
+    opened, each = OpenedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
+    starts = [at for at, entry in enumerate(each)
+              if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= opened.committed]
+    if starts:  # it stands for all before it, even where the original left records out
+        opened.loaded, opened.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
+    elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
+        stamp = each[0].lsn
+        second = each[1].lsn if len(each) > 1 else (stamp[0], stamp[1] + 1)
+        if stamp[1] != 1 or second <= stamp:  # a file that was begun when another one was full
+            opened.loaded = [each.pop(0).record]
+            opened.base = stamp if second > stamp else (second[0], second[1] - 1)
+    last = opened.base
+    for entry in each:
+        if not follows(last, entry.lsn):
+            opened.alarm = (f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, {last[1]}): "
+                            "it and all behind it are left to the other nodes")
+            break
+        opened.kept.append(entry)
+        last = entry.lsn
+    return opened

@@ -17,14 +17,13 @@ from bmqtwist.cluster.partition_events import (
     FeedFailed,
     FeedImage,
     ImageLost,
-    Keepalive,
-    Pull,
     ReplicaReceipt,
     Say,
     Serve,
 )
 from bmqtwist.cluster.partition_standing import HEALED, STG2, PartitionStanding
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, common_prefix
+from bmqtwist.wire.cluster_schema import Keepalive, Pull
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
 FLIGHT_PARTS_MAX = 16  # of an image, likewise
@@ -54,13 +53,11 @@ class Target:
         self.parts_sent = self.parts_taken = 0
 
     def note_sent(self, last: Psn, size: int) -> None:
-        """It was sent records up to `last`, of so many bytes."""
         self.sent = last
         self.flight.append((last, size))
         self.flying += size
 
     def note_taken(self, matched: Psn, durable: Psn, parts: int) -> None:
-        """It has so much by now."""
         self.matched, self.durable = max(self.matched, matched), max(self.durable, durable)
         self.parts_taken = min(max(self.parts_taken, parts), self.parts_sent)
         while self.flight and self.flight[0][0] <= self.matched:
@@ -77,7 +74,6 @@ class ReplicationTargets:
         self._reported = NO_PSN  # by Committed
 
     def clear(self) -> None:
-        """This node sends records to no node any more."""
         self.by_node.clear()
         self._answered.clear()
 
@@ -120,7 +116,6 @@ class ReplicationTargets:
         self._standing.outputs.append(FeedImage(node_id, 0, target.behind))
 
     def on_pull(self, event: Pull) -> None:
-        """The primary lacks records that this node has."""
         standing = self._standing
         if standing.reject_stale(event) or event.sender != standing.primary or event.lease != standing.lease:
             return
@@ -190,7 +185,6 @@ class ReplicationTargets:
 
     @property
     def is_supported(self) -> bool:
-        """Whether a majority has answered lately."""
         return self.supported_until > self._standing.now
 
     def on_receipt_leading(self, event: ReplicaReceipt) -> None:

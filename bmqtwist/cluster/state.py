@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from bmqtwist.errors import LocalError
 from bmqtwist.wire.cluster_schema import (
-    AppIdInfo,
+    NO_LSN,
     ClusterMessage,
     LeaderAdvisory,
-    LeaderMessageSequence,
     PartitionPrimaryAdvisory,
     PartitionPrimaryInfo,
     QueueAssignmentAdvisory,
@@ -48,7 +47,7 @@ class QueueRecord:
 
     def info(self) -> QueueInfo:
         """As it stands in advisories."""
-        return QueueInfo(self.uri, self.key, self.partition_id, app_infos(self.apps))
+        return QueueInfo(self.uri, self.key, self.partition_id, list(self.apps.items()))
 
 
 @dataclass(slots=True)
@@ -59,11 +58,6 @@ class Changes:
     assigned: list[QueueRecord] = field(default_factory=list)
     updated: list[QueueRecord] = field(default_factory=list)
     removed: list[QueueRecord] = field(default_factory=list)
-
-
-def app_infos(apps: dict[str, bytes]) -> list[AppIdInfo]:
-    """Apps as they stand in advisories."""
-    return [AppIdInfo(app_id, key) for app_id, key in apps.items()]
 
 
 class ClusterState:
@@ -80,7 +74,7 @@ class ClusterState:
 
     def snapshot(self) -> LeaderAdvisory:
         """Everything, with an empty sequence number."""
-        return LeaderAdvisory(LeaderMessageSequence(), partition_infos(self.partitions),
+        return LeaderAdvisory(NO_LSN, partition_infos(self.partitions),
                               [queue.info() for queue in self.queues.values()], self.unsafe)
 
     def apply(self, message: ClusterMessage) -> Changes:
@@ -185,18 +179,18 @@ class ClusterState:
 
 
 def _record(info: QueueInfo) -> QueueRecord:
-    return QueueRecord(info.uri, info.key, info.partition_id, {app.app_id: app.app_key for app in info.app_ids})
+    return QueueRecord(info.uri, info.key, info.partition_id, dict(info.app_ids))
 
 
 def _updated(queue: QueueRecord, update: QueueInfoUpdate) -> QueueRecord:
     apps = dict(queue.apps)
-    for app in update.removed_app_ids:
-        if apps.pop(app.app_id, None) is None:
-            raise StateMismatch(f"queue {queue.uri} has no app '{app.app_id}' to remove")
-    for app in update.added_app_ids:
-        if app.app_id in apps:
-            raise StateMismatch(f"queue {queue.uri} already has the app '{app.app_id}'")
-        apps[app.app_id] = app.app_key
+    for app_id, _ in update.removed_app_ids:
+        if apps.pop(app_id, None) is None:
+            raise StateMismatch(f"queue {queue.uri} has no app '{app_id}' to remove")
+    for app_id, key in update.added_app_ids:
+        if app_id in apps:
+            raise StateMismatch(f"queue {queue.uri} already has the app '{app_id}'")
+        apps[app_id] = key
     return QueueRecord(queue.uri, queue.key, queue.partition_id, apps)
 
 

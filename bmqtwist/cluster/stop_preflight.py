@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bmqtwist.cluster.balance import successor_of
+from bmqtwist.cluster.changes import successor_of
 from bmqtwist.cluster.state import Primary
 from bmqtwist.storage.psn import Psn
 

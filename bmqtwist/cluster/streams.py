@@ -11,8 +11,7 @@ for waits in line.
    PUT_OFF     the reopen was refused: it is tried again after a while; opens wait, configures and closes are done at once
 ```
 
-An upstream that is lost takes with it what was under way: opens wait for the next one, configures and closes are done,
-because the next upstream is told the sums of then.
+When the upstream is lost, opens wait for the next one; configures and closes are done, because the next one gets new sums.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import get_args
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.machine import Cell, check, table, to
@@ -158,18 +158,6 @@ class RetryIn:
     attempts: int
 
 
-class StreamEvent(Enum):
-    """The columns of the table: the inputs by name."""
-
-    OPEN = "OpenAsked"
-    CONFIGURE = "ConfigureAsked"
-    CLOSE = "CloseAsked"
-    UP = "Up"
-    DOWN = "Down"
-    ANSWERED = "Answered"
-    RETRY = "Retry"
-
-
 StreamInput = OpenAsked | ConfigureAsked | CloseAsked | Up | Down | Answered | Retry
 StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
 Operation = OpenAsked | ConfigureAsked | CloseAsked
@@ -220,9 +208,8 @@ class AppStream:
             self.line = deque(each for each in self.line if not isinstance(each, OpenAsked) or each.alive())
 
     def step(self, event: StreamInput) -> list[StreamOutput]:
-        """One input; what follows from it."""
         self._out = []
-        before, kind = self.state, StreamEvent(type(event).__name__)
+        before, kind = self.state, type(event)
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.state)
         return self._out
@@ -264,7 +251,6 @@ class AppStream:
             self._all_is_open()
 
     def _send(self, request: SendOpen | SendConfigure) -> None:
-        """A request of the reopening."""
         self.under_way = request
         self._out.append(request)
 
@@ -381,16 +367,16 @@ class AppStream:
         """Too late, or known."""
 
 
-S, E, A = StreamState, StreamEvent, AppStream
-_ALONE: dict[StreamEvent, Cell[StreamState]] = {
-    E.OPEN: to(A._wait), E.CONFIGURE: to(A._configured), E.CLOSE: to(A._closed), E.UP: to(A._ignore),
-    E.ANSWERED: to(A._ignore), E.RETRY: to(A._ignore)}
-TABLE = table(StreamState, StreamEvent, {
-    S.CLOSED: _ALONE | {E.UP: to(A._up, S.REOPENING, S.OPEN), E.DOWN: to(A._ignore)},
+S, A = StreamState, AppStream
+_ALONE: dict[type, Cell[StreamState]] = {
+    OpenAsked: to(A._wait), ConfigureAsked: to(A._configured), CloseAsked: to(A._closed), Up: to(A._ignore),
+    Answered: to(A._ignore), Retry: to(A._ignore)}
+TABLE = table(StreamState, get_args(StreamInput), {
+    S.CLOSED: _ALONE | {Up: to(A._up, S.REOPENING, S.OPEN), Down: to(A._ignore)},
     S.REOPENING: _ALONE | {
-        E.CLOSE: to(A._wait), E.ANSWERED: to(A._reopen_answered, S.OPEN, S.PUT_OFF), E.DOWN: to(A._down, S.CLOSED)},
+        CloseAsked: to(A._wait), Answered: to(A._reopen_answered, S.OPEN, S.PUT_OFF), Down: to(A._down, S.CLOSED)},
     S.OPEN: _ALONE | {
-        E.CONFIGURE: to(A._wait), E.CLOSE: to(A._wait), E.ANSWERED: to(A._answered), E.RETRY: to(A._again),
-        E.DOWN: to(A._down, S.CLOSED)},
-    S.PUT_OFF: _ALONE | {E.RETRY: to(A._reopen, S.REOPENING, S.OPEN), E.DOWN: to(A._down, S.CLOSED)},
+        ConfigureAsked: to(A._wait), CloseAsked: to(A._wait), Answered: to(A._answered), Retry: to(A._again),
+        Down: to(A._down, S.CLOSED)},
+    S.PUT_OFF: _ALONE | {Retry: to(A._reopen, S.REOPENING, S.OPEN), Down: to(A._down, S.CLOSED)},
 })

@@ -7,11 +7,12 @@ was ever committed. What of our own log is not in there is cut off when its reco
 from __future__ import annotations
 
 from bmqtwist.cluster.election_events import PeerDown
-from bmqtwist.cluster.partition_events import Activate, Prepare, Promise, Promised, Pull, SavePromise
+from bmqtwist.cluster.partition_events import Activate, Promised, SavePromise, log_of
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import STG1, STG2, PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.storage.psn import common_prefix
+from bmqtwist.wire.cluster_schema import Prepare, Promise, Pull
 
 
 class TakeOver:
@@ -34,7 +35,6 @@ class TakeOver:
 
     @property
     def source(self) -> int | None:
-        """The node whose log is pulled."""
         return self._reception.source
 
     # -- choosing -------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class TakeOver:
         self.choose_log(event)
 
     def on_promise(self, event: Promise) -> None:
-        if event.lease == self._standing.lease and event.log.is_whole:
+        if event.lease == self._standing.lease and log_of(event).is_whole:
             self.promises[event.sender] = event
             self._standing.progressed_at = self._standing.now
             self.choose_log(event)
@@ -59,8 +59,8 @@ class TakeOver:
         if firm < standing.majority and answered < len(standing.members):
             return
         own, lease = standing.log.summary.last, standing.lease
-        best = max(self.promises.values(), key=lambda each: (each.log.last, -each.sender), default=None)
-        newest = own if best is None else max(own, best.log.last)
+        best = max(self.promises.values(), key=lambda each: (each.last, -each.sender), default=None)
+        newest = own if best is None else max(own, best.last)
         if newest[0] >= lease:  # a run of this node that has lost its promises since has written under it
             if standing.deferred != lease:
                 standing.deferred, standing.used = lease, max(standing.used, newest[0])
@@ -68,12 +68,12 @@ class TakeOver:
         elif best is None or newest == own:
             self._begin_lease()
             return
-        elif not standing.deferred and common_prefix(standing.log.summary, best.log) is None:
+        elif not standing.deferred and common_prefix(standing.log.summary, log_of(best)) is None:
             standing.deferred = lease
             standing.decline(lease, True, f"it lacks too much, and node {best.sender} does not", best.sender)
         if best is None or standing.deferred == lease:
             return
-        standing.goal = best.log.last
+        standing.goal = best.last
         standing.become(STG2, standing.node_id, f"pulls from node {best.sender}")
         self._pull_from(best.sender)
 
@@ -114,20 +114,20 @@ class TakeOver:
         standing = self._standing
         if not standing.log.busy:  # else LogReady follows
             self._reception.begin(source)
-            common = common_prefix(standing.log.summary, self.promises[source].log)
+            common = common_prefix(standing.log.summary, log_of(self.promises[source]))
             standing.say(source, Pull(standing.node_id, standing.lease, common))
 
     def on_report(self, event: Promise) -> None:
         """A node has connected since, or what it was sent does not fit its log; the source's log may be another one."""
         standing = self._standing
-        if event.lease != standing.lease or not event.log.is_whole:
+        if event.lease != standing.lease or not log_of(event).is_whole:
             return
         self.promises[event.sender] = event
         if event.sender == self.source:
-            standing.goal = event.log.last
+            standing.goal = event.last
             self._pull_from(event.sender)
         elif standing.has_begun:
-            self._targets.begin(event.sender, event.log)
+            self._targets.begin(event.sender, log_of(event))
 
     def on_log_moved(self) -> None:
         """Our log has grown, or more of it is durable: records were pulled, or the lease has begun."""
@@ -138,11 +138,10 @@ class TakeOver:
         elif self._standing.has_begun:
             for node_id, promise in self.promises.items():
                 if node_id not in self._targets.by_node:
-                    self._targets.begin(node_id, promise.log)
+                    self._targets.begin(node_id, log_of(promise))
             self._targets.on_log_moved()
 
     def on_log_ready(self) -> None:
-        """Our log was cut, or is an image now."""
         if not self._begin_lease_at_goal() and self.source is not None:
             self._pull_from(self.source)
 

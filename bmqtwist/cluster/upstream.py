@@ -1,18 +1,10 @@
 """Which node of a cluster a proxy uses as its upstream. A machine without sockets and clock.
 
 A proxy is connected with all members of a cluster and uses one of them, the *active* one, until that one is lost: its
-connection is gone, or it says that it is not available any more. Then another one is chosen at once. What is in use is never
-left for something better.
-
-```
-   UNAVAILABLE   not connected, or it has said so         STARTING    it has said so
-   UNKNOWN       connected; it will say how it is         AVAILABLE   may be chosen
-   STOPPING      it has said so
-```
-
-Nodes of the proxy's own data centre come first. During the first LOCAL_WAIT_S nobody else is chosen; later, and once a node
-has been in use, anybody who is available if no node of the own data centre is. Every choice has a *generation* of its own:
-what was said in an older one does not count any more.
+connection is gone, or it announces another status than AVAILABLE. Then another one is chosen at once. A node in use is never
+left for a better one. Nodes of the proxy's own data centre come first: during the first LOCAL_WAIT_S only these are
+chosen; later, and once a node has been in use, any available one if none of these is. Every choice has a *generation* of
+its own, and answers of an older one are ignored.
 """
 
 from __future__ import annotations
@@ -28,26 +20,11 @@ ANYWHERE = ("", "UNSPECIFIED")  # of the proxy: then all nodes are as near
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
-    """A node is connected. `announces`: it tells proxies how it is."""
-
-    node_id: int
-    announces: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Announced:
-    """A node has said how it is."""
+    """The status of a node, as it has announced it or as its connection shows."""
 
     node_id: int
     status: NodeStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    """The connection of a node is gone."""
-
-    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +47,7 @@ class NobodyLeft:
     """The upstream is lost, and there is no other."""
 
 
-SelectorInput = Connected | Announced | Disconnected | Tick
+SelectorInput = Announced | Tick
 SelectorOutput = Use | Lost | NobodyLeft | WakeAt
 
 
@@ -88,9 +65,8 @@ class UpstreamSelector:
         self._woken = False
 
     def step(self, now: float, event: SelectorInput) -> list[SelectorOutput]:
-        """One input; what follows from it."""
-        if not isinstance(event, Tick) and event.node_id in self.statuses:
-            self.statuses[event.node_id] = _status(self.statuses[event.node_id], event)
+        if isinstance(event, Announced) and event.node_id in self.statuses:
+            self.statuses[event.node_id] = event.status
         found: list[SelectorOutput] = []
         lost = self.active
         if lost is not None and self.statuses[lost] is not NodeStatus.E_AVAILABLE:
@@ -119,12 +95,3 @@ class UpstreamSelector:
     def _waits(self, now: float) -> bool:
         """Whether only the own data centre will do."""
         return not self.generation and now < self.started + LOCAL_WAIT_S
-
-
-def _status(before: NodeStatus, event: Connected | Announced | Disconnected) -> NodeStatus:
-    """How a node is after an event."""
-    if isinstance(event, Disconnected):
-        return NodeStatus.E_UNAVAILABLE
-    if isinstance(event, Connected):
-        return NodeStatus.E_UNKNOWN if event.announces else NodeStatus.E_AVAILABLE
-    return event.status

@@ -31,7 +31,6 @@ class WriteTimes:
         return now >= self._due
 
     def wrote(self, end: Psn, now: float) -> None:
-        """The records up to `end` are written."""
         self._ends.append(end)
         self._times.append(now)
         self._due = now + STEP_S

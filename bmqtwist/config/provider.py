@@ -19,7 +19,7 @@ from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.report import NullReport, Report
+from bmqtwist.report import ListReport, Report
 
 FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
 STAMP_PERIOD_S = 60.0  # how often the configuration directory is looked at for changes
@@ -179,7 +179,7 @@ class DomainProvider:
 
     def of_file(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> DomainConfig:
         """What `reconfigure` would make of a file now; nothing is told, and nothing changes. LocalError as there."""
-        return DomainProvider(self._source, 0.0, NullReport(), self._compile).reconfigure(name, loaded, now).config
+        return DomainProvider(self._source, 0.0, ListReport(), self._compile).reconfigure(name, loaded, now).config
 
     def names(self) -> list[str]:
         return self._source.names()

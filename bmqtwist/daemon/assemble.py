@@ -18,8 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bmqtwist.broker.broker import Broker
-from bmqtwist.cluster.metadata_log import MetadataLog
-from bmqtwist.cluster.unsafe import unsafe_of
+from bmqtwist.cluster.metadata_log import MetadataLog, unsafe_of
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import CLUSTERS_FILE

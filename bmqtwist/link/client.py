@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from crc32c import crc32c
+
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
@@ -27,8 +29,7 @@ from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
-from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import Inflation
+from bmqtwist.wire.application_data import Inflation
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, ITEM_BYTES, confirm_message_at
 
 _FAILED_ACK_LOG_S = 5.0

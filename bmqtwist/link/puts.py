@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from crc32c import crc32c
+
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import (
@@ -25,8 +27,7 @@ from bmqtwist.queue.queue import FLAG_WRITE, Handle, Put
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import application_data
-from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import Inflation, TooLarge
+from bmqtwist.wire.application_data import Inflation, TooLarge
 from bmqtwist.wire.fast import ACK_REQUESTED, MESSAGE_PROPERTIES
 from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 

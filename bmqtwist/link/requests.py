@@ -273,8 +273,7 @@ class QueueRequests:
             self._session.answer(r_id, "disconnectResponse", DisconnectResponse())
         elif choice == "clusterMessage" and value.choice == "stopRequest":
             self._client.stop_deliveries()
-            self._session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse",
-                                                                        StopResponse(value.value.cluster_name)))
+            self._session.answer(r_id, "clusterMessage", ClusterMessage.of(StopResponse(value.value.cluster_name)))
         else:
             what = f"cluster message '{value.choice}'" if choice == "clusterMessage" else \
                 f"unexpected control message '{choice}'"

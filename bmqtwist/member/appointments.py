@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bmqtwist.cluster.balance import Move, next_move, successor_of
-from bmqtwist.cluster.changes import AssignPartitions, Primaries
+from bmqtwist.cluster.changes import AssignPartitions, Move, Primaries, next_move, successor_of
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
-from bmqtwist.cluster.partition_events import Decline, Yield
 from bmqtwist.cluster.state import Primary
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.storage.psn import Psn
-from bmqtwist.wire.cluster_schema import NodeStatus
+from bmqtwist.wire.cluster_schema import Decline, NodeStatus, Yield
 
 WATCH_PERIOD_S = 1.0  # how often primaries that are not active are looked at, and moves that are under way
 MOVE_SECONDS_MAX = 60.0  # a move that takes longer is forgotten
@@ -78,7 +76,7 @@ class Appointments:
         if self._leads and self._head.get(index) == Primary(sender, declined.lease):
             up = self._alive() or [self.node_id]
             candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
-            chosen = [declined.successor] if declined.successor in up else self._fit(candidates)
+            chosen = [declined.successor] if declined.successor and declined.successor in up else self._fit(candidates)
             self._propose(AssignPartitions(chosen, self._here(), {index: declined.used}), now)
 
     def primaries(self, partitions: int, spent: Mapping[int, int]) -> Primaries:

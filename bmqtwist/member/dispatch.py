@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bmqtwist.cluster.log_wire import log_message_of
-from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
+from bmqtwist.cluster.log_events import log_message_of
+from bmqtwist.cluster.partition_events import partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.loop.loop import Loop

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bmqtwist.cluster.election_events import ElectionChanged, ElectionReason, ElectionState
-from bmqtwist.cluster.log_events import Lsn
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
+from bmqtwist.wire.cluster_schema import Lsn
 
 
 def report_change(change: ElectionChanged, cluster: str, links: ClusterLinks, lsn: Lsn, report: Report) -> None:

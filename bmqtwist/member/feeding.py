@@ -15,17 +15,17 @@ from bmqtwist.cluster.partition_events import (
     FeedFailed,
     FeedImage,
     ImageLost,
-    ImagePart,
     PartitionInput,
     Records,
+    encode_partition_message,
 )
-from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.loop.loop import Timers
 from bmqtwist.member.cell import Cell
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.storage.image import ImageSource
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
+from bmqtwist.wire.cluster_schema import ImagePart
 
 PAUSE_S = 0.001  # behind a message with what was read again
 
@@ -81,7 +81,8 @@ class Feeding:
             return
         if final:
             del cell.images[node_id]
-        part = ImagePart(self._node_id, cell.machine.lease, output.number, source.at, final, run)
+        part = ImagePart(self._node_id, cell.machine.lease, output.number, source.at, final, run.journal, run.data,
+                         run.qlist)
         self._links.send(node_id, encode_partition_message(cell.index, part))
         self._continue_later(cell, Fed(node_id, None, run.size, final), now)
 

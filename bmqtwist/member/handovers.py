@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bmqtwist.cluster.partition_events import Decline, Serve, Yield
+from bmqtwist.cluster.partition_events import Serve
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cell import Cell
+from bmqtwist.wire.cluster_schema import Decline, Yield
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
 TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease

@@ -8,8 +8,8 @@ from bmqtwist.cluster.active_primaries import ActivePrimaries
 from bmqtwist.cluster.state import Primary
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import LineLimiter, Report
-from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
-from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.cluster_schema import PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.control import cluster_event
 
 
 class KnownPrimaries:
@@ -54,8 +54,7 @@ class KnownPrimaries:
 
     def advise(self, nodes: Iterable[int], primary: Primary, index: int, status: PrimaryStatus) -> None:
         """Tell other nodes whether this node is active as the primary of a partition."""
-        event = encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
-            "primaryStatusAdvisory", PrimaryStatusAdvisory(index, primary.lease, status))))
+        event = cluster_event(PrimaryStatusAdvisory(index, primary.lease, status))
         for node_id in nodes:
             self._links.send(node_id, event)
 

@@ -28,12 +28,12 @@ from bmqtwist.cluster.election_events import (
     Received,
     Resign,
     SaveVote,
+    Send,
     SetMode,
     SetQuorum,
     Standing,
     Start,
     Stop,
-    Tell,
     Tick,
     Timing,
     Transfer,
@@ -54,8 +54,8 @@ from bmqtwist.cluster.log_events import (
     StepDown,
     WriteFailed,
     Written,
+    encode_log_message,
 )
-from bmqtwist.cluster.log_wire import encode_log_message
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.loop.loop import Loop
@@ -255,7 +255,7 @@ class Leadership:
 
     def _perform(self, output: ElectionOutput, now: float, wall: int) -> None:
         match output:
-            case Tell():
+            case Send():
                 if self._links is not None:
                     self._links.send(output.node_id, control.encode_event(output.message))
             case SaveVote():

@@ -14,8 +14,8 @@ from bmqtwist.link.peer import PeerSession
 from bmqtwist.peers.downstreams import answer_stop, ask_to_stop
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory
-from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.cluster_schema import NodeStatus, NodeStatusAdvisory
+from bmqtwist.wire.control import ControlMessage, cluster_event
 
 _GOING = (NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE)
 _MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is starting: something of it is not healed",
@@ -111,5 +111,4 @@ class NodeStatuses:
         return GATES.get((self.own, self.others[node_id]), CLOSED)
 
     def _tell(self, node_id: int) -> None:
-        self._links.send(node_id, encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
-            "nodeStatusAdvisory", NodeStatusAdvisory(self.own)))))
+        self._links.send(node_id, cluster_event(NodeStatusAdvisory(self.own)))

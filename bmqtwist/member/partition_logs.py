@@ -19,7 +19,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.partition import Durability, PartitionUnavailable
-from bmqtwist.storage.psn import Psn
+from bmqtwist.storage.psn import Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 
@@ -90,7 +90,7 @@ class PartitionLogs:
                 cell.image = ImageFiles(cell.partition, wall)
             if cell.image is None:
                 raise OSError("its beginning is missing")
-            cell.image.take(part.run)
+            cell.image.take(RecordRun(part.at, part.at, part.journal, part.data, part.qlist))
             if part.final:
                 image, cell.image = cell.image, None
                 install = image.complete(part.at, wall)

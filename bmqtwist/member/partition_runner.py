@@ -23,7 +23,6 @@ from bmqtwist.cluster.partition_events import (
     Append,
     Committed,
     Cut,
-    Decline,
     Feed,
     FeedImage,
     LogMoved,
@@ -37,9 +36,9 @@ from bmqtwist.cluster.partition_events import (
     Say,
     Serve,
     TakeImage,
+    encode_partition_message,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
-from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary
 from bmqtwist.loop.loop import Loop
 from bmqtwist.machine import SHOWN_MAX
@@ -57,7 +56,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability, Partition
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.slot_file import PromiseFile
-from bmqtwist.wire.cluster_schema import NodeStatus, PrimaryStatus
+from bmqtwist.wire.cluster_schema import Decline, NodeStatus, PrimaryStatus
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 ANNOUNCE_S = 0.02  # after records were committed: a node that lacks them until then is told so

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
-from bmqtwist.cluster.log_events import NOT_LEADER, Done, Lsn, NotDone, Outcome
-from bmqtwist.cluster.state import app_infos
+from bmqtwist.cluster.log_events import NOT_LEADER, Done, NotDone, Outcome
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.metadata import ClusterMetadata, Told
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataAnswer, MetadataLogMessage, MetadataRequest
-from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.cluster_schema import Lsn, MetadataAnswer, MetadataLogMessage, MetadataRequest
+from bmqtwist.wire.control import cluster_event
 
 PATIENCE_S = 15.0
 REQUESTS_MAX = 10_000  # that wait for an answer
@@ -73,7 +72,7 @@ class Proposals:
                 request.proposed = True
                 self._propose_here(request.change, partial(self._decided_here, number), wall)
         elif leader is not None:
-            self._send(leader, "request", _written(number, request.change))
+            self._send(leader, _written(number, request.change))
 
     def _decided_here(self, number: int, outcome: Outcome, wall: int) -> None:
         """This node leads, or did: then the next leader is asked."""
@@ -85,9 +84,8 @@ class Proposals:
             del self._requests[number]
             request.told(outcome, wall)
 
-    def _send(self, node_id: int, choice: str, value: MetadataRequest | MetadataAnswer) -> None:
-        self._links.send(node_id, encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
-            "metadataLogMessage", MetadataLogMessage(choice, value)))))
+    def _send(self, node_id: int, value: MetadataRequest | MetadataAnswer) -> None:
+        self._links.send(node_id, cluster_event(MetadataLogMessage.of(value)))
 
     def leader_changed(self) -> None:
         """Another node is to be asked, or the same one once more: what it was asked in an earlier term is forgotten."""
@@ -108,7 +106,7 @@ class Proposals:
             self._answered(sender, value, wall)
 
     def _read(self, value: MetadataRequest) -> Change:
-        added, removed = ([app.app_id for app in apps] for apps in (value.added_app_ids, value.removed_app_ids))
+        added, removed = ([app_id for app_id, _ in apps] for apps in (value.added_app_ids, value.removed_app_ids))
         if value.unassign:
             return UnassignQueue(value.uri, value.key)
         if value.update:
@@ -118,9 +116,9 @@ class Proposals:
     def _answer(self, sender: int, number: int, outcome: Outcome, wall: int) -> None:
         if not isinstance(outcome, NotDone):
             term, sequence = self._metadata.log.applied
-            self._send(sender, "answer", MetadataAnswer(number, elector_term=term, sequence_number=sequence))
+            self._send(sender, MetadataAnswer(number, elector_term=term, sequence_number=sequence))
         elif not outcome.unknown:  # else whoever leads next is asked again
-            self._send(sender, "answer", MetadataAnswer(number, True, outcome.reason, outcome.code))
+            self._send(sender, MetadataAnswer(number, True, outcome.reason, outcome.code))
 
     def _answered(self, sender: int, answer: MetadataAnswer, wall: int) -> None:
         request = self._requests.get(answer.number)
@@ -165,8 +163,8 @@ def _written(number: int, change: Change) -> MetadataRequest:
     if isinstance(change, UnassignQueue):
         return MetadataRequest(number, change.uri, unassign=True, key=change.key)
     if isinstance(change, UpdateApps):
-        return MetadataRequest(number, change.uri, True, False, app_infos(dict.fromkeys(change.added, b"")),
-                               app_infos(dict.fromkeys(change.removed, b"")))
+        return MetadataRequest(number, change.uri, True, False, [(app_id, b"") for app_id in change.added],
+                               [(app_id, b"") for app_id in change.removed])
     if isinstance(change, AssignQueue):
-        return MetadataRequest(number, change.uri, False, False, app_infos(dict.fromkeys(change.app_ids, b"")))
+        return MetadataRequest(number, change.uri, False, False, [(app_id, b"") for app_id in change.app_ids])
     raise TypeError(f"nobody asks for {change}")

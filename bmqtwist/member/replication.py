@@ -14,15 +14,12 @@ from bmqtwist.cluster.changes import Primaries
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick
 from bmqtwist.cluster.partition_events import (
     Assigned,
-    Decline,
-    Keepalive,
     LogMoved,
     PartitionRole,
     PartitionTalk,
     ReplicationTiming,
-    Yield,
+    encode_partition_message,
 )
-from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.errors import PeerError
@@ -37,7 +34,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Durability
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.slot_file import PromiseFile
-from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.cluster_schema import ClusterMessage, Decline, Keepalive, PrimaryStatus, PrimaryStatusAdvisory, Yield
 from bmqtwist.wire.text import bracketed
 
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up

@@ -15,8 +15,8 @@ from bmqtwist.link.session import Session
 from bmqtwist.peers import welcome
 from bmqtwist.report import shown
 from bmqtwist.security.authorization import Action
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
-from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
+from bmqtwist.wire.cluster_schema import NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
+from bmqtwist.wire.control import ControlMessage, cluster_event, decode_control, encoding_of
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
@@ -37,8 +37,7 @@ def stop_version(peer: PeerSession) -> int:
 
 def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
     """We go away. With version 2 the original names no cluster."""
-    return encode_event(ControlMessage(number, "clusterMessage", ClusterMessage("stopRequest", StopRequest(
-        cluster if version == 1 else "", version))))
+    return cluster_event(StopRequest(cluster if version == 1 else "", version), number)
 
 
 def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
@@ -53,8 +52,7 @@ def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
 
 def answer_stop(peer: PeerSession, message: ControlMessage) -> None:
     """Another broker goes away, and knows now that we know."""
-    peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
-        "stopResponse", StopResponse(message.value.value.cluster_name)))))
+    peer.send(cluster_event(StopResponse(message.value.value.cluster_name), message.r_id))
 
 
 def is_stop_response(specific: int, body: bytes) -> bool:
@@ -153,5 +151,4 @@ class Downstreams:
     def _tell(self, peer: PeerSession) -> None:
         group, member = ANNOUNCES
         if member in peer.session.remote.features.get(group, ()):
-            peer.send(encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
-                "nodeStatusAdvisory", NodeStatusAdvisory(self.status)))))
+            peer.send(cluster_event(NodeStatusAdvisory(self.status)))

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, assert_never
 from bmqtwist.cluster.election_events import Tick, WakeAt
 from bmqtwist.cluster.upstream import (
     Announced,
-    Connected,
-    Disconnected,
     Lost,
     NobodyLeft,
     SelectorInput,
@@ -37,6 +35,7 @@ from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.control import ControlMessage, decode_control, encoding_of
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import OpenQueueResponse
@@ -137,12 +136,12 @@ class ProxyCluster:
         group, member = ANNOUNCES
         peer = self.links.session(node_id)
         announces = peer is not None and member in peer.session.remote.features.get(group, ())
-        self._select(Connected(node_id, announces), now)
+        self._select(Announced(node_id, NodeStatus.E_UNKNOWN if announces else NodeStatus.E_AVAILABLE), now)
 
     def peer_down(self, node_id: int, now: float) -> None:
         """The connection of a node is gone."""
         self.stop_awaited.discard(node_id)
-        self._select(Disconnected(node_id), now)
+        self._select(Announced(node_id, NodeStatus.E_UNAVAILABLE), now)
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event of a node."""

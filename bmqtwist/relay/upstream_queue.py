@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from bmqtwist.cluster.streams import AppStream, Counts, StreamEvent, StreamInput, StreamOutput, Subscriptions
+from bmqtwist.cluster.streams import AppStream, Counts, StreamInput, StreamOutput, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.link.peer import PeerSession
@@ -71,7 +71,7 @@ class UpstreamQueue:
         outputs = stream.step(event)
         if stream.state is not before:
             kind = type(event).__name__
-            self.story.note(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", StreamEvent(kind).name)
+            self.story.note(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", kind)
         return outputs
 
     def is_above(self, peer: PeerSession) -> bool:

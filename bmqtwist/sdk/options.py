@@ -9,7 +9,7 @@ from typing import TypedDict
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import compile_expression
 from bmqtwist.sdk.tracing import TraceContext
-from bmqtwist.wire.compression import COMPRESS_BYTES_MIN
+from bmqtwist.wire.application_data import COMPRESS_BYTES_MIN
 from bmqtwist.wire.control import Encoding
 
 DEFAULT_BROKER = "tcp://localhost:30114"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from bmqtwist.errors import PeerError
 from bmqtwist.spark.messages import STRING_MAP, texts_of
@@ -15,7 +16,6 @@ from bmqtwist.spark.records import Block
 from bmqtwist.storage.records import COMPRESSION_MASK, RecordType
 from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
 from bmqtwist.wire.application_data import open_data
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import decode
 
 # `value`: inflated. `problem`: why there is none.

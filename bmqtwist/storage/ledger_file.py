@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.storage.layout import LEDGER_HEADER
 from bmqtwist.storage.store import Disk, File
-from bmqtwist.wire.cluster_events import ClusterStateRecord, encode_cluster_state_record, read_cluster_state_record
+from bmqtwist.wire.cluster_schema import ClusterStateRecord, encode_cluster_state_record, read_cluster_state_record
 from bmqtwist.wire.layout import CLUSTER_STATE_HEADER
 
 LEDGER_HEADER_BYTES = LEDGER_HEADER.size

@@ -12,6 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from crc32c import crc32c
+
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.availability import WriterEvent
 from bmqtwist.storage.fileset import FileSets
@@ -45,7 +47,6 @@ from bmqtwist.storage.store import (
     PartitionUnavailable,
     PayloadDamaged,
 )
-from bmqtwist.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from crc32c import crc32c
+
 from bmqtwist.storage import layout
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.store import DATA_HEADER_BYTES, ROLLOVER_CHUNK_BYTES
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import COMPILED
 
 if TYPE_CHECKING:

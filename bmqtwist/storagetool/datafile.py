@@ -17,7 +17,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.store import DATA_HEADER_BYTES
 from bmqtwist.wire import options as wire_options
 from bmqtwist.wire import properties as wire_properties
-from bmqtwist.wire.compression import inflate
+from bmqtwist.wire.application_data import inflate
 from bmqtwist.wire.fast import CAT_ZLIB
 
 _WINDOW_BYTES = 1 << 20

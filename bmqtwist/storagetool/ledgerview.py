@@ -11,10 +11,11 @@ from bmqtwist.storage.ledger_file import LedgerContents, LedgerEntry
 from bmqtwist.storagetool.journalview import Fields, hex_key, timestamp
 from bmqtwist.storagetool.output import Output, aligned, texts
 from bmqtwist.storagetool.selection import Selection
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
+    ClusterStateRecord,
     LeaderAdvisory,
+    LedgerRecordType,
     QueueAssignmentAdvisory,
     QueueInfo,
     QueueUnAssignmentAdvisory,
@@ -41,8 +42,7 @@ class LedgerQueue:
 
     def info(self) -> QueueInfo:
         """As it stands in advisories."""
-        apps = [AppIdInfo(app_id, key) for app_id, key in self.apps.items()]
-        return QueueInfo(self.uri, self.key, self.partition_id, apps)
+        return QueueInfo(self.uri, self.key, self.partition_id, [AppIdInfo(*app) for app in self.apps.items()])
 
 
 def since_last_snapshot(entries: list[LedgerEntry]) -> list[LedgerEntry]:
@@ -65,7 +65,7 @@ def queues_of(entries: list[LedgerEntry]) -> dict[bytes, LedgerQueue]:
         if isinstance(value, LeaderAdvisory | QueueAssignmentAdvisory):
             for info in value.queues:
                 found[info.key] = LedgerQueue(info.uri, info.key, info.partition_id,
-                                             {app.app_id: app.app_key for app in info.app_ids})
+                                             dict(info.app_ids))
         elif isinstance(value, QueueUnAssignmentAdvisory):
             for info in value.queues:
                 if info.key in found:
@@ -74,9 +74,9 @@ def queues_of(entries: list[LedgerEntry]) -> dict[bytes, LedgerQueue]:
             for update in value.queue_updates:
                 if update.key in found:
                     apps = found[update.key].apps
-                    for app in update.removed_app_ids:
-                        apps.pop(app.app_id, None)
-                    apps.update({app.app_id: app.app_key for app in update.added_app_ids})
+                    for app_id, _ in update.removed_app_ids:
+                        apps.pop(app_id, None)
+                    apps.update(update.added_app_ids)
     return found
 
 

@@ -43,8 +43,7 @@ from bmqtwist.storagetool.journalview import (
 )
 from bmqtwist.storagetool.ledgerview import LedgerQueue
 from bmqtwist.storagetool.selection import MessageRecords, by_message
-from bmqtwist.wire.cluster_events import LedgerRecordType
-from bmqtwist.wire.cluster_schema import LeaderAdvisory, LeaderAdvisoryCommit, PartitionPrimaryAdvisory
+from bmqtwist.wire.cluster_schema import LeaderAdvisory, LeaderAdvisoryCommit, LedgerRecordType, PartitionPrimaryAdvisory
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
@@ -274,8 +273,7 @@ def _order(ledger: LedgerContents) -> Iterator[FileFinding]:
         value = entry.record.message.value
         if isinstance(value, LeaderAdvisoryCommit):
             committed_any = True
-            committed = value.sequence_number_committed
-            open_changes.pop((committed.elector_term, committed.sequence_number), None)
+            open_changes.pop(value.sequence_number_committed, None)
         elif entry.record.type is LedgerRecordType.UPDATE:
             open_changes[entry.lsn] = entry.offset
     for lsn, offset in open_changes.items():

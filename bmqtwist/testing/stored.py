@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from crc32c import crc32c
+
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.link.client import ClientSession
@@ -18,7 +20,6 @@ from bmqtwist.testing.events import Content
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import PropertyType
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from crc32c import crc32c
 from msgspec import Struct
 
 from bmqtwist.errors import LocalError, PeerError
@@ -26,8 +27,7 @@ from bmqtwist.storage.store import BEGINNING_BYTES, PartitionUnavailable, Payloa
 from bmqtwist.view.queue_facts import hexadecimal
 from bmqtwist.view.typed_properties import as_tree, plain_text
 from bmqtwist.wire import application_data, properties
-from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import Inflation
+from bmqtwist.wire.application_data import Inflation
 from bmqtwist.wire.fast import CAT_ZLIB
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ Vocabulary: a connection carries *events* (frames); an event carries either one 
 authentication, elector) or *messages* of one type (PUT, PUSH, ACK, CONFIRM, ...). Application data is a *properties
 area* and a payload.
 
-Start at `layout.py` (every header, drawn), then `frames.py` (chunks to events), `control.py` (schema messages in either
+Start at `layout.py` (every header), then `frames.py` (chunks to events), `control.py` (schema messages in either
 encoding; `schema.py`, `cluster_schema.py` and `fields.py` declare them, `ber.py` and `jsoncodec.py` read the
-declarations), `events.py` and `cluster_events.py` (data events as objects), `fast.py` (the same bytes for the hot path).
+declarations), `events.py` (data events as objects), `fast.py` (the same bytes for the hot path).
 
 The one invariant: any bytes give values or a PeerError, and what is written is read back as it was.
 """

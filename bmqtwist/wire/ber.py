@@ -14,15 +14,19 @@ selection leaves the choice unset.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
 from bmqtwist.steps import at_once
-from bmqtwist.wire.budget import RECORD_VALUES, Budget
 from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
+
+RECORD_VALUES = 4  # a record costs that more than a value: they take about 5 and 1 us
+SLICE_VALUES = 1024  # about 2 ms: then the reader pauses
 
 _SEQUENCE = 0x30
 _PRIMITIVE = 0x80  # context-specific tag, primitive
@@ -38,16 +42,30 @@ Writer = Callable[[list[bytes], Any], None]
 Reading = Generator[None, None, tuple[Any, int]]  # with pauses: the value, and the position after it
 
 
+class Budget:
+    """How many values a message may have, since a few bytes can stand for a value, and each takes its time; 0 = any number.
+    A reader raises when `left` is below zero; below `pause` it calls `next_pause` and pauses."""
+
+    __slots__ = ("left", "pause")
+
+    def __init__(self, values_max: int) -> None:
+        self.left = values_max or sys.maxsize
+        self.next_pause()
+
+    def next_pause(self) -> None:
+        self.pause = max(0, self.left - SLICE_VALUES)
+
+
 def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
     """The message of type `cls` that begins at `start`; what follows it is ignored. Offsets count from data[0].
 
-    `values_max` is what it may cost to read, as of `wire/budget.py`; 0 = any number.
+    `values_max` is its Budget.
     """
     return at_once(decode_slowly(cls, data, start, values_max))
 
 
 def decode_slowly(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Generator[None, None, Any]:
-    """The same with pauses, as of `wire/budget.py`."""
+    """The same with pauses."""
     if len(data) <= start or data[start] != _SEQUENCE:
         raise PeerError("not a BER sequence", cls.__name__, start)
     _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
@@ -102,7 +120,6 @@ def _header(data: bytes, pos: int, limit: int, name: str) -> tuple[int, int, int
 
 
 def _skip(data: bytes, pos: int, limit: int, depth: int, budget: Budget) -> int:
-    """Position after the value at `pos`, whatever it is."""
     budget.left -= 1
     if budget.left < 0:
         raise PeerError("too many values", "unknown field", pos)
@@ -111,12 +128,18 @@ def _skip(data: bytes, pos: int, limit: int, depth: int, budget: Budget) -> int:
         return stop
     if depth <= 0:
         raise PeerError("nested too deeply", "unknown field", pos)
-    while True:
-        if data[at:at + 2] == _END and at + 2 <= limit:
-            return at + 2
-        if at >= limit:
-            raise PeerError("message cut short", "unknown field", at)
+    while (end := _end(data, at, limit, True, "unknown field")) < 0:
         at = _skip(data, at, limit, depth - 1, budget)
+    return end
+
+
+def _end(data: bytes, pos: int, limit: int, is_open: bool, name: str) -> int:
+    """Position after a constructed value whose next part would be at `pos`; -1 = there is one."""
+    if pos + 2 > limit:
+        if pos == limit and not is_open:
+            return pos
+        raise PeerError("message cut short", name, pos)
+    return pos + 2 if is_open and data[pos] == 0 and data[pos + 1] == 0 else -1
 
 
 def _read_signed(low: int, high: int) -> Reader:
@@ -153,9 +176,8 @@ def _read_bytes(data: bytes, start: int, stop: int, name: str) -> bytes:
     return data[start:stop]
 
 
-def _read_enum(cls: type[IntEnum]) -> Reader:
-    members = {member.value: member for member in cls}
-    read_int = _read_signed(-(1 << 31), (1 << 31) - 1)
+def _read_enum(cls: type[IntEnum], low: int, high: int) -> Reader:
+    members, read_int = {member.value: member for member in cls}, _read_signed(low, high)
 
     def read(data: bytes, start: int, stop: int, name: str) -> IntEnum:
         value = members.get(read_int(data, start, stop, name))
@@ -192,26 +214,10 @@ def _write_int(tag: bytes, entry: Field) -> Writer:
     return write
 
 
-def _write_bool(tag: bytes) -> Writer:
-    true, false = tag + b"\x01\x01", tag + b"\x01\x00"
-
-    def write(out: list[bytes], value: bool) -> None:
-        out.append(true if value else false)
-
-    return write
-
-
-def _write_text(tag: bytes) -> Writer:
-    def write(out: list[bytes], value: str) -> None:
-        raw = value.encode("utf-8", "replace")
+def _write_octets(tag: bytes, is_text: bool) -> Writer:
+    def write(out: list[bytes], value: Any) -> None:
+        raw = value.encode("utf-8", "replace") if is_text else value
         out += (tag, _length(len(raw)), raw)
-
-    return write
-
-
-def _write_bytes(tag: bytes) -> Writer:
-    def write(out: list[bytes], value: bytes) -> None:
-        out += (tag, _length(len(value)), value)
 
     return write
 
@@ -222,10 +228,10 @@ def _write_bytes(tag: bytes) -> Writer:
 class _BerCodec:
     """Reader and writer of one schema type, compiled from its declarations."""
 
-    __slots__ = ("choice_head", "choice_tag", "cls", "fields", "names", "selections", "writers")
+    __slots__ = ("choice_head", "choice_tag", "cls", "fields", "is_tuple", "names", "selections", "writers")
 
     def __init__(self, cls: type) -> None:
-        self.cls = cls
+        self.cls, self.is_tuple = cls, issubclass(cls, tuple)
         # tag byte -> (attribute, wire name, reader of a primitive | None, codec of a record | None, array?)
         self.fields: dict[int, tuple[str, str, Reader | None, _BerCodec | None, bool]] = {}
         self.writers: list[tuple[str, bool, Writer]] = []  # (attribute, optional?, writer)
@@ -251,7 +257,7 @@ class _BerCodec:
             tag = _CONSTRUCTED + entry.wire_id
             self.fields[tag] = (entry.attribute, entry.wire_name, None, codec, entry.array)
             head = bytes((tag, 0x80))
-            write = codec.write_array(head) if entry.array else codec.write_field(head)
+            write = codec.writer(head, entry.array)
         else:
             tag = _PRIMITIVE + entry.wire_id
             reader, write = _primitive(entry, bytes((tag,)))
@@ -313,13 +319,7 @@ class _BerCodec:
                      values: dict[str, Any]) -> Generator[None, None, int]:
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
-        while True:
-            if pos + 2 > limit:
-                if pos == limit and not is_open:
-                    return pos
-                raise PeerError("message cut short", self.cls.__name__, pos)
-            if is_open and data[pos] == 0 and data[pos + 1] == 0:
-                return pos + 2
+        while (end := _end(data, pos, limit, is_open, self.cls.__name__)) < 0:
             selection = self.selections.get(data[pos])
             if selection is None:
                 pos = _skip(data, pos, limit, depth - 1, budget)
@@ -329,18 +329,13 @@ class _BerCodec:
             if budget.left < 0:
                 raise PeerError("too many values", selection[0], pos)
             values["choice"], values["value"] = selection[0], value
+        return end
 
     def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
                    name: str) -> Reading:
         """The elements whose content begins at `pos`; anything but a sequence (such as a length hint) is skipped."""
         items: list[Any] = []
-        while True:
-            if pos + 2 > limit:
-                if pos == limit and not is_open:
-                    return items, pos
-                raise PeerError("message cut short", name, pos)
-            if is_open and data[pos] == 0 and data[pos + 1] == 0:
-                return items, pos + 2
+        while (end := _end(data, pos, limit, is_open, name)) < 0:
             if data[pos] != _SEQUENCE:
                 pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
@@ -352,9 +347,12 @@ class _BerCodec:
                 budget.next_pause()
                 yield
             items.append(item)
+        return items, end
 
     def write(self, out: list[bytes], message: Any) -> None:
         """Append the content of a sequence and its end."""
+        if self.is_tuple:
+            message = self.cls(*message)
         for attribute, is_optional, write in self.writers:
             value = getattr(message, attribute)
             if value is not None:
@@ -375,45 +373,32 @@ class _BerCodec:
             out.append(_END)
         out.append(_END)
 
-    def write_field(self, head: bytes) -> Writer:
-        """A writer of this type as a field."""
+    def writer(self, head: bytes, is_array: bool) -> Writer:
         def write(out: list[bytes], value: Any) -> None:
             out.append(head)
-            self.write(out, value)
-
-        return write
-
-    def write_array(self, head: bytes) -> Writer:
-        """A writer of a list of this type as a field."""
-        def write(out: list[bytes], values: list[Any]) -> None:
-            out.append(head)
-            for value in values:
-                out.append(b"\x30\x80")
+            if not is_array:
                 self.write(out, value)
+                return
+            for each in value:
+                out.append(b"\x30\x80")
+                self.write(out, each)
             out.append(_END)
 
         return write
 
 
 def _primitive(entry: Field, tag: bytes) -> tuple[Reader, Writer]:
-    if entry.kind is Kind.INT:
-        return _read_signed(entry.low, entry.high), _write_int(tag, entry)
-    if entry.kind is Kind.BOOL:
-        return _read_bool, _write_bool(tag)
     if entry.kind is Kind.TEXT:
-        return _read_text, _write_text(tag)
+        return _read_text, _write_octets(tag, True)
     if entry.kind is Kind.BYTES:
-        return _read_bytes, _write_bytes(tag)
+        return _read_bytes, _write_octets(tag, False)
+    write = _write_int(tag, entry)
+    if entry.kind is Kind.INT:
+        return _read_signed(entry.low, entry.high), write
+    if entry.kind is Kind.BOOL:
+        return _read_bool, write
     assert entry.kind is Kind.ENUM and entry.type is not None
-    limits = Field(entry.attribute, entry.wire_id, Kind.INT, low=-(1 << 31), high=(1 << 31) - 1)
-    return _read_enum(entry.type), _write_int(tag, limits)
+    return _read_enum(entry.type, entry.low, entry.high), write
 
 
-_codecs: dict[type, _BerCodec] = {}
-
-
-def _codec(cls: type) -> _BerCodec:
-    codec = _codecs.get(cls)
-    if codec is None:
-        codec = _codecs[cls] = _BerCodec(cls)
-    return codec
+_codec: Callable[[Any], _BerCodec] = cache(_BerCodec)

@@ -1,31 +1,25 @@
-# ruff: noqa: RUF009 - the calls in the class bodies are field declarations of fields.py
-"""Schema types that only brokers say to each other: the metadata log, partitions, the elector.
+"""Schema types that only brokers send to each other: the metadata log, partitions, the elector; and the records of the
+metadata log, which are the body of CLUSTER_STATE events and the content of the ledger file.
 
 A type that holds a choice has the attributes `choice` (wire name of the selection, "" = unset) and `value`.
+Types with a `sender` or `partition_id` are inputs of machines, too: the receiver sets the sender, the encoder the partition.
 
 The optional fields of the elector's messages are ours: they are absent in what the original writes, and it skips them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from bmqtwist.wire.fields import (
-    Choice,
-    array,
-    blob,
-    boolean,
-    enum,
-    i32,
-    optional,
-    record,
-    text,
-    u32,
-    u64,
-)
-from bmqtwist.wire.partition_schema import PartitionLogMessage
+from crc32c import crc32c
+
+from bmqtwist.errors import PeerError
+from bmqtwist.wire import ber, layout
+from bmqtwist.wire.fast import PAD4
+from bmqtwist.wire.fields import I32, U32, U64, Choice, Chosen, SchemaType, array
 
 
 class NodeStatus(IntEnum):
@@ -49,344 +43,497 @@ class PrimaryStatus(IntEnum):
 # -- cluster metadata --------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class LeaderMessageSequence:
-    """Position in the metadata log: term, then number."""
+class LeaderMessageSequence(NamedTuple):
+    """Position in the metadata log: an LSN."""
 
-    elector_term: int = u64(0)
-    sequence_number: int = u64(1)
+    elector_term: U64 = 0
+    sequence_number: U64 = 0
 
 
-@dataclass(slots=True)
-class PartitionPrimaryInfo:
+Lsn = Annotated[tuple[int, int], LeaderMessageSequence]  # term, sequence number
+NO_LSN: Lsn = (0, 0)  # before the first record
+
+
+class PartitionPrimaryInfo(SchemaType):
     """Who leads a partition, under which lease."""
 
-    partition_id: int = i32(0)
-    primary_node_id: int = i32(1)
-    primary_lease_id: int = u32(2)
+    partition_id: I32 = 0
+    primary_node_id: I32 = 0
+    primary_lease_id: U32 = 0
 
 
-@dataclass(slots=True)
-class AppIdInfo:
+class AppIdInfo(NamedTuple):
     """An app and its 5-byte storage key."""
 
-    app_id: str = text(0)
-    app_key: bytes = blob(1)
+    app_id: str = ""
+    app_key: bytes = b""
 
 
-@dataclass(slots=True)
-class QueueInfo:
+App = Annotated[tuple[str, bytes], AppIdInfo]
+
+
+class QueueInfo(SchemaType):
     """A queue, its 5-byte storage key, its partition and its apps."""
 
-    uri: str = text(0)
-    key: bytes = blob(1)
-    partition_id: int = i32(2)
-    app_ids: list[AppIdInfo] = array(3, AppIdInfo)
+    uri: str = ""
+    key: bytes = b""
+    partition_id: I32 = 0
+    app_ids: list[App] = array()
 
 
-@dataclass(slots=True)
-class QueueInfoUpdate:
+class QueueInfoUpdate(SchemaType):
     """Apps that a queue gained and lost."""
 
-    uri: str = text(0)
-    key: bytes = blob(1)
-    partition_id: int = i32(2)
-    added_app_ids: list[AppIdInfo] = array(3, AppIdInfo)
-    removed_app_ids: list[AppIdInfo] = array(4, AppIdInfo)
-    domain: str = text(5)
+    uri: str = ""
+    key: bytes = b""
+    partition_id: I32 = 0
+    added_app_ids: list[App] = array()
+    removed_app_ids: list[App] = array()
+    domain: str = ""
 
 
-@dataclass(slots=True)
-class PartitionPrimaryAdvisory:
+class Advisory(SchemaType):
+    """Base of what a leader says about its state."""
+
+    sequence_number: Lsn = NO_LSN
+
+
+class PartitionPrimaryAdvisory(Advisory):
     """New primaries."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    partitions: list[PartitionPrimaryInfo] = array(1, PartitionPrimaryInfo)
+    partitions: list[PartitionPrimaryInfo] = array()
 
 
-@dataclass(slots=True)
-class UnsafeInfo:
+class UnsafeInfo(SchemaType):
     """The node that goes on alone, because a person has said so, and since when: seconds since the epoch. Ours."""
 
-    node_id: int = i32(0)
-    since: int = u64(1)
+    node_id: I32 = 0
+    since: U64 = 0
 
 
-@dataclass(slots=True)
-class LeaderAdvisory:
+class LeaderAdvisory(Advisory):
     """A snapshot of everything."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    partitions: list[PartitionPrimaryInfo] = array(1, PartitionPrimaryInfo)
-    queues: list[QueueInfo] = array(2, QueueInfo)
-    unsafe: UnsafeInfo | None = optional(3, UnsafeInfo)
+    partitions: list[PartitionPrimaryInfo] = array()
+    queues: list[QueueInfo] = array()
+    unsafe: UnsafeInfo | None = None
 
 
-@dataclass(slots=True)
-class QueueAssignmentAdvisory:
+class QueueAssignmentAdvisory(Advisory):
     """New queues."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    queues: list[QueueInfo] = array(1, QueueInfo)
+    queues: list[QueueInfo] = array()
 
 
-@dataclass(slots=True)
-class QueueUnAssignmentAdvisory:
+class QueueUnAssignmentAdvisory(Advisory):
     """Queues that are gone."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    partition_id: int = i32(1)
-    primary_lease_id: int = u32(2)
-    primary_node_id: int = i32(3)
-    queues: list[QueueInfo] = array(4, QueueInfo)
+    partition_id: I32 = 0
+    primary_lease_id: U32 = 0
+    primary_node_id: I32 = 0
+    queues: list[QueueInfo] = array()
 
 
-@dataclass(slots=True)
-class QueueUpdateAdvisory:
+class QueueUpdateAdvisory(Advisory):
     """Queues whose apps changed."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    queue_updates: list[QueueInfoUpdate] = array(1, QueueInfoUpdate)
+    queue_updates: list[QueueInfoUpdate] = array()
 
 
-@dataclass(slots=True)
-class LeaderAdvisoryAck:
+class LeaderAdvisoryAck(SchemaType):
     """A follower has written it."""
 
-    sequence_number_acked: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    sequence_number_acked: Lsn = NO_LSN
 
 
-@dataclass(slots=True)
-class LeaderAdvisoryCommit:
+class LeaderAdvisoryCommit(Advisory):
     """A quorum has written it."""
 
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-    sequence_number_committed: LeaderMessageSequence = record(1, LeaderMessageSequence)
+    sequence_number_committed: Lsn = NO_LSN
 
 
-@dataclass(slots=True)
-class NodeStatusAdvisory:
+class NodeStatusAdvisory(SchemaType):
     """A member's state has changed."""
 
-    status: NodeStatus = enum(0, NodeStatus, NodeStatus.E_UNKNOWN)
+    status: NodeStatus = NodeStatus.E_UNKNOWN
 
 
-@dataclass(slots=True)
-class IgnoredMessage:
-    """A message of the original's that this broker never acts on: its fields are skipped."""
-
-
-@dataclass(slots=True)
-class StopRequest:
+class StopRequest(SchemaType):
     """The sender is about to stop."""
 
-    cluster_name: str = text(0)
-    version: int = i32(1, 1)
+    cluster_name: str = ""
+    version: I32 = 1
 
 
-@dataclass(slots=True)
-class ConfirmReceipt:
+class ConfirmReceipt(SchemaType):
     """So many CONFIRMs of this connection are safe. Ours."""
 
-    count: int = u64(0)
+    count: U64 = 0
 
 
-@dataclass(slots=True)
-class StopResponse:
+class StopResponse(SchemaType):
     """The receiver no longer depends on the sender."""
 
-    cluster_name: str = text(0)
+    cluster_name: str = ""
+
+
+class LedgerRecordType(IntEnum):
+    """Kind of a record of the metadata log."""
+
+    SNAPSHOT = 1
+    UPDATE = 2
+    COMMIT = 3
+    ACK = 4
 
 
 @dataclass(slots=True)
-class MetadataEntries:
-    """Ours: a leader's records behind the one at `previous`, as they are in CLUSTER_STATE events."""
+class ClusterStateRecord:
+    """A record of the metadata log; `timestamp`: seconds since the epoch."""
 
-    term: int = u64(0)
-    previous: LeaderMessageSequence = record(1, LeaderMessageSequence)
-    records: bytes = blob(2)
-
-
-@dataclass(slots=True)
-class MetadataSnapshot:
-    """Ours: one record that stands for all of a leader's log up to its position."""
-
-    term: int = u64(0)
-    snapshot: bytes = blob(1)
+    type: LedgerRecordType
+    term: int
+    sequence_number: int
+    timestamp: int
+    message: ClusterMessage
 
 
-@dataclass(slots=True)
-class MetadataAcknowledgement:
-    """Ours: the leader's log is durable here up to `last`."""
+class LogMessage(SchemaType):
+    """Base of messages about the metadata log."""
 
-    term: int = u64(0)
-    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+    sender: int = 0
+    term: U64 = 0
 
 
-@dataclass(slots=True)
-class MetadataCatchUp:
-    """Ours: what is behind `last`, please."""
+class Entries(LogMessage):
+    """Ours, from a leader: records that follow the one with the LSN `previous` in its log, none left out; on the wire as in
+    CLUSTER_STATE events (`cluster/log_events.py` converts)."""
 
-    term: int = u64(0)
-    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+    previous: Lsn = NO_LSN
+    records: Annotated[tuple[ClusterStateRecord, ...], bytes] = ()
+
+
+class Snapshot(LogMessage):
+    """Ours, from a leader: a SNAPSHOT record that stands for its committed log up to the record's LSN; as in Entries."""
+
+    record: Annotated[ClusterStateRecord, bytes] = b""  # type: ignore[assignment]
+
+
+class Acknowledged(LogMessage):
+    """Ours, from a follower: the leader's log up to `last` survives a loss of power here."""
+
+    last: Lsn = NO_LSN
+
+
+class CatchUp(LogMessage):
+    """Ours, from a follower that begins to follow, or lacks what precedes the entries it got: requests what follows `last`,
+    the newest record it has before those. Also from a node that may not lead, since others have newer logs, to those."""
+
+    last: Lsn = NO_LSN
 
 
 # -- partitions --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class PrimaryStatusAdvisory:
+class PrimaryStatusAdvisory(SchemaType):
     """A partition's primary is (not) ready."""
 
-    partition_id: int = i32(0)
-    primary_lease_id: int = u32(1)
-    status: PrimaryStatus = enum(2, PrimaryStatus, PrimaryStatus.E_UNDEFINED)
+    partition_id: I32 = 0
+    primary_lease_id: U32 = 0
+    status: PrimaryStatus = PrimaryStatus.E_UNDEFINED
 
 
-@dataclass(slots=True)
-class MetadataRequest:
+class LeaseEnd(NamedTuple):
+    """Ours: a lease, and its last sequence number in a log; a PSN."""
+
+    lease: U32 = 0
+    sequence: U64 = 0
+
+
+Psn = Annotated[tuple[int, int], LeaseEnd]
+
+
+class AboutPartition(SchemaType):
+    """Base of messages about a partition, which the encoder sets: equal messages may differ in it."""
+
+    partition_id: U32 = field(default=0, compare=False, kw_only=True)
+
+
+class LeaseMessage(AboutPartition):
+    """Base of messages from one machine of a partition to another; `lease`: the primacy of the sender."""
+
+    sender: int = 0
+    lease: U32 = 0
+
+
+class Prepare(LeaseMessage):
+    """Ours, from a primary: accept no record of an older lease any more, and report your log."""
+
+
+class Promise(LeaseMessage):
+    """Ours: the sender accepts no record of a lease below this one, which survives a loss of power; with its log, as in
+    LogSummary. Also later, when records of a primary do not fit. `doubtful`: durable records may be missing."""
+
+    last: Psn = (0, 0)
+    base: Psn = (0, 0)
+    leases: Sequence[Psn] = array()
+    committed: Psn = (0, 0)
+    doubtful: bool = False
+
+
+class Stale(LeaseMessage):
+    """Ours: the sender has promised this lease, which is newer than the receiver's."""
+
+
+class Pull(LeaseMessage):
+    """Ours, from a primary: send your records behind `after`; None: all that is live."""
+
+    after: Psn | None = None
+
+
+class ImagePart(LeaseMessage):
+    """Ours: part `number` (from 0 on) of all that is live, as of the record `at`; then the log begins behind `at`. The
+    sender's encoder sets the CRC32-C of the records."""
+
+    number: U32 = 0
+    at: Psn = (0, 0)
+    final: bool = False
+    journal: bytes = b""
+    data: bytes = b""
+    qlist: bytes = b""
+    crc: U32 = field(default=0, compare=False)
+
+
+class Keepalive(LeaseMessage):
+    """Ours, from a primary: asks for a receipt. `previous`: the last record sent, None while an image is in progress;
+    `parts`: of it, sent so far; `stamp`: milliseconds of the primary's own clock, to be returned."""
+
+    previous: Psn | None = None
+    parts: U32 = 0
+    committed: Psn = (0, 0)
+    stamp: U64 = 0
+
+
+class Decline(AboutPartition):
+    """Ours, for the leader: the sender cannot be primary under the lease that it was given, or is not to be: assign a newer
+    one above `used`; not to the sender, unless it is `able`; to `successor`, unless that is 0. `cause` stays here."""
+
+    lease: U32 = 0
+    able: bool = False
+    used: U32 = 0
+    cause: str = ""
+    successor: U32 = 0
+
+
+class Yield(AboutPartition):
+    """Ours, from the leader, for the primary under this lease: give the partition to another node."""
+
+    lease: U32 = 0
+    successor: U32 = 0
+
+
+class PartitionLogMessage(Chosen):
+    """Ours: replication of the partitions, but for records and receipts, which are events of their own."""
+
+    CHOICE = Choice(0, (
+        (0, "prepare", Prepare),
+        (1, "promise", Promise),
+        (2, "stale", Stale),
+        (3, "pull", Pull),
+        (5, "image", ImagePart),
+        (7, "keepalive", Keepalive),
+        (8, "decline", Decline),
+        (9, "yield", Yield),
+    ))
+
+
+class MetadataRequest(SchemaType):
     """Ours, for the leader: assign a queue with the apps `added_app_ids`; `update`: add and remove apps of it; `unassign`:
     forget it, unless it has another key by now."""
 
-    number: int = u64(0)
-    uri: str = text(1)
-    update: bool = boolean(2)
-    unassign: bool = boolean(3)
-    added_app_ids: list[AppIdInfo] = array(4, AppIdInfo)
-    removed_app_ids: list[AppIdInfo] = array(5, AppIdInfo)
-    key: bytes = blob(6)
+    number: U64 = 0
+    uri: str = ""
+    update: bool = False
+    unassign: bool = False
+    added_app_ids: list[App] = array()
+    removed_app_ids: list[App] = array()
+    key: bytes = b""
 
 
-@dataclass(slots=True)
-class MetadataAnswer:
+class MetadataAnswer(SchemaType):
     """Ours, from the leader: the request with this number is committed, at this LSN or before; or it is refused with a
     reason and its code."""
 
-    number: int = u64(0)
-    refused: bool = boolean(1)
-    reason: str = text(2)
-    code: int = i32(3)
-    elector_term: int = u64(4)
-    sequence_number: int = u64(5)
+    number: U64 = 0
+    refused: bool = False
+    reason: str = ""
+    code: I32 = 0
+    elector_term: U64 = 0
+    sequence_number: U64 = 0
 
 
-@dataclass(slots=True)
-class MetadataLogMessage:
+class MetadataLogMessage(Chosen):
     """Ours: replication of the metadata log, and, since no tag behind this one is left, of the partitions."""
 
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "entries", MetadataEntries),
-        (1, "snapshot", MetadataSnapshot),
-        (2, "acknowledgement", MetadataAcknowledgement),
-        (3, "catchUp", MetadataCatchUp),
+    CHOICE = Choice(0, (
+        (0, "entries", Entries),
+        (1, "snapshot", Snapshot),
+        (2, "acknowledgement", Acknowledged),
+        (3, "catchUp", CatchUp),
         (4, "partition", PartitionLogMessage),
         (5, "request", MetadataRequest),
         (6, "answer", MetadataAnswer),
     ))
-    choice: str = ""
-    value: Any = None
 
 
-@dataclass(slots=True)
-class ClusterMessage:
-    """Anything one broker says to another; also the body of a record of the metadata log."""
+class ClusterMessage(Chosen):
+    """Any message from one broker to another; also the body of a record of the metadata log. Of the original's messages
+    those that this broker ignores have the tags 4 to 15, 23, 26, 28 and 29."""
 
-    CHOICE: ClassVar[Choice] = Choice(0, (
+    CHOICE = Choice(0, (
         (0, "partitionPrimaryAdvisory", PartitionPrimaryAdvisory),
         (1, "leaderAdvisory", LeaderAdvisory),
         (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
         (3, "nodeStatusAdvisory", NodeStatusAdvisory),
-        (4, "leaderSyncStateQuery", IgnoredMessage),
-        (5, "leaderSyncStateQueryResponse", IgnoredMessage),
-        (6, "leaderSyncDataQuery", IgnoredMessage),
-        (7, "leaderSyncDataQueryResponse", IgnoredMessage),
-        (8, "queueAssignmentRequest", IgnoredMessage),
-        (9, "storageSyncRequest", IgnoredMessage),
-        (10, "storageSyncResponse", IgnoredMessage),
-        (11, "partitionSyncStateQuery", IgnoredMessage),
-        (12, "partitionSyncStateQueryResponse", IgnoredMessage),
-        (13, "partitionSyncDataQuery", IgnoredMessage),
-        (14, "partitionSyncDataQueryResponse", IgnoredMessage),
-        (15, "partitionSyncDataQueryStatus", IgnoredMessage),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
         (19, "confirmReceipt", ConfirmReceipt),  # beyond 30 a tag takes more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
         (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),
-        (23, "stateNotification", IgnoredMessage),
         (24, "stopRequest", StopRequest),
         (25, "stopResponse", StopResponse),
-        (26, "queueUnassignmentRequest", IgnoredMessage),
         (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
-        (28, "clusterStateFSMMessage", IgnoredMessage),
-        (29, "partitionMessage", IgnoredMessage),
         (30, "metadataLogMessage", MetadataLogMessage),
     ))
-    choice: str = ""
-    value: Any = None
 
 
 # -- elector -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ElectionProposal:
+class ElectionProposal(SchemaType):
     """Vote for me. `last`: of the newest metadata record of the sender; `ceded_by`: the leader that told it to stand."""
 
-    last: LeaderMessageSequence | None = optional(0, LeaderMessageSequence)
-    ceded_by: int | None = i32(1, None)
+    last: Lsn | None = None
+    ceded_by: I32 | None = None
 
 
-@dataclass(slots=True)
-class ElectionResponse:
+class ElectionResponse(SchemaType):
     """You have my vote; or not, for the sake of the node `refused_for`, which leads (-1: nobody is known to)."""
 
-    refused_for: int | None = i32(0, None)
+    refused_for: I32 | None = None
 
 
-@dataclass(slots=True)
-class LeaderHeartbeat:
+class LeaderHeartbeat(SchemaType):
     """I lead. `stamp`: milliseconds of the leader's own clock; nobody else can tell what it means."""
 
-    stamp: int | None = u64(0, None)
+    stamp: U64 | None = None
 
 
-@dataclass(slots=True)
-class ElectorNodeStatus:
+class ElectorNodeStatus(SchemaType):
     """I can (not) take part."""
 
-    is_available: bool = boolean(0)
+    is_available: bool = False
 
 
-@dataclass(slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(SchemaType):
     """I have heard you, in this term: with a higher one than that of the heartbeat, you lead no longer.
 
     `stamp`: that of the heartbeat; `last`: of the newest metadata record that the sender has.
     """
 
-    stamp: int | None = u64(0, None)
-    last: LeaderMessageSequence | None = optional(1, LeaderMessageSequence)
+    stamp: U64 | None = None
+    last: Lsn | None = None
 
 
-@dataclass(slots=True)
-class ScoutingRequest:
-    """Would you vote for me? The fields are those of a proposal."""
-
-    last: LeaderMessageSequence | None = optional(0, LeaderMessageSequence)
-    ceded_by: int | None = i32(1, None)
+class ScoutingRequest(ElectionProposal):
+    """Would you vote for me?"""
 
 
-@dataclass(slots=True)
-class ScoutingResponse:
+class ScoutingResponse(SchemaType):
     """I would, or would not; `leader`: the node that leads, -1 if none is known."""
 
-    will_vote: bool = boolean(0)
-    leader: int | None = i32(1, None)
+    will_vote: bool = False
+    leader: I32 | None = None
 
 
-@dataclass(slots=True)
-class LeadershipCessionNotification:
+class LeadershipCessionNotification(SchemaType):
     """I no longer lead. `successor`: the node that should stand at once."""
 
-    successor: int | None = i32(0, None)
+    successor: I32 | None = None
+
+
+class ElectorMessage(SchemaType):
+    """Body of an ELECTOR event; always BER."""
+
+    CHOICE: ClassVar[Choice] = Choice(1, (
+        (0, "electionProposal", ElectionProposal),
+        (1, "electionResponse", ElectionResponse),
+        (2, "leaderHeartbeat", LeaderHeartbeat),
+        (3, "electorNodeStatus", ElectorNodeStatus),
+        (4, "heartbeatResponse", HeartbeatResponse),
+        (5, "scoutingRequest", ScoutingRequest),
+        (6, "scoutingResponse", ScoutingResponse),
+        (7, "leadershipCessionNotification", LeadershipCessionNotification),
+    ))
+    term: U64 = 0
+    choice: str = ""
+    value: Any = None
+
+
+# -- records of the metadata log -----------------------------------------------------------------------------------
+
+CLUSTER_STATE_HEADER_BYTES = layout.CLUSTER_STATE_HEADER.size
+_CLUSTER_STATE = layout.CLUSTER_STATE_HEADER.struct  # header words and type; body words; term; sequence number; time
+_LEDGER_HEADER_WORDS_SHIFT = layout.CLUSTER_STATE_HEADER.shift("header_words")
+_LEDGER_TYPE_MASK = layout.CLUSTER_STATE_HEADER.mask("type")
+_LEDGER_BODY_WORDS_MASK = layout.CLUSTER_STATE_HEADER.mask("body_words")
+_CRC_BYTES = 4
+_LEDGER_TYPES = {int(each): each for each in LedgerRecordType}
+
+
+def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[ClusterStateRecord], PeerError | None]:
+    """Records of a CLUSTER_STATE event whose body is buffer[start:end], or of a ledger file's records."""
+    found: list[ClusterStateRecord] = []
+    pos = start
+    try:
+        while pos < end:
+            record, pos = read_cluster_state_record(buffer, pos, end)
+            found.append(record)
+    except PeerError as error:
+        return found, error
+    return found, None if found else PeerError("no records", "CLUSTER_STATE", start)
+
+
+def read_cluster_state_record(buffer: bytes, pos: int, end: int) -> tuple[ClusterStateRecord, int]:
+    """The record at `pos` and the position after it."""
+    if end - pos < CLUSTER_STATE_HEADER_BYTES:
+        raise PeerError("record header cut short", "CLUSTER_STATE", pos)
+    sizes, words, term, sequence_number, timestamp = _CLUSTER_STATE.unpack_from(buffer, pos)
+    header_words = sizes >> _LEDGER_HEADER_WORDS_SHIFT
+    body = pos + header_words * 4
+    stop = body + (words & _LEDGER_BODY_WORDS_MASK) * 4
+    if stop > end:
+        raise PeerError("record cut short", "CLUSTER_STATE", pos)
+    if header_words < layout.CLUSTER_STATE_HEADER.words or stop - body <= _CRC_BYTES:
+        raise PeerError("sizes do not fit", "CLUSTER_STATE", pos)
+    kind = _LEDGER_TYPES.get(sizes & _LEDGER_TYPE_MASK)
+    if kind is None:
+        raise PeerError(f"unknown type {sizes & _LEDGER_TYPE_MASK}", "CLUSTER_STATE", pos)
+    crc_at = stop - _CRC_BYTES
+    record = buffer[pos:crc_at]
+    if crc32c(record) != int.from_bytes(buffer[crc_at:stop], "big"):
+        raise PeerError("wrong checksum", "CLUSTER_STATE", crc_at)
+    try:
+        message = ber.decode(ClusterMessage, record, body - pos)
+    except PeerError as error:
+        raise PeerError(error.reason, error.field, pos + error.offset) from None
+    return ClusterStateRecord(kind, term, sequence_number, timestamp, message), stop
+
+
+def encode_cluster_state_record(record: ClusterStateRecord) -> bytes:
+    """One record, as it is sent and as it is written to the ledger file."""
+    raw = ber.encode(record.message)
+    body = raw + PAD4[len(raw) & 3]
+    words = (len(body) + _CRC_BYTES) // 4
+    sizes = layout.CLUSTER_STATE_HEADER.words << _LEDGER_HEADER_WORDS_SHIFT | record.type
+    head = _CLUSTER_STATE.pack(sizes, words, record.term, record.sequence_number, record.timestamp)
+    return head + body + crc32c(head + body).to_bytes(_CRC_BYTES, "big")

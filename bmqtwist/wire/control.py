@@ -1,59 +1,27 @@
-"""Control messages: the top-level types, and whole events of them in either encoding.
+"""Schema messages as whole events in either encoding.
 
 Which top-level type an event holds is known from its event type and, for CONTROL, from the state of the connection:
 the first message each way is a NegotiationMessage, every later one a ControlMessage.
-
-A type that holds a choice has the attributes `choice` (wire name of the selection, e.g. "openQueue"; "" = unset, which
-is what an unknown selection decodes to) and `value` (the selection's dataclass, None if unset).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from bmqtwist.errors import PeerError
 from bmqtwist.steps import at_once
 from bmqtwist.wire import ber, jsoncodec
-from bmqtwist.wire.cluster_schema import (
-    ClusterMessage,
-    ElectionProposal,
-    ElectionResponse,
-    ElectorNodeStatus,
-    HeartbeatResponse,
-    LeaderHeartbeat,
-    LeadershipCessionNotification,
-    ScoutingRequest,
-    ScoutingResponse,
-)
+from bmqtwist.wire.cluster_schema import ClusterMessage, ElectorMessage
 from bmqtwist.wire.fast import PAD4, EventType, event_header
-from bmqtwist.wire.fields import Choice, i32, u64
-from bmqtwist.wire.schema import (
-    AdminCommand,
-    AdminCommandResponse,
-    AuthenticationRequest,
-    AuthenticationResponse,
-    BrokerResponse,
-    ClientIdentity,
-    CloseQueue,
-    CloseQueueResponse,
-    ConfigureQueueStream,
-    ConfigureQueueStreamResponse,
-    ConfigureStream,
-    ConfigureStreamResponse,
-    Disconnect,
-    DisconnectResponse,
-    OpenQueue,
-    OpenQueueResponse,
-    Status,
-)
+from bmqtwist.wire.schema import AuthenticationMessage, ControlMessage, NegotiationMessage
 
 __all__ = [
     "AuthenticationMessage", "ClusterMessage", "ControlMessage", "ElectorMessage", "Encoding", "NegotiationMessage",
-    "decode_authentication", "decode_control", "decode_control_slowly", "decode_elector", "decode_negotiation",
-    "encode_body", "encode_event", "encoding_of",
+    "cluster_event", "decode_authentication", "decode_control", "decode_control_slowly", "decode_elector",
+    "decode_negotiation", "encode_body", "encode_event", "encoding_of",
 ]
 
 
@@ -62,74 +30,6 @@ class Encoding(IntEnum):
 
     BER = 0
     JSON = 1
-
-
-@dataclass(slots=True)
-class NegotiationMessage:
-    """The first message each way."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "clientIdentity", ClientIdentity),
-        (1, "brokerResponse", BrokerResponse),
-    ))
-    choice: str = ""
-    value: Any = None
-
-
-@dataclass(slots=True)
-class AuthenticationMessage:
-    """Body of an AUTHENTICATION event."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "authenticationRequest", AuthenticationRequest),
-        (1, "authenticationResponse", AuthenticationResponse),
-    ))
-    choice: str = ""
-    value: Any = None
-
-
-@dataclass(slots=True)
-class ControlMessage:
-    """Every later message: r_id joins a request and its answer, None = unsolicited."""
-
-    CHOICE: ClassVar[Choice] = Choice(1, (
-        (0, "status", Status),
-        (1, "disconnect", Disconnect),
-        (2, "disconnectResponse", DisconnectResponse),
-        (7, "adminCommand", AdminCommand),
-        (8, "adminCommandResponse", AdminCommandResponse),
-        (9, "clusterMessage", ClusterMessage),
-        (10, "openQueue", OpenQueue),
-        (11, "openQueueResponse", OpenQueueResponse),
-        (12, "closeQueue", CloseQueue),
-        (13, "closeQueueResponse", CloseQueueResponse),
-        (14, "configureQueueStream", ConfigureQueueStream),
-        (15, "configureQueueStreamResponse", ConfigureQueueStreamResponse),
-        (16, "configureStream", ConfigureStream),
-        (17, "configureStreamResponse", ConfigureStreamResponse),
-    ))
-    r_id: int | None = i32(0, None)
-    choice: str = ""
-    value: Any = None
-
-
-@dataclass(slots=True)
-class ElectorMessage:
-    """Body of an ELECTOR event; always BER."""
-
-    CHOICE: ClassVar[Choice] = Choice(1, (
-        (0, "electionProposal", ElectionProposal),
-        (1, "electionResponse", ElectionResponse),
-        (2, "leaderHeartbeat", LeaderHeartbeat),
-        (3, "electorNodeStatus", ElectorNodeStatus),
-        (4, "heartbeatResponse", HeartbeatResponse),
-        (5, "scoutingRequest", ScoutingRequest),
-        (6, "scoutingResponse", ScoutingResponse),
-        (7, "leadershipCessionNotification", LeadershipCessionNotification),
-    ))
-    term: int = u64(0)
-    choice: str = ""
-    value: Any = None
 
 
 _M = TypeVar("_M")
@@ -143,39 +43,22 @@ def encoding_of(type_specific: int) -> Encoding:
     return Encoding(value)
 
 
-def decode_control(body: bytes, encoding: int, values_max: int = 0) -> ControlMessage:
-    """A ControlMessage from the body of a CONTROL event, padding included; PeerError if it is not one."""
-    return _decode(ControlMessage, body, encoding, values_max)
-
-
-def decode_control_slowly(body: bytes, encoding: int, values_max: int = 0) -> Generator[None, None, ControlMessage]:
-    """The same with pauses, for a message that may take long to read."""
-    return _decode_slowly(ControlMessage, body, encoding, values_max)
-
-
-def decode_negotiation(body: bytes, encoding: int, values_max: int = 0) -> NegotiationMessage:
-    """A NegotiationMessage from the body of a CONTROL event, padding included; PeerError if it is not one."""
-    return _decode(NegotiationMessage, body, encoding, values_max)
-
-
-def decode_authentication(body: bytes, encoding: int, values_max: int = 0) -> AuthenticationMessage:
-    """An AuthenticationMessage from the body of an AUTHENTICATION event, padding included."""
-    return _decode(AuthenticationMessage, body, encoding, values_max)
-
-
-def decode_elector(body: bytes) -> ElectorMessage:
-    """An ElectorMessage from the body of an ELECTOR event, padding included."""
-    return _decode(ElectorMessage, body, Encoding.BER)
-
-
-def _decode(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> _M:
+def _decode(cls: type[_M], body: bytes, encoding: int = Encoding.BER, values_max: int = 0) -> _M:
     return at_once(_decode_slowly(cls, body, encoding, values_max))
 
 
-def _decode_slowly(cls: type[_M], body: bytes, encoding: int, values_max: int) -> Generator[None, None, _M]:
+def _decode_slowly(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> Generator[None, None, _M]:
     return (ber.decode_slowly(cls, body, values_max=values_max) if encoding == Encoding.BER
             else jsoncodec.decode_slowly(cls, body, values_max))
 
+
+# The message in the body of an event, padding included: (body, encoding, values_max = 0); PeerError if it is not one.
+# An elector message is always BER. `slowly`: with pauses, for a message that may take long to read.
+decode_control = partial(_decode, ControlMessage)
+decode_control_slowly = partial(_decode_slowly, ControlMessage)
+decode_negotiation = partial(_decode, NegotiationMessage)
+decode_authentication = partial(_decode, AuthenticationMessage)
+decode_elector = partial(_decode, ElectorMessage)
 
 TopLevel = ControlMessage | NegotiationMessage | AuthenticationMessage | ElectorMessage
 
@@ -200,3 +83,8 @@ def encode_event(message: TopLevel, encoding: int = Encoding.BER) -> bytes:
         encoding = Encoding.BER
     body = encode_body(message, encoding)
     return event_header(kind, len(body), encoding << 5) + body
+
+
+def cluster_event(value: Any, r_id: int | None = None) -> bytes:
+    """A message to another broker, by the value of its ClusterMessage, as one whole event."""
+    return encode_event(ControlMessage(r_id, "clusterMessage", ClusterMessage.of(value)))

@@ -111,7 +111,6 @@ class Layout:
 
     @property
     def words(self) -> int:
-        """The size in words of 4 bytes."""
         return self.size // 4
 
     def offset(self, name: str) -> int:
@@ -123,7 +122,6 @@ class Layout:
         return self._places[name][2]
 
     def bits(self, name: str) -> int:
-        """How many bits a field has."""
         return self._places[name][3].bit_length()
 
     def mask(self, name: str) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from crc32c import crc32c
+
 from bmqtwist.errors import PeerError
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     ACK_STATUS_MASK,
@@ -91,7 +92,6 @@ def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[PutMessage], P
 
 
 def encode_put(messages: Sequence[PutMessage]) -> bytes:
-    """One PUT event."""
     parts = [_encode_put(message) for message in messages]
     return b"".join((event_header(EventType.PUT, sum(map(len, parts))), *parts))
 
@@ -144,6 +144,5 @@ def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerE
 
 
 def encode_ack(messages: Iterable[AckMessage]) -> bytes:
-    """One ACK event."""
     return items_event(EventType.ACK, [ack_message(each.status, each.correlation_id, each.guid, each.queue_id)
                                        for each in messages])

@@ -1,16 +1,19 @@
-"""How schema types declare themselves: each dataclass field carries its wire id and its wire type as data.
+"""Declaration of schema types: a subclass of `SchemaType` is a dataclass, and the annotations of its fields are their wire
+types.
 
-The codecs (`ber.py`, `jsoncodec.py`) read nothing but these declarations, so one table serves both encodings.
-A field of the wire is named in camelCase there and in snake_case here; the one follows from the other.
+The codecs (`ber.py`, `jsoncodec.py`) read nothing but these declarations, so one table serves both encodings. The wire ids
+are 0, 1, ... in the order of the fields. A field of the wire is named in camelCase there and in snake_case here; the one
+follows from the other. Annotated[X, W] is an X that is written as a W. A small record may be a named tuple: any tuple of the
+same values is written as it.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
-from dataclasses import fields as dataclass_fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
 
 class Kind(Enum):
@@ -22,6 +25,7 @@ class Kind(Enum):
     BYTES = "bytes"  # base64Binary and hexBinary: raw in BER, base64 in JSON
     ENUM = "enum"
     RECORD = "record"  # a sequence, or a named type that holds a choice
+    __hash__ = object.__hash__  # that of Enum is slower: it is not compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,79 +55,72 @@ class Choice:
     wire_id: int
     selections: tuple[tuple[int, str, type], ...]
 
-
-def i32(wire_id: int, default: int | None = 0) -> Any:
-    """A signed 32-bit integer; default None makes it optional."""
-    return _integer(wire_id, -(1 << 31), (1 << 31) - 1, default)
-
-
-def u32(wire_id: int, default: int | None = 0) -> Any:
-    """An unsigned 32-bit integer."""
-    return _integer(wire_id, 0, (1 << 32) - 1, default)
+    def name_of(self, value: object) -> str:
+        """The selection for a value, whose type only one selection has."""
+        return next(name for _, name, type_ in self.selections if type_ is type(value))
 
 
-def i64(wire_id: int, default: int | None = 0) -> Any:
-    """A signed 64-bit integer."""
-    return _integer(wire_id, -(1 << 63), (1 << 63) - 1, default)
+@dataclass_transform(field_specifiers=(field,))
+class SchemaType:
+    """Base of schema types."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
 
 
-def u64(wire_id: int, default: int | None = 0) -> Any:
-    """An unsigned 64-bit integer; default None makes it optional."""
-    return _integer(wire_id, 0, (1 << 64) - 1, default)
+class Chosen(SchemaType):
+    """Base of types that are a choice and nothing else."""
+
+    CHOICE: ClassVar[Choice]
+    choice: str = ""
+    value: Any = None
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """The selection of this value's type."""
+        return cls(cls.CHOICE.name_of(value), value)
 
 
-def boolean(wire_id: int, default: bool = False) -> Any:
-    """True or false."""
-    return field(default=default, metadata={"wire": (wire_id, Kind.BOOL, {})})
+I32 = Annotated[int, range(-(1 << 31), 1 << 31)]
+U32 = Annotated[int, range(1 << 32)]
+I64 = Annotated[int, range(-(1 << 63), 1 << 63)]
+U64 = Annotated[int, range(1 << 64)]
+
+_LOCAL = frozenset(("sender", "cause", "choice", "value"))  # attributes that are no fields of the wire
+_KINDS: dict[Any, Kind] = {bool: Kind.BOOL, str: Kind.TEXT, bytes: Kind.BYTES}
 
 
-def text(wire_id: int, default: str = "") -> Any:
-    """A string."""
-    return field(default=default, metadata={"wire": (wire_id, Kind.TEXT, {})})
-
-
-def blob(wire_id: int, optional: bool = False) -> Any:
-    """Raw bytes."""
-    default = None if optional else b""
-    return field(default=default, metadata={"wire": (wire_id, Kind.BYTES, {"optional": optional})})
-
-
-def enum(wire_id: int, type_: type[IntEnum], default: IntEnum) -> Any:
-    """A value of an enumeration; one that is not in it fails the message."""
-    return field(default=default, metadata={"wire": (wire_id, Kind.ENUM, {"type": type_})})
-
-
-def record(wire_id: int, type_: type) -> Any:
+def record(type_: type) -> Any:
     """Another sequence; absent means one made of defaults."""
-    return field(default_factory=type_, metadata={"wire": (wire_id, Kind.RECORD, {"type": type_})})
+    return field(default_factory=type_)
 
 
-def optional(wire_id: int, type_: type) -> Any:
-    """Another sequence, or None."""
-    return field(default=None, metadata={"wire": (wire_id, Kind.RECORD, {"type": type_, "optional": True})})
-
-
-def array(wire_id: int, type_: type) -> Any:
+def array() -> Any:
     """A list of sequences."""
-    return field(default_factory=list, metadata={"wire": (wire_id, Kind.RECORD, {"type": type_, "array": True})})
-
-
-def _integer(wire_id: int, low: int, high: int, default: int | None) -> Any:
-    extra = {"low": low, "high": high, "optional": default is None}
-    return field(default=default, metadata={"wire": (wire_id, Kind.INT, extra)})
+    return field(default_factory=list)
 
 
 @cache
-def fields_of(cls: type) -> tuple[Field, ...]:
+def fields_of(cls: Any) -> tuple[Field, ...]:
     """The wire fields of a schema type, in ascending order of their ids."""
-    found = []
-    for entry in dataclass_fields(cls):
-        if "wire" in entry.metadata:
-            wire_id, kind, extra = entry.metadata["wire"]
-            found.append(Field(entry.name, wire_id, kind, **extra))
-        elif entry.default is MISSING:
-            raise TypeError(f"{cls.__name__}.{entry.name} has neither a wire declaration nor a default")
-    return tuple(sorted(found, key=lambda each: each.wire_id))
+    hints = [(name, hint) for name, hint in get_type_hints(cls, include_extras=True).items()
+             if name not in _LOCAL and get_origin(hint) is not ClassVar]
+    return tuple(_field(name, wire_id, hint) for wire_id, (name, hint) in enumerate(hints))
+
+
+def _field(attribute: str, wire_id: int, hint: Any) -> Field:
+    is_optional, is_array = type(None) in get_args(hint), False
+    if is_optional:
+        hint = next(each for each in get_args(hint) if each is not type(None))
+    if get_origin(hint) in (list, Sequence):
+        hint, is_array = get_args(hint)[0], True
+    wire = hint.__metadata__[0] if get_origin(hint) is Annotated else hint
+    if isinstance(wire, range):
+        return Field(attribute, wire_id, Kind.INT, None, wire.start, wire.stop - 1, is_optional)
+    if wire in _KINDS:
+        return Field(attribute, wire_id, _KINDS[wire], None, 0, 1, is_optional)
+    kind = Kind.ENUM if issubclass(wire, IntEnum) else Kind.RECORD
+    return Field(attribute, wire_id, kind, wire, -(1 << 31), (1 << 31) - 1, is_optional, is_array)
 
 
 def choice_of(cls: type) -> Choice | None:

@@ -1,6 +1,6 @@
 """From TCP chunks to whole events, whatever the slicing.
 
-The header of an event is drawn in `layout.py`. A chunk that holds whole events only, the usual case, is handed back as
+The header of an event is in `layout.py`. A chunk that holds whole events only, the usual case, is handed back as
 it is. What is left over is gathered in one buffer, which is handed on as it is when the event it begins is complete. The
 length an event claims is checked before anything of it is kept. Memory for all of a large one is asked for when a 64th is
 here: a buffer that grows with each chunk is copied again and again, for up to 0.1 s where it has 40 MiB.

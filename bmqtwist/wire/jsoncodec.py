@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -17,9 +17,12 @@ from typing import Any
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
 from bmqtwist.steps import at_once
-from bmqtwist.wire.budget import RECORD_VALUES, Budget
+from bmqtwist.wire.ber import RECORD_VALUES, Budget
 from bmqtwist.wire.fields import Field, Kind, choice_of, fields_of
 
+_TYPES: dict[Kind, tuple[Any, str]] = {
+    Kind.INT: (int, "an integer of its type"), Kind.BOOL: (bool, "a boolean"), Kind.TEXT: (str, "a string"),
+    Kind.BYTES: (str, "a string")}
 _PADDING = b"\x00\x01\x02\x03\x04"
 
 
@@ -32,12 +35,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def decode(cls: type, data: bytes, values_max: int = 0) -> Any:
-    """The message of type `cls`; word padding, present or missing, is ignored. `values_max`: as of `ber.decode`."""
+    """The message of type `cls`; word padding, present or missing, is ignored. `values_max`: its Budget."""
     return at_once(decode_slowly(cls, data, values_max))
 
 
 def decode_slowly(cls: type, data: bytes, values_max: int = 0) -> Generator[None, None, Any]:
-    """The same with pauses, as of `wire/budget.py`."""
+    """The same with pauses."""
     name = cls.__name__
     if values_max and data.count(b"{") + data.count(b"[") > values_max:  # each costs one at least
         raise PeerError("too many values", name)
@@ -97,6 +100,8 @@ class _JsonCodec:
     def write(self, message: Any) -> dict[str, Any]:
         """A tree of plain values, in the order of the declarations."""
         tree: dict[str, Any] = {}
+        if issubclass(self.cls, tuple):
+            message = self.cls(*message)
         for entry, name in self.fields:
             value = getattr(message, entry.attribute)
             if value is None:
@@ -131,47 +136,28 @@ def _read(entry: Field, item: Any, depth: int, budget: Budget, path: str) -> Gen
 
 
 def _read_primitive(entry: Field, item: Any, path: str) -> Any:
-    kind = entry.kind
-    if kind is Kind.INT:
-        if type(item) is not int or not entry.low <= item <= entry.high:
-            raise PeerError("not an integer of its type", path)
-        return item
-    if kind is Kind.BOOL:
-        if not isinstance(item, bool):
-            raise PeerError("not a boolean", path)
-        return item
-    if kind is Kind.ENUM:
-        assert entry.type is not None
-        return _read_enum(entry.type, item, path)
-    if not isinstance(item, str):
-        raise PeerError("not a string", path)
-    return _clean(item) if kind is Kind.TEXT else _read_bytes(item, path)
-
-
-def _read_enum(cls: type, item: Any, path: str) -> IntEnum:
-    value = _members(cls).get(item) if isinstance(item, str) or type(item) is int else None
-    if value is None:
-        raise PeerError(f"not a value of {cls.__name__}", path)
-    return value
-
-
-def _read_bytes(item: str, path: str) -> bytes:
-    try:
-        return b64decode(item, validate=True)
-    except ValueError:
-        raise PeerError("not base64", path) from None
-
-
-def _clean(text: str) -> str:
-    """JSON can spell halves of characters, which no encoding can write again: they become the replacement mark."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if entry.type is not None:
+        value = _members(entry.type).get(item) if isinstance(item, str) or type(item) is int else None
+        if value is None:
+            raise PeerError(f"not a value of {entry.type.__name__}", path)
+        return value
+    type_, name = _TYPES[entry.kind]
+    if type(item) is not type_ or entry.kind is Kind.INT and not entry.low <= item <= entry.high:
+        raise PeerError(f"not {name}", path)
+    if entry.kind is Kind.TEXT and not item.isascii():
+        # JSON can spell halves of characters, which no encoding can write again: they become the replacement mark
+        return item.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if entry.kind is Kind.BYTES:
+        try:
+            return b64decode(item, validate=True)
+        except ValueError:
+            raise PeerError("not base64", path) from None
+    return item
 
 
 def _write(entry: Field, value: Any) -> Any:
-    if entry.kind is Kind.RECORD:
-        return _codec(type(value)).write(value)
+    if entry.type is not None and entry.kind is Kind.RECORD:
+        return _codec(entry.type).write(value)
     if entry.kind is Kind.ENUM:
         return value.name
     if entry.kind is Kind.BYTES:
@@ -184,11 +170,4 @@ def _members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
     return {**{member.name: member for member in cls}, **{member.value: member for member in cls}}
 
 
-_codecs: dict[type, _JsonCodec] = {}
-
-
-def _codec(cls: type) -> _JsonCodec:
-    codec = _codecs.get(cls)
-    if codec is None:
-        codec = _codecs[cls] = _JsonCodec(cls)
-    return codec
+_codec: Callable[[Any], _JsonCodec] = cache(_JsonCodec)

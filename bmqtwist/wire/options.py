@@ -15,16 +15,15 @@ The reader is strict: an unknown type, a type twice or an option without content
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from struct import Struct
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.wire import layout
-from bmqtwist.wire.fast import OPTION_ONE_INFO_HEAD, PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids, sub_queue_infos
+from bmqtwist.wire.fast import OPTION_ONE_INFO_HEAD, SUB_QUEUE_IDS_OLD, SUB_QUEUE_INFOS
 
+MSG_GROUP_ID = 2
 GROUP_ID_BYTES_MAX = 31
 _WORD = layout.OPTION_HEADER.struct
 _TYPE_SHIFT = layout.OPTION_HEADER.shift("type")
@@ -38,14 +37,6 @@ _ONLY_INFO = Struct(_WORD.format + _INFO.format.lstrip(">"))
 _UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
 _POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
 _RDA_MASK = 0xFF  # of a packed SUB_QUEUE_INFOS: the second word of an item, which has only 8 bits that count
-
-
-class OptionType(IntEnum):
-    """Top six bits of an option's first word."""
-
-    SUB_QUEUE_IDS_OLD = SUB_QUEUE_IDS_OLD
-    MSG_GROUP_ID = 2
-    SUB_QUEUE_INFOS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,46 +121,21 @@ def decode(area: bytes) -> list[Option]:
 
 def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option:
     start, packed = pos + 4, bool(word & _PACKED)
-    if kind == OptionType.SUB_QUEUE_INFOS and packed:
+    if kind == SUB_QUEUE_INFOS and packed:
         return SubQueueInfos((_info(0, word & _RDA_MASK),), True)
     if packed:
         raise PeerError(f"option {kind} cannot be packed", "options", pos)
-    if kind == OptionType.SUB_QUEUE_IDS_OLD:
+    if kind == SUB_QUEUE_IDS_OLD:
         return SubQueueIds(Struct(f">{(end - start) // 4}I").unpack_from(area, start))
-    if kind == OptionType.MSG_GROUP_ID:
+    if kind == MSG_GROUP_ID:
         pad = area[end - 1]
         if not 1 <= pad <= 4 or end - start - pad > GROUP_ID_BYTES_MAX:
             raise PeerError("bad message group id", "options", pos)
         return GroupId(area[start:end - pad])
-    if kind == OptionType.SUB_QUEUE_INFOS:
+    if kind == SUB_QUEUE_INFOS:
         step = (word >> _SPECIFIC_SHIFT & _SPECIFIC_MASK) * 4
         if step < _INFO.size or (end - start) % step:
             raise PeerError("bad size of an item", "options", pos)
         item = _PLACED if step >= _PLACED.size else _INFO
         return SubQueueInfos(tuple(_info(*item.unpack_from(area, at)) for at in range(start, end, step)))
     raise PeerError(f"unknown option {kind}", "options", pos)
-
-
-def encode(options: Sequence[Option]) -> bytes:
-    """An options area."""
-    return b"".join(map(_encode_one, options))
-
-
-def _encode_one(option: Option) -> bytes:
-    if isinstance(option, SubQueueIds):
-        if not option.ids:
-            raise LocalError("a list of subscriptions needs at least one id")
-        return sub_queue_ids(option.ids)
-    if isinstance(option, GroupId):
-        if len(option.text) > GROUP_ID_BYTES_MAX:
-            raise LocalError(f"message group id of {len(option.text)} bytes: use at most {GROUP_ID_BYTES_MAX}")
-        body = option.text + PAD4[len(option.text) & 3]
-        return _WORD.pack(OptionType.MSG_GROUP_ID << _TYPE_SHIFT | 1 + len(body) // 4) + body
-    if option.packed:
-        if len(option.items) != 1 or option.items[0].id:
-            raise LocalError("only a single item of id 0 can be packed")
-        return _WORD.pack(OptionType.SUB_QUEUE_INFOS << _TYPE_SHIFT | _PACKED | rda_byte(option.items[0]))
-    if not option.items:
-        raise LocalError("a list of subscriptions needs at least one item")
-    first = option.items[0]
-    return sub_queue_infos([(item.id, rda_byte(item)) for item in option.items], first.lease, first.sequence)

@@ -4,7 +4,7 @@
 | PROPERTIES_HEADER | PROPERTY_V1 or _V2 of each | name1 value1 name2 value2 ... | padding, 1 to 4 bytes |
 ```
 
-`layout.py` draws the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the
+`layout.py` has the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the
 offset of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts
 anything that is consistent, sizes of headers included; a writer is strict about names.
 """

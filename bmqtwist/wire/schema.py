@@ -1,30 +1,21 @@
-# ruff: noqa: RUF009 - the calls in the class bodies are field declarations of fields.py
-"""Schema types that clients and brokers exchange, as data: field ids, types and defaults.
+"""Schema types that clients and brokers exchange, as data: types and defaults.
 
-Integers are plain ints, enumerations IntEnums, arrays lists, absent optionals None. What only brokers say to each
-other is in `cluster_schema.py`; the top levels, which hold the choices, are in `control.py`.
+Integers are plain ints, enumerations IntEnums, arrays lists, absent optionals None. What only brokers send to each
+other is in `cluster_schema.py`.
+
+A type that holds a choice has the attributes `choice` (wire name of the selection, e.g. "openQueue"; "" = unset, which
+is what an unknown selection decodes to) and `value` (the selection's dataclass, None if unset).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, ClassVar
 
 from bmqtwist.errors import Category
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.wire.fields import (
-    array,
-    blob,
-    boolean,
-    enum,
-    i32,
-    i64,
-    optional,
-    record,
-    text,
-    u32,
-    u64,
-)
+from bmqtwist.wire.cluster_schema import ClusterMessage
+from bmqtwist.wire.fields import I32, I64, U32, U64, Choice, Chosen, SchemaType, array, record
 
 INVALID_PRIORITY = -(1 << 31)  # consumer priority that says "deconfigure" in configureQueueStream
 DEVELOPMENT_VERSION = 999999
@@ -54,229 +45,248 @@ class ExpressionVersion(IntEnum):
     E_VERSION_1 = 1
 
 
-@dataclass(slots=True)
-class Status:
+class Status(SchemaType):
     """Outcome of a request; `code` is opaque, `message` is for people."""
 
-    category: Category = enum(0, Category, Category.E_SUCCESS)
-    code: int = i32(1)
-    message: str = text(2)
+    category: Category = Category.E_SUCCESS
+    code: I32 = 0
+    message: str = ""
 
 
 # -- negotiation and authentication ------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class GuidInfo:
+class GuidInfo(SchemaType):
     """What makes a client's message GUIDs readable; an empty client_id = the broker makes the GUIDs."""
 
-    client_id: str = text(0)
-    nano_seconds_from_epoch: int = i64(1)
+    client_id: str = ""
+    nano_seconds_from_epoch: I64 = 0
 
 
-@dataclass(slots=True)
-class ClientIdentity:
+class ClientIdentity(SchemaType):
     """Who speaks: a client, an administrator or another broker."""
 
-    protocol_version: int = i32(0)
-    sdk_version: int = i32(1, DEVELOPMENT_VERSION)
-    client_type: ClientType = enum(2, ClientType, ClientType.E_UNKNOWN)
-    process_name: str = text(3)
-    pid: int = i32(4)
-    session_id: int = i32(5, 1)
-    host_name: str = text(6)
-    features: str = text(7)
-    cluster_name: str = text(8)
-    cluster_node_id: int = i32(9, -1)
-    sdk_language: SdkLanguage = enum(10, SdkLanguage, SdkLanguage.E_CPP)
-    guid_info: GuidInfo = record(11, GuidInfo)
-    user_agent: str = text(12)
+    protocol_version: I32 = 0
+    sdk_version: I32 = DEVELOPMENT_VERSION
+    client_type: ClientType = ClientType.E_UNKNOWN
+    process_name: str = ""
+    pid: I32 = 0
+    session_id: I32 = 1
+    host_name: str = ""
+    features: str = ""
+    cluster_name: str = ""
+    cluster_node_id: I32 = -1
+    sdk_language: SdkLanguage = SdkLanguage.E_CPP
+    guid_info: GuidInfo = record(GuidInfo)
+    user_agent: str = ""
 
 
-@dataclass(slots=True)
-class BrokerResponse:
+class BrokerResponse(SchemaType):
     """Answer to ClientIdentity; result category 0 = accepted."""
 
-    result: Status = record(0, Status)
-    protocol_version: int = i32(1)
-    broker_version: int = i32(2)
-    is_deprecated_sdk: bool = boolean(3)
-    broker_identity: ClientIdentity = record(4, ClientIdentity)
-    heartbeat_interval_ms: int = i32(5, 3000)
-    max_missed_heartbeats: int = i32(6, 10)
+    result: Status = record(Status)
+    protocol_version: I32 = 0
+    broker_version: I32 = 0
+    is_deprecated_sdk: bool = False
+    broker_identity: ClientIdentity = record(ClientIdentity)
+    heartbeat_interval_ms: I32 = 3000
+    max_missed_heartbeats: I32 = 10
 
 
-@dataclass(slots=True)
-class AuthenticationRequest:
+class AuthenticationRequest(SchemaType):
     """A credential; the mechanism's name is compared without case."""
 
-    mechanism: str = text(0)
-    data: bytes | None = blob(1, optional=True)
+    mechanism: str = ""
+    data: bytes | None = None
 
 
-@dataclass(slots=True)
-class AuthenticationResponse:
+class AuthenticationResponse(SchemaType):
     """Outcome, and for how many milliseconds it holds (None = for ever)."""
 
-    status: Status = record(0, Status)
-    lifetime_ms: int | None = u64(1, None)
+    status: Status = record(Status)
+    lifetime_ms: U64 | None = None
 
 
 # -- client requests ---------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class SubQueueIdInfo:
+class SubQueueIdInfo(SchemaType):
     """One substream of a handle: the client's number for an app."""
 
-    sub_id: int = u32(0)
-    app_id: str = text(1, DEFAULT_APP_ID)
+    sub_id: U32 = 0
+    app_id: str = DEFAULT_APP_ID
 
 
-@dataclass(slots=True)
-class QueueHandleParameters:
+class QueueHandleParameters(SchemaType):
     """What is opened or closed; flags: 1 ADMIN, 2 READ, 4 WRITE, 8 ACK."""
 
-    uri: str = text(0)
-    q_id: int = u32(1)
-    sub_id_info: SubQueueIdInfo | None = optional(2, SubQueueIdInfo)
-    flags: int = u64(3)
-    read_count: int = i32(4)
-    write_count: int = i32(5)
-    admin_count: int = i32(6)
+    uri: str = ""
+    q_id: U32 = 0
+    sub_id_info: SubQueueIdInfo | None = None
+    flags: U64 = 0
+    read_count: I32 = 0
+    write_count: I32 = 0
+    admin_count: I32 = 0
 
 
-@dataclass(slots=True)
-class OpenQueue:
+class OpenQueue(SchemaType):
     """Open or extend a handle."""
 
-    handle_parameters: QueueHandleParameters = record(0, QueueHandleParameters)
+    handle_parameters: QueueHandleParameters = record(QueueHandleParameters)
 
 
-@dataclass(slots=True)
-class RoutingConfiguration:
+class RoutingConfiguration(SchemaType):
     """Flags: 1 AT_MOST_ONCE, 2 DELIVER_CONSUMER_PRIORITY, 4 DELIVER_ALL, 8 HAS_MULTIPLE_SUB_STREAMS."""
 
-    flags: int = u64(0)
+    flags: U64 = 0
 
 
-@dataclass(slots=True)
-class OpenQueueResponse:
+class OpenQueueResponse(SchemaType):
     """The request echoed, and how the queue behaves."""
 
-    original_request: OpenQueue = record(0, OpenQueue)
-    routing_configuration: RoutingConfiguration = record(1, RoutingConfiguration)
-    deduplication_time_ms: int = i32(2, 300000)
+    original_request: OpenQueue = record(OpenQueue)
+    routing_configuration: RoutingConfiguration = record(RoutingConfiguration)
+    deduplication_time_ms: I32 = 300000
 
 
-@dataclass(slots=True)
-class CloseQueue:
+class CloseQueue(SchemaType):
     """Release what the counts say; is_final = last handle of this client on the URI."""
 
-    handle_parameters: QueueHandleParameters = record(0, QueueHandleParameters)
-    is_final: bool = boolean(1)
+    handle_parameters: QueueHandleParameters = record(QueueHandleParameters)
+    is_final: bool = False
 
 
-@dataclass(slots=True)
-class CloseQueueResponse:
+class CloseQueueResponse(SchemaType):
     """Done."""
 
 
-@dataclass(slots=True)
-class Expression:
+class Expression(SchemaType):
     """Which messages a subscription wants."""
 
-    version: ExpressionVersion = enum(0, ExpressionVersion, ExpressionVersion.E_UNDEFINED)
-    text: str = text(1)
+    version: ExpressionVersion = ExpressionVersion.E_UNDEFINED
+    text: str = ""
 
 
-@dataclass(slots=True)
-class ConsumerInfo:
+class ConsumerInfo(SchemaType):
     """Credit (messages and bytes outstanding), priority, and how many consumers share it."""
 
-    max_unconfirmed_messages: int = i64(0)
-    max_unconfirmed_bytes: int = i64(1)
-    consumer_priority: int = i32(2, INVALID_PRIORITY)
-    consumer_priority_count: int = i32(3)
+    max_unconfirmed_messages: I64 = 0
+    max_unconfirmed_bytes: I64 = 0
+    consumer_priority: I32 = INVALID_PRIORITY
+    consumer_priority_count: I32 = 0
 
 
-@dataclass(slots=True)
-class Subscription:
+class Subscription(SchemaType):
     """One subscription; s_id is what a PUSH names."""
 
-    s_id: int = u32(0)
-    expression: Expression = record(1, Expression)
-    consumers: list[ConsumerInfo] = array(2, ConsumerInfo)
+    s_id: U32 = 0
+    expression: Expression = record(Expression)
+    consumers: list[ConsumerInfo] = array()
 
 
-@dataclass(slots=True)
-class StreamParameters:
+class StreamParameters(SchemaType):
     """All subscriptions of one app; none = deconfigure."""
 
-    app_id: str = text(0, DEFAULT_APP_ID)
-    subscriptions: list[Subscription] = array(1, Subscription)
+    app_id: str = DEFAULT_APP_ID
+    subscriptions: list[Subscription] = array()
 
 
-@dataclass(slots=True)
-class ConfigureStream:
+class ConfigureStream(SchemaType):
     """Replace the subscriptions of a substream."""
 
-    q_id: int = u32(0)
-    stream_parameters: StreamParameters = record(1, StreamParameters)
+    q_id: U32 = 0
+    stream_parameters: StreamParameters = record(StreamParameters)
 
 
-@dataclass(slots=True)
-class ConfigureStreamResponse:
+class ConfigureStreamResponse(SchemaType):
     """The request echoed completely."""
 
-    request: ConfigureStream = record(0, ConfigureStream)
+    request: ConfigureStream = record(ConfigureStream)
 
 
-@dataclass(slots=True)
-class QueueStreamParameters:
+class QueueStreamParameters(SchemaType):
     """The older form: one nameless subscription per substream; priority INVALID_PRIORITY = deconfigure."""
 
-    sub_id_info: SubQueueIdInfo | None = optional(0, SubQueueIdInfo)
-    max_unconfirmed_messages: int = i64(1)
-    max_unconfirmed_bytes: int = i64(2)
-    consumer_priority: int = i32(3, INVALID_PRIORITY)
-    consumer_priority_count: int = i32(4)
+    sub_id_info: SubQueueIdInfo | None = None
+    max_unconfirmed_messages: I64 = 0
+    max_unconfirmed_bytes: I64 = 0
+    consumer_priority: I32 = INVALID_PRIORITY
+    consumer_priority_count: I32 = 0
 
 
-@dataclass(slots=True)
-class ConfigureQueueStream:
+class ConfigureQueueStream(SchemaType):
     """The older form of ConfigureStream."""
 
-    q_id: int = u32(0)
-    stream_parameters: QueueStreamParameters = record(1, QueueStreamParameters)
+    q_id: U32 = 0
+    stream_parameters: QueueStreamParameters = record(QueueStreamParameters)
 
 
-@dataclass(slots=True)
-class ConfigureQueueStreamResponse:
+class ConfigureQueueStreamResponse(SchemaType):
     """The request echoed completely."""
 
-    request: ConfigureQueueStream = record(0, ConfigureQueueStream)
+    request: ConfigureQueueStream = record(ConfigureQueueStream)
 
 
-@dataclass(slots=True)
-class Disconnect:
+class Disconnect(SchemaType):
     """The client is about to leave."""
 
 
-@dataclass(slots=True)
-class DisconnectResponse:
+class DisconnectResponse(SchemaType):
     """The last message of a connection."""
 
 
-@dataclass(slots=True)
-class AdminCommand:
+class AdminCommand(SchemaType):
     """A line typed by an administrator."""
 
-    command: str = text(0)
+    command: str = ""
 
 
-@dataclass(slots=True)
-class AdminCommandResponse:
+class AdminCommandResponse(SchemaType):
     """The text that answers it."""
 
-    text: str = text(0)
+    text: str = ""
+
+
+# -- top levels ---------------------------------------------------------------------------------------------------
+
+
+class NegotiationMessage(Chosen):
+    """The first message each way."""
+
+    CHOICE = Choice(0, (
+        (0, "clientIdentity", ClientIdentity),
+        (1, "brokerResponse", BrokerResponse),
+    ))
+
+
+class AuthenticationMessage(Chosen):
+    """Body of an AUTHENTICATION event."""
+
+    CHOICE = Choice(0, (
+        (0, "authenticationRequest", AuthenticationRequest),
+        (1, "authenticationResponse", AuthenticationResponse),
+    ))
+
+
+class ControlMessage(SchemaType):
+    """Every later message: r_id joins a request and its answer, None = unsolicited."""
+
+    CHOICE: ClassVar[Choice] = Choice(1, (
+        (0, "status", Status),
+        (1, "disconnect", Disconnect),
+        (2, "disconnectResponse", DisconnectResponse),
+        (7, "adminCommand", AdminCommand),
+        (8, "adminCommandResponse", AdminCommandResponse),
+        (9, "clusterMessage", ClusterMessage),
+        (10, "openQueue", OpenQueue),
+        (11, "openQueueResponse", OpenQueueResponse),
+        (12, "closeQueue", CloseQueue),
+        (13, "closeQueueResponse", CloseQueueResponse),
+        (14, "configureQueueStream", ConfigureQueueStream),
+        (15, "configureQueueStreamResponse", ConfigureQueueStreamResponse),
+        (16, "configureStream", ConfigureStream),
+        (17, "configureStreamResponse", ConfigureStreamResponse),
+    ))
+    r_id: I32 | None = None
+    choice: str = ""
+    value: Any = None

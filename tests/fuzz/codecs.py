@@ -14,7 +14,7 @@ from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.storage.ledger_file import read_ledger
 from bmqtwist.storage.records import pack_queue_record, parse_queue_record
-from bmqtwist.wire import application_data, compression, control, options, properties
+from bmqtwist.wire import application_data, control, options, properties
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import FrameBuffer
 from fuzz import corpus
@@ -109,7 +109,7 @@ def stored_data(data: bytes) -> None:
                 except PeerError:
                     continue
     try:
-        compression.inflate(data, 1 << 20)
+        application_data.inflate(data, 1 << 20)
     except PeerError:
         pass
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
 
+from crc32c import crc32c
+
 from bmqtwist.errors import BmqError
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk
@@ -19,7 +21,6 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.store import FileSizes
-from bmqtwist.wire.checksum import crc32c
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator
 

@@ -12,13 +12,14 @@ from enum import IntEnum
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import layout
-from bmqtwist.wire.cluster_events import (
+from bmqtwist.wire.cluster_schema import (
     ClusterStateRecord,
     LedgerRecordType,
     decode_cluster_state,
     encode_cluster_state_record,
     read_cluster_state_record,
 )
+from bmqtwist.wire.declare import Layout, number, raw, skip
 from bmqtwist.wire.fast import EventType, event_header
 
 __all__ = ["ClusterStateRecord", "LedgerRecordType", "Receipt", "RecoveryChunk", "RecoveryFile", "StorageMessage",
@@ -26,12 +27,33 @@ __all__ = ["ClusterStateRecord", "LedgerRecordType", "Receipt", "RecoveryChunk",
            "encode_cluster_state", "encode_cluster_state_record", "encode_receipt", "encode_recovery", "encode_storage",
            "read_cluster_state_record"]
 
+# flags: 1 RECEIPT_REQUESTED; words: header included; version: of the storage, 1; header_words: 3; journal_words: place of
+# the record in the journal
+STORAGE_HEADER = Layout(
+    number(flags=5, words=27),
+    number(_reserved=2, version=2, header_words=4),
+    number(type=8),
+    number(partition_id=16),
+    number(journal_words=32),
+)
+
+# final: the last chunk of its file; words: header included; header_words: 7; file: 1 data, 2 journal, 3 qlist; digest: MD5
+# of the chunk
+RECOVERY_HEADER = Layout(
+    number(final=1, _reserved=3, words=28),
+    skip(1),
+    number(header_words=4, file=4),
+    number(partition_id=16),
+    number(number=32),
+    raw(digest=16),
+)
+
 JOURNAL_RECORD_BYTES = 60
-_STORAGE = layout.STORAGE_HEADER.struct  # flags and words; version and header words; type; partition; journal words
-_STORAGE_FLAGS_SHIFT = layout.STORAGE_HEADER.shift("flags")
-_STORAGE_WORDS_MASK = layout.STORAGE_HEADER.mask("words")
-_STORAGE_HEADER_WORDS_MASK = layout.STORAGE_HEADER.mask("header_words")
-_STORAGE_VERSION_AND_WORDS = layout.STORAGE_HEADER.word(version=1, header_words=layout.STORAGE_HEADER.words)
+_STORAGE = STORAGE_HEADER.struct  # flags and words; version and header words; type; partition; journal words
+_STORAGE_FLAGS_SHIFT = STORAGE_HEADER.shift("flags")
+_STORAGE_WORDS_MASK = STORAGE_HEADER.mask("words")
+_STORAGE_HEADER_WORDS_MASK = STORAGE_HEADER.mask("header_words")
+_STORAGE_VERSION_AND_WORDS = STORAGE_HEADER.word(version=1, header_words=STORAGE_HEADER.words)
 _RECEIPT = layout.RECEIPT.struct
 
 
@@ -95,14 +117,14 @@ def decode_storage(buffer: bytes, start: int, end: int) -> tuple[list[StorageMes
     found: list[StorageMessage] = []
     pos = start
     while pos < end:
-        if end - pos < layout.STORAGE_HEADER.size:
+        if end - pos < STORAGE_HEADER.size:
             return found, PeerError("message cut short", "STORAGE", pos)
         first, version, kind, partition_id, journal_words = _STORAGE.unpack_from(buffer, pos)
         stop = pos + (first & _STORAGE_WORDS_MASK) * 4
         header_words = version & _STORAGE_HEADER_WORDS_MASK
         record = pos + header_words * 4
         payload = record + JOURNAL_RECORD_BYTES
-        if header_words < layout.STORAGE_HEADER.words or payload > stop or stop > end:
+        if header_words < STORAGE_HEADER.words or payload > stop or stop > end:
             return found, PeerError("sizes do not fit the event", "STORAGE", pos)
         if kind not in _STORAGE_TYPES:
             return found, PeerError(f"unknown type {kind}", "STORAGE", pos + 5)
@@ -119,7 +141,7 @@ def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventTy
     """One STORAGE or PARTITION_SYNC event."""
     parts: list[bytes] = []
     for each in messages:
-        words = (layout.STORAGE_HEADER.size + len(each.record) + len(each.payload)) // 4
+        words = (STORAGE_HEADER.size + len(each.record) + len(each.payload)) // 4
         parts += (_STORAGE.pack(each.flags << _STORAGE_FLAGS_SHIFT | words, _STORAGE_VERSION_AND_WORDS, each.type,
                                 each.partition_id, each.journal_words), each.record, each.payload)
     return _event(kind, parts)
@@ -130,14 +152,14 @@ def decode_recovery(buffer: bytes, start: int, end: int) -> tuple[list[RecoveryC
     found: list[RecoveryChunk] = []
     pos = start
     while pos < end:
-        if end - pos < layout.RECOVERY_HEADER.size:
+        if end - pos < RECOVERY_HEADER.size:
             return found, PeerError("message cut short", "RECOVERY", pos)
-        header = layout.RECOVERY_HEADER.parse(buffer[pos:pos + layout.RECOVERY_HEADER.size])
+        header = RECOVERY_HEADER.parse(buffer[pos:pos + RECOVERY_HEADER.size])
         data, stop = pos + header.header_words * 4, pos + header.words * 4
-        if header.header_words < layout.RECOVERY_HEADER.words or data > stop or stop > end:
+        if header.header_words < RECOVERY_HEADER.words or data > stop or stop > end:
             return found, PeerError("sizes do not fit the event", "RECOVERY", pos)
         if header.file not in _RECOVERY_FILES:
-            return found, PeerError(f"unknown file {header.file}", "RECOVERY", pos + layout.RECOVERY_HEADER.offset("file"))
+            return found, PeerError(f"unknown file {header.file}", "RECOVERY", pos + RECOVERY_HEADER.offset("file"))
         if data == stop and not header.final:
             return found, PeerError("empty chunk that is not the last", "RECOVERY", pos)
         found.append(RecoveryChunk(_RECOVERY_FILES[header.file], header.partition_id, header.number, header.digest,
@@ -153,9 +175,9 @@ def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
     """One RECOVERY event."""
     parts: list[bytes] = []
     for each in chunks:
-        words = (layout.RECOVERY_HEADER.size + len(each.data)) // 4
-        parts += (layout.RECOVERY_HEADER.build(
-            final=each.final, words=words, header_words=layout.RECOVERY_HEADER.words, file=each.file,
+        words = (RECOVERY_HEADER.size + len(each.data)) // 4
+        parts += (RECOVERY_HEADER.build(
+            final=each.final, words=words, header_words=RECOVERY_HEADER.words, file=each.file,
             partition_id=each.partition_id, number=each.number, digest=each.digest), each.data)
     return _event(EventType.RECOVERY, parts)
 

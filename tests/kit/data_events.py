@@ -1,5 +1,5 @@
 """Data events as objects: those of `bmqtwist.wire.events`, and what the product alone never reads or writes this way: PUSH
-events, and CONFIRM and REJECT events from their messages."""
+events, options, and CONFIRM and REJECT events from their messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
+from bmqtwist.wire import layout
 from bmqtwist.wire.events import (
     AckMessage,
     ConfirmMessage,
@@ -25,14 +26,19 @@ from bmqtwist.wire.fast import (
     PAD4,
     PUSH_HEADER,
     PUSH_HEADER_WORDS,
+    SUB_QUEUE_INFOS,
     EventType,
     event_header,
     items_event,
+    sub_queue_ids,
+    sub_queue_infos,
 )
+from bmqtwist.wire.options import MSG_GROUP_ID, GroupId, Option, SubQueueIds, rda_byte
 from bmqtwist.wire.walk import walk_pushes
 
 __all__ = ["AckMessage", "ConfirmMessage", "PushMessage", "PutMessage", "decode_ack", "decode_confirm", "decode_push",
-           "decode_put", "encode_ack", "encode_confirm", "encode_push", "encode_put", "encode_reject"]
+           "decode_put", "encode_ack", "encode_confirm", "encode_options", "encode_push",
+           "encode_put", "encode_reject"]
 
 
 @dataclass(slots=True)
@@ -90,3 +96,21 @@ def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
 
 def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> bytes:
     return items_event(kind, [CONFIRM_MESSAGE.pack(each.queue_id, each.guid, each.sub_queue_id) for each in messages])
+
+
+def encode_options(options: Sequence[Option]) -> bytes:
+    """An options area."""
+    return b"".join(map(_encode_option, options))
+
+
+def _encode_option(option: Option) -> bytes:
+    if isinstance(option, SubQueueIds):
+        return sub_queue_ids(option.ids)
+    head = layout.OPTION_HEADER
+    if isinstance(option, GroupId):
+        body = option.text + PAD4[len(option.text) & 3]
+        return head.struct.pack(head.word(type=MSG_GROUP_ID, words=1 + len(body) // 4)) + body
+    if option.packed:
+        return head.struct.pack(head.word(type=SUB_QUEUE_INFOS, packed=1, words=rda_byte(option.items[0])))
+    first = option.items[0]
+    return sub_queue_infos([(item.id, rda_byte(item)) for item in option.items], first.lease, first.sequence)

@@ -27,8 +27,9 @@ from bmqtwist.cluster.election_events import (
     Transfer,
 )
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Lsn, WriteFailed, Written
+from bmqtwist.cluster.log_events import WriteFailed, Written
 from bmqtwist.wire import cluster_schema as schema
+from bmqtwist.wire.cluster_schema import Lsn
 from bmqtwist.wire.control import ElectorMessage
 
 BEGIN, INACTIVITY = 100.0, 20.0

@@ -21,14 +21,15 @@ from bmqtwist.cluster.election_events import (
     PeerUp,
     Received,
     SaveVote,
+    Send,
     Start,
-    Tell,
     Tick,
     Timing,
     WakeAt,
 )
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Alarm, Lsn, WriteFailed, Written
+from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.wire.cluster_schema import Lsn
 
 TIMING = Timing(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)
 SETTLE_S = TIMING.inactivity + 4 * (TIMING.random_wait_max + TIMING.scouting_result)
@@ -140,7 +141,7 @@ class Elections:
             return
         before = node.elector.state
         for output in node.elector.step(self.now + node.clock_ahead, event):
-            if isinstance(output, Tell):
+            if isinstance(output, Send):
                 self.judge(node, output)
                 self.send(node.node_id, output.node_id, Received(node.node_id, output.message))
             elif isinstance(output, SaveVote):
@@ -215,7 +216,7 @@ class Elections:
 
     # -- the log, and the judges
 
-    def judge(self, node: ElectionNode, told: Tell) -> None:
+    def judge(self, node: ElectionNode, told: Send) -> None:
         """A node tells others of one vote in one term, over all its lives. Whoever leads is supported without a vote."""
         term, choice, value = told.message.term, told.message.choice, told.message.value
         if choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != told.node_id:

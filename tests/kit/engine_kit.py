@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from crc32c import crc32c
+
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.queue.counters import AckLatency
@@ -16,7 +18,6 @@ from bmqtwist.report import ListReport
 from bmqtwist.steps import Steps
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
-from bmqtwist.wire.checksum import crc32c
 from kit.codec import encode_properties
 from kit.storage_kit import start
 

@@ -11,8 +11,6 @@ from bmqtwist.cluster.partition_events import (
     Fed,
     FeedFailed,
     ImageLost,
-    ImagePart,
-    Keepalive,
     LogFailed,
     LogMoved,
     LogReady,
@@ -20,19 +18,16 @@ from bmqtwist.cluster.partition_events import (
     PartitionInput,
     PartitionOutput,
     PartitionRole,
-    Prepare,
-    Promise,
     Promised,
-    Pull,
     Records,
     ReplicaReceipt,
     ReplicationTiming,
     Say,
-    Stale,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.records import pack_sync_point
+from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Prepare, Promise, Pull, Stale
 
 NODE, PRIMARY, OTHER = 1, 2, 3
 LEASE = 5
@@ -96,7 +91,7 @@ def stg2() -> Situation:
     """Its lease has begun, and nobody else has it yet."""
     found = stg1()
     found.do(Promised(LEASE))
-    found.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+    found.do(promise(OTHER, LEASE, OLD, NO_PSN))
     found.log.be(NEW)
     found.do(LogMoved())
     found.do(Fed(OTHER, (5, 1), 60))
@@ -108,7 +103,7 @@ def pulling() -> Situation:
     found = Situation(EMPTY)
     found.do(Assigned(NODE, LEASE))
     found.do(Promised(LEASE))
-    found.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+    found.do(promise(OTHER, LEASE, OLD, NO_PSN))
     return found
 
 
@@ -160,9 +155,14 @@ def records(lease: int = LEASE, previous: Psn = (4, 7), *psns: Psn, sender: int 
     return Records(sender, lease, NO_PSN, RecordRun(previous, psns[-1], journal(*psns)))
 
 
+def promise(sender: int, lease: int, log: LogSummary, committed: Psn, doubtful: bool = False) -> Promise:
+    """A promise with a log."""
+    return Promise(sender, lease, log.last, log.base, log.leases, committed, doubtful)
+
+
 def image(number: int = 0, final: bool = False, lease: int = LEASE, sender: int = PRIMARY) -> ImagePart:
     """A part of one."""
-    return ImagePart(sender, lease, number, (5, 3), final, RecordRun((5, 3), (5, 3)))
+    return ImagePart(sender, lease, number, (5, 3), final)
 
 
 EVENTS: dict[PartitionEvent, PartitionInput] = {
@@ -180,7 +180,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
     PartitionEvent.TICK: Tick(),
     PartitionEvent.STOP: Stop(),
     PartitionEvent.PREPARE: Prepare(PRIMARY, LEASE + 1),
-    PartitionEvent.PROMISE: Promise(PRIMARY, LEASE, OLD, NO_PSN),
+    PartitionEvent.PROMISE: promise(PRIMARY, LEASE, OLD, NO_PSN),
     PartitionEvent.STALE: Stale(PRIMARY, LEASE + 1),
     PartitionEvent.PULL: Pull(PRIMARY, LEASE, (4, 2)),
     PartitionEvent.RECORDS: records(LEASE, (5, 1), (5, 2)),
@@ -197,7 +197,7 @@ def older(event: PartitionInput) -> PartitionInput:
 
 def _promised(situation: Situation) -> None:
     situation.do(Promised(LEASE))
-    situation.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+    situation.do(promise(OTHER, LEASE, OLD, NO_PSN))
 
 
 def _prepared(situation: Situation) -> None:

@@ -18,12 +18,10 @@ from bmqtwist.cluster.partition_events import (
     Assigned,
     Committed,
     Cut,
-    Decline,
     Fed,
     Feed,
     FeedImage,
     ImageLost,
-    ImagePart,
     LogMoved,
     LogReady,
     PartitionInput,
@@ -40,6 +38,7 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, leases_of
+from bmqtwist.wire.cluster_schema import Decline, ImagePart
 
 TIMING = ReplicationTiming(3.0, 0.5, 2.0)
 RUN_RECORDS = 4  # of one event
@@ -220,7 +219,7 @@ class Partitions:
             log.busy, log.replacing = True, (log.records[:keep], log.base)
         elif isinstance(output, TakeImage):
             part = output.part
-            log.parts = (log.parts if part.number else []) + list(part.run.records)  # type: ignore[attr-defined]
+            log.parts = (log.parts if part.number else []) + list(part.journal.records)  # type: ignore[attr-defined]
             if part.final:
                 self.images += 1
                 log.busy, log.replacing = True, (log.parts, part.at)

@@ -26,12 +26,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.wire import control, options, properties, schema
 from bmqtwist.wire.application_data import open_data
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.fast import EventType
 from kit import data_events as events

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from construct import Array, Bytes, Computed, Const, Container, Struct, this  # type: ignore[import-untyped]
+from crc32c import crc32c
 
 from bmqtwist.storage import layout
 from bmqtwist.storage.fileset import FileSets
@@ -14,7 +15,6 @@ from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Message, Partition
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.store import FileSizes
-from bmqtwist.wire.checksum import crc32c
 
 RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "storage-recorded"
 KINDS = ("journal", "data", "qlist")

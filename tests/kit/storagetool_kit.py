@@ -11,13 +11,14 @@ from click.testing import CliRunner
 from bmqtwist.cli.main import main
 from bmqtwist.storage.ledger_file import encode_ledger, ledger_file_name
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
     ClusterMessage,
+    ClusterStateRecord,
     LeaderAdvisory,
     LeaderAdvisoryCommit,
     LeaderMessageSequence,
+    LedgerRecordType,
     PartitionPrimaryInfo,
     QueueAssignmentAdvisory,
     QueueInfo,

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from kit.partitions import FAULTS, Partitions, disturb
 
-from bmqtwist.cluster.partition_events import Assigned, LogView, Prepare
+from bmqtwist.cluster.partition_events import Assigned, LogView
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.partition_standing import PartitionStanding
 from bmqtwist.cluster.replication_targets import ReplicationTargets
 from bmqtwist.cluster.take_over import TakeOver
 from bmqtwist.storage.psn import LogSummary, Psn
+from bmqtwist.wire.cluster_schema import Prepare
 
 
 def campaign(seed: int, size: int, steps: int, loss: float, mistake: str = "") -> Partitions:

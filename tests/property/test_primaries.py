@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.cluster.active_primaries import ActivePrimaries
-from bmqtwist.cluster.balance import loads_of, next_move
-from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, LEAST_ASSIGNED
+from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, LEAST_ASSIGNED, loads_of, next_move
 from bmqtwist.cluster.state import Primary
 
 NODES = st.integers(1, 4)

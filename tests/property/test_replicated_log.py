@@ -25,7 +25,6 @@ from bmqtwist.cluster.log_events import (
     Follow,
     Input,
     Lead,
-    Lsn,
     NotDone,
     Propose,
     Resend,
@@ -38,7 +37,10 @@ from bmqtwist.cluster.log_events import (
 )
 from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.wire.cluster_events import LedgerRecordType  # noqa: E402
+from bmqtwist.wire.cluster_schema import (
+    LedgerRecordType,  # noqa: E402
+    Lsn,
+)
 
 WALL = 1000
 LEAD = 0  # the token of every Lead

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.cluster.partition_events import Prepare
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import Prepare
 from sim.replicated import EVENTUAL, ReplicatingCluster
 
 DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"

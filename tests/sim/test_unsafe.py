@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.client import Client
 
-from bmqtwist.cluster.unsafe import rewritten, unsafe_of
+from bmqtwist.cluster.metadata_log import rewritten, unsafe_of
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode

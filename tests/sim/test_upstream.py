@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit import data_events as events
 from kit.client import Client, RequestRefused, refusal
-from kit.data_events import PushMessage
+from kit.data_events import PushMessage, encode_options
 
 from bmqtwist.errors import AckStatus, Category
 from bmqtwist.testing.config import domain_config
@@ -58,7 +58,7 @@ class Above:
 
     def push(self, node: ScriptedNode, q_id: int, guid: bytes, payload: bytes, late: bool = False, sub_id: int = 1) -> None:
         """A message for the proxy."""
-        node.send(events.encode_push([PushMessage(q_id, guid, payload, OUT_OF_ORDER if late else 0, options=options.encode(
+        node.send(events.encode_push([PushMessage(q_id, guid, payload, OUT_OF_ORDER if late else 0, options=encode_options(
             [options.SubQueueInfos((options.SubQueueInfo(sub_id),))]))]))
 
 

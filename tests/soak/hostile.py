@@ -29,13 +29,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from crc32c import crc32c
 from fuzz import corpus
 from kit.process import BrokerProcess, free_port
 
 from bench.rawclient import READ, WRITE, Closed, RawClient, Refusal, acks
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from bmqtwist.wire import ber, schema
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import ACK_REQUESTED, HEARTBEAT_REQ, MESSAGE_PROPERTIES, EventType, event_header, put_message
 

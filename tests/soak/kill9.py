@@ -25,10 +25,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from crc32c import crc32c
+
 from bench.broker import DOMAINS, FANOUT_APPS, Broker
 from bench.rawclient import READ, WRITE, Closed, RawClient, acks, confirm_event, pushes
 from bmqtwist.cli.adminclient import AdminClient, NotAllowed, Unreachable
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
     ACK_REQUESTED,
     HEARTBEAT_REQ,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kit.election_rules import (
     BEGIN,
@@ -40,28 +42,28 @@ from kit.election_rules import (
 
 from bmqtwist.cluster.election_events import (
     ElectionChanged,
-    ElectionEvent,
     ElectionMode,
     ElectionReason,
     ElectionState,
     ElectionTimer,
     PeerDown,
     PeerUp,
+    Received,
     Resign,
     SaveVote,
+    Send,
     SetMode,
     SetQuorum,
     Start,
     Stop,
-    Tell,
     Tick,
     Transfer,
     Voted,
     WakeAt,
 )
-from bmqtwist.cluster.elector import TABLE, Elector, _ignore
+from bmqtwist.cluster.elector import EVENTS, TABLE, Elector, _ignore
 from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
-from bmqtwist.machine import TRANSITIONS_MAX
+from bmqtwist.machine import TRANSITIONS_MAX, event_name
 from bmqtwist.wire.control import ElectorMessage
 
 NAMES = {"scoutingRequest": "SCOUT_REQ", "scoutingResponse": "SCOUT_RSP", "electionProposal": "PROPOSE",
@@ -69,15 +71,13 @@ NAMES = {"scoutingRequest": "SCOUT_REQ", "scoutingResponse": "SCOUT_RSP", "elect
          "leadershipCessionNotification": "CESSION", "electorNodeStatus": "NODE_STATUS"}
 SITUATIONS = {D: dormant, F: following, C: standing, L: leading}
 INPUTS = {
-    "Start": Start(9), "Stop": Stop(), "PeerUp": PeerUp(3), "PeerDown": PeerDown(3), "Written": Written(99),
-    "WriteFailed": WriteFailed(99, ""), "Transfer": Transfer(3), "Resign": Resign(""),
-    "SetMode": SetMode(ElectionMode.NORMAL), "SetQuorum": SetQuorum(0), "scoutingRequest": scouting(3, 6),
-    "scoutingResponse": scouted(3, 6, True),
-    "electionProposal": proposal(3, 9), "electionResponse": support(3, 6), "leaderHeartbeat": beat(3, 5),
-    "heartbeatResponse": stale(3, 6), "leadershipCessionNotification": cession(3, 6)}
+    type(each.message.value if isinstance(each, Received) else each): each for each in (
+        Start(9), Stop(), PeerUp(3), PeerDown(3), Written(99), WriteFailed(99, ""), Transfer(3), Resign(""),
+        SetMode(ElectionMode.NORMAL), SetQuorum(0), scouting(3, 6), scouted(3, 6, True), proposal(3, 9), support(3, 6),
+        beat(3, 5), stale(3, 6), cession(3, 6))}
 
 
-def said(told: Tell) -> str:
+def said(told: Send) -> str:
     """A message in short."""
     value, name = told.message.value, NAMES[told.message.choice]
     if name == "SUPPORT" and value.refused_for is not None:
@@ -95,12 +95,12 @@ def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
     while at < len(outputs):
         output = outputs[at]
         group = outputs[at:at + len(others)]
-        if (len(others) > 1 and all(isinstance(each, Tell) for each in group) and [each.node_id for each in group] == others
+        if (len(others) > 1 and all(isinstance(each, Send) for each in group) and [each.node_id for each in group] == others
                 and len({said(each) for each in group}) == 1):
             found.append(f"all {said(group[0])}")
             at += len(others)
             continue
-        if isinstance(output, Tell):
+        if isinstance(output, Send):
             found.append(f"{output.node_id} {said(output)}")
         elif isinstance(output, SaveVote):
             found.append(f"save {output.term}/{'-' if output.vote is None else output.vote}")
@@ -135,39 +135,39 @@ def test_every_rule_of_the_original_is_there() -> None:
     assert {rule.number for rule in RULES} >= set(range(1, 57))
 
 
-IGNORED = [(state, event) for state in ElectionState for event in ElectionEvent if TABLE[state][event].action is _ignore]
+IGNORED = [(state, event) for state in ElectionState for event in EVENTS if TABLE[state][event].action is _ignore]
 
 
-@pytest.mark.parametrize("state, event", IGNORED, ids=lambda each: each.name)
-def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: ElectionEvent) -> None:
+@pytest.mark.parametrize("state, event", IGNORED, ids=event_name)
+def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Any) -> None:
     situation = SITUATIONS[state]()
     elector = situation.elector
     assert elector.state is state
     before = standing_of(elector)
-    if event.name in ElectionTimer.__members__:
+    if isinstance(event, ElectionTimer):
         elector.outputs = []
-        elector.act(event, ElectionTimer[event.name])
+        elector.act(event, event)
         outputs: list[object] = list(elector.outputs)
     else:
-        outputs = situation.happen(INPUTS[event.value])
+        outputs = situation.happen(INPUTS[event])
     assert outputs == [] and standing_of(elector) == before
 
 
 def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_cell_names(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: dict[tuple[ElectionState, ElectionEvent], set[ElectionState]] = {}
+    walked: dict[tuple[ElectionState, Any], set[ElectionState]] = {}
     act = Elector.act
 
-    def note(elector: Elector, kind: ElectionEvent, event: object) -> None:
+    def note(elector: Elector, kind: Any, event: object) -> None:
         before = elector.state
         act(elector, kind, event)
         walked.setdefault((before, kind), set()).add(elector.state)
     monkeypatch.setattr(Elector, "act", note)
     for rule in RULES:
         rule.play(rule.situation())
-    cells = {(state, event) for state in ElectionState for event in ElectionEvent}
+    cells = {(state, event) for state in ElectionState for event in EVENTS}
     assert cells - walked.keys() - set(IGNORED) == set()
-    unreached = {(state.name, event.name, after.name) for state, event in cells
+    unreached = {(state.name, event_name(event), after.name) for state, event in cells
                  for after in TABLE[state][event].after - walked.get((state, event), set())}
     assert unreached == set()
 
@@ -175,7 +175,7 @@ def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_ce
 def test_the_history_names_the_event_of_each_change() -> None:
     story = leading().elector.story.transitions
     assert [(each.event, each.after) for each in story if each.before != each.after] == [
-        ("START", "FOLLOWER"), ("SCOUTING_RESPONSE", "CANDIDATE"), ("RESPONSE", "LEADER")]
+        ("Start", "FOLLOWER"), ("ScoutingResponse", "CANDIDATE"), ("ElectionResponse", "LEADER")]
 
 
 @pytest.mark.parametrize("situation", [following, voted, standing, leading, asking], ids=lambda each: each.__name__)
@@ -198,8 +198,8 @@ def test_a_term_that_nobody_can_have_reached_is_left_unread_with_an_alarm() -> N
 def test_a_node_that_is_alone_leads_without_a_message_and_without_a_file() -> None:
     situation = alone()
     outputs = situation.wait(0.0)
-    assert situation.elector.state is L and not [each for each in outputs if isinstance(each, Tell | SaveVote)]
-    assert not [each for each in situation.wait(1000.0) if isinstance(each, Tell | ElectionChanged)]
+    assert situation.elector.state is L and not [each for each in outputs if isinstance(each, Send | SaveVote)]
+    assert not [each for each in situation.wait(1000.0) if isinstance(each, Send | ElectionChanged)]
 
 
 @pytest.mark.spec("cluster", 25)
@@ -288,9 +288,9 @@ def test_nothing_that_follows_from_a_vote_is_said_before_it_is_durable() -> None
     elector = nobody_known().elector
     save, vote = elector.step(BEGIN, proposal(2, 6))[:2]
     assert save == SaveVote(1, 6, 2) and vote == Voted(6)
-    assert not [each for each in elector.step(BEGIN, scouting(3, 7)) if isinstance(each, Tell)]
+    assert not [each for each in elector.step(BEGIN, scouting(3, 7)) if isinstance(each, Send)]
     first, second = elector.step(BEGIN, Written(1))
-    assert isinstance(first, Tell) and said(first) == "SUPPORT(6)" and isinstance(second, Tell) and second.node_id == 3
+    assert isinstance(first, Send) and said(first) == "SUPPORT(6)" and isinstance(second, Send) and second.node_id == 3
     assert short(elector.step(BEGIN, proposal(3, 6)), [2, 3]) == ("3 REFUSE(6)",), "one vote in one term"
 
 
@@ -299,7 +299,7 @@ def test_nothing_that_follows_from_standing_is_said_before_it_is_durable_and_its
     elector = situation.elector
     outputs = elector.step(situation.now, scouted(2, 5, True))
     assert [each for each in outputs if isinstance(each, SaveVote)] == [SaveVote(1, 6, 1)]
-    assert not [each for each in outputs if isinstance(each, Tell)] and elector.supporters == set()
+    assert not [each for each in outputs if isinstance(each, Send)] and elector.supporters == set()
     assert short(elector.step(situation.now, Written(1)), [2, 3]) == ("all PROPOSE(6)",)
     assert elector.supporters == {1}
 
@@ -390,7 +390,7 @@ def test_whoever_is_never_to_lead_does_not_even_succeed() -> None:
     situation = following()
     situation.happen(SetMode(ElectionMode.NEVER))
     situation.happen(cession(2, 5, 1))
-    assert not [each for each in situation.wait(60.0) if isinstance(each, Tell)]
+    assert not [each for each in situation.wait(60.0) if isinstance(each, Send)]
     assert "2 SUPPORT(6)" in short(situation.happen(proposal(2, 6)), [2, 3])
 
 
@@ -458,6 +458,6 @@ def test_what_waits_for_a_write_is_bounded() -> None:
     for _ in range(1000):
         elector.step(BEGIN, scouting(3, 7))
         elector.step(BEGIN, beat(3, 4))
-    told = [each for each in elector.step(BEGIN, Written(1)) if isinstance(each, Tell)]
+    told = [each for each in elector.step(BEGIN, Written(1)) if isinstance(each, Send)]
     assert len(told) == 3
     assert isinstance(told[0].message, ElectorMessage)

@@ -24,6 +24,7 @@ from kit.partition_rules import (
     image,
     journal,
     older,
+    promise,
     pulling,
     records,
     stg1,
@@ -39,29 +40,24 @@ from bmqtwist.cluster.partition_events import (
     Assigned,
     Committed,
     Cut,
-    Decline,
     Fed,
     Feed,
     FeedFailed,
     FeedImage,
     ImageLost,
-    Keepalive,
     LogMoved,
     LogReady,
     PartitionEvent,
     PartitionRole,
-    Prepare,
-    Promise,
     Promised,
-    Pull,
     Records,
     ReplicaReceipt,
     Say,
     Serve,
-    Stale,
 )
 from bmqtwist.cluster.partition_machine import PATIENCE, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
+from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Stale
 
 # What follows from an input in a role: the role after it, if it is another one, then the outputs. What is not here does
 # nothing.
@@ -180,7 +176,7 @@ def test_a_promise_is_durable_before_it_is_said() -> None:
     assert not [each for each in situation.do(Prepare(PRIMARY, LEASE)) if isinstance(each, Say)]
     assert not situation.do(records())
     said = situation.do(Promised(LEASE))
-    assert Say(PRIMARY, Promise(NODE, LEASE, OLD, NO_PSN)) in said
+    assert Say(PRIMARY, promise(NODE, LEASE, OLD, NO_PSN)) in said
     assert situation.said(Prepare(OTHER, LEASE - 1)) == ["Stale to 3"]
 
 
@@ -211,7 +207,7 @@ def test_what_others_have_promised_ends_a_primary() -> None:
 def test_with_the_promises_of_a_quorum_the_longest_log_is_pulled() -> None:
     situation = Situation(EMPTY)
     situation.do(Assigned(NODE, LEASE))
-    assert situation.said(Promise(OTHER, LEASE, OLD, NO_PSN)) == [], "its own promise is not durable"
+    assert situation.said(promise(OTHER, LEASE, OLD, NO_PSN)) == [], "its own promise is not durable"
     outputs = situation.do(Promised(LEASE))
     assert Say(OTHER, Pull(NODE, LEASE, NO_PSN)) in outputs
     appended = situation.do(records(LEASE, NO_PSN, *[(4, each) for each in range(1, 8)], sender=OTHER))
@@ -224,7 +220,7 @@ def test_with_the_promises_of_a_quorum_the_longest_log_is_pulled() -> None:
 @pytest.mark.parametrize("how", [PeerDown(OTHER), None])
 def test_a_source_that_is_gone_or_silent_is_replaced(how: PeerDown | None) -> None:
     situation = pulling()
-    situation.do(Promise(PRIMARY, LEASE, LogSummary((4, 5), NO_PSN, ((4, 5),)), NO_PSN))
+    situation.do(promise(PRIMARY, LEASE, LogSummary((4, 5), NO_PSN, ((4, 5),)), NO_PSN))
     if how is not None:
         outputs = situation.do(how)
         assert Say(PRIMARY, Pull(NODE, LEASE, NO_PSN)) in outputs
@@ -235,8 +231,8 @@ def test_a_source_that_is_gone_or_silent_is_replaced(how: PeerDown | None) -> No
 def test_damaged_logs_count_only_when_everybody_has_answered() -> None:
     situation = stg1()
     situation.do(Promised(LEASE))
-    assert situation.said(Promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
-    assert Activate(LEASE) in situation.do(Promise(PRIMARY, LEASE, EMPTY, NO_PSN, doubtful=True))
+    assert situation.said(promise(OTHER, LEASE, EMPTY, NO_PSN, doubtful=True)) == []
+    assert Activate(LEASE) in situation.do(promise(PRIMARY, LEASE, EMPTY, NO_PSN, doubtful=True))
 
 
 def test_a_log_that_makes_no_sense_is_no_promise() -> None:
@@ -244,7 +240,7 @@ def test_a_log_that_makes_no_sense_is_no_promise() -> None:
     situation.do(Promised(LEASE))
     for wrong in (LogSummary((4, 7), NO_PSN, ((4, 6),)), LogSummary((4, 7), NO_PSN, ((4, 7), (3, 1))),
                   LogSummary((4, 7), (4, 9), ((4, 7),)), LogSummary((4, 7))):
-        assert situation.said(Promise(OTHER, LEASE, wrong, NO_PSN)) == []
+        assert situation.said(promise(OTHER, LEASE, wrong, NO_PSN)) == []
 
 
 @pytest.mark.spec("cluster", 67)
@@ -367,7 +363,7 @@ def test_an_image_ends_behind_whatever_the_other_node_has_compacted() -> None:
     situation = healed()
     situation.log.be(LogSummary((5, 9), (3, 50), ((3, 60), (4, 7), (5, 9))))
     theirs = LogSummary((3, 70), (3, 68), ((3, 70),))
-    outputs = situation.do(Promise(OTHER, LEASE, theirs, NO_PSN))
+    outputs = situation.do(promise(OTHER, LEASE, theirs, NO_PSN))
     assert FeedImage(OTHER, 0, theirs.base) in outputs
     assert FeedImage(OTHER, 1, theirs.base) in situation.do(Fed(OTHER, None, 60))
     assert FeedImage(OTHER, 0, theirs.base) in situation.do(ImageLost(OTHER))

@@ -10,8 +10,6 @@ from bmqtwist.cluster.election_events import Tick, WakeAt
 from bmqtwist.cluster.upstream import (
     LOCAL_WAIT_S,
     Announced,
-    Connected,
-    Disconnected,
     Lost,
     NobodyLeft,
     SelectorInput,
@@ -24,10 +22,8 @@ UNKNOWN, STARTING, AVAILABLE = NodeStatus.E_UNKNOWN, NodeStatus.E_STARTING, Node
 STOPPING, GONE = NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE
 BEGIN = 50.0
 EVENTS: dict[str, SelectorInput] = {
-    "connected": Connected(1, True), "connected, silent": Connected(1, False), "disconnected": Disconnected(1),
     **{status.name: Announced(1, status) for status in NodeStatus}, "tick": Tick(), "of nobody": Announced(9, AVAILABLE)}
 AFTER: dict[str, NodeStatus | None] = {  # status of the node, whatever it was before
-    "connected": UNKNOWN, "connected, silent": AVAILABLE, "disconnected": GONE,
     **{status.name: status for status in NodeStatus}, "tick": None, "of nobody": None}
 
 
@@ -70,7 +66,7 @@ def test_others_are_taken_after_ten_seconds() -> None:
     assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
     assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [Use(1, 1)]
     assert selector.step(BEGIN + 20, Announced(2, AVAILABLE)) == [], "it is kept"
-    assert selector.step(BEGIN + 30, Disconnected(1)) == [Lost(1), Use(2, 2)]
+    assert selector.step(BEGIN + 30, Announced(1, GONE)) == [Lost(1), Use(2, 2)]
     assert selector.step(BEGIN + 31, Announced(1, AVAILABLE)) == []
 
 
@@ -100,8 +96,7 @@ def test_whatever_happens_who_is_used_is_available_and_generations_grow(seed: in
         now += random.random()
         node = random.randint(1, 3)
         for output in selector.step(now, random.choice([
-                Connected(node, random.random() < 0.5), Disconnected(node), Announced(node, random.choice(list(NodeStatus))),
-                Tick()])):
+                Announced(node, random.choice(list(NodeStatus))), Tick()])):
             if isinstance(output, Use):
                 assert using is None and output.generation == generation + 1
                 assert output.node_id != 3 or selector.generation > 1 or now >= BEGIN + LOCAL_WAIT_S

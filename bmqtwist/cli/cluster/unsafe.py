@@ -7,7 +7,7 @@ import time
 import click
 
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.cluster.unsafe import rewritten, unsafe_of
+from bmqtwist.cluster.metadata_log import rewritten, unsafe_of
 from bmqtwist.config.clusters import ClusterDefinition, ClusterNode
 from bmqtwist.config.declare import ConfigError
 from bmqtwist.config.load import load

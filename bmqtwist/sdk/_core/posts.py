@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 
+from crc32c import crc32c
+
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk._core.effects import Group, Room
@@ -18,7 +20,6 @@ from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.tracing import inject
 from bmqtwist.wire import events, properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data, open_data
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import ACK_MESSAGE, ITEM_BYTES, MESSAGE_PROPERTIES, put_message
 
 _EXPIRY_STEP_S = 0.1  # shortest interval between two searches for posts above the deduplication time

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bmqtwist.cluster.ballot import Ballot
+from bmqtwist.cluster.election_parts import Ballot
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
@@ -24,6 +23,7 @@ from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.slot_file import PromiseFile, VoteFile
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+from bmqtwist.wire.cluster_schema import Entries
 
 
 def _vote_not_synced(self: VoteFile, value: Any) -> None:

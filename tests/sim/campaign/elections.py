@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, ElectionState, Received, Start, Tell
+from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, ElectionState, Received, Send, Start
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, durable_vote
@@ -53,7 +53,7 @@ class ElectionJudge(Judge):
             if event.message.choice == "scoutingResponse" and event.message.value.will_vote and node.name in self._willing:
                 self._willing[node.name][1].add(event.sender)
         for output in outputs:
-            if isinstance(output, Tell):
+            if isinstance(output, Send):
                 self._told(node, elector.node_id, output)
         if elector.state is not ElectionState.LEADER:
             self._leading.pop(node.name, None)
@@ -66,7 +66,7 @@ class ElectionJudge(Judge):
         if self.leaders.setdefault(term, node.name) != node.name:
             raise Violation("E1", f"{self.leaders[term]} and {node.name} lead term {term}")
 
-    def _told(self, node: SimulatedNode, own_id: int, told: Tell) -> None:
+    def _told(self, node: SimulatedNode, own_id: int, told: Send) -> None:
         choice, term, value = told.message.choice, told.message.term, told.message.value
         if choice == "scoutingRequest":
             if self._willing.get(node.name, (0, set()))[0] != term:

@@ -9,13 +9,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
-from bmqtwist.cluster.log_events import Input, Lsn, Output
+from bmqtwist.cluster.log_events import Input, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise, Vote, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import Lsn
 
 if TYPE_CHECKING:
     from bmqtwist.member.cell import Cell

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmqtwist.cluster.log_events import NO_LSN, Input, Lead, Lsn, Output, StateChanged
+from bmqtwist.cluster.log_events import Input, Lead, Output, StateChanged
 from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import ClusterState, StateMismatch
@@ -16,8 +16,7 @@ from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.storage.ledger_file import LEDGER_SUFFIX, LedgerFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.cluster_events import LedgerRecordType
-from bmqtwist.wire.cluster_schema import ClusterMessage
+from bmqtwist.wire.cluster_schema import NO_LSN, ClusterMessage, LedgerRecordType, Lsn
 from sim.campaign.judges import Judge, Violation, after_power_loss
 from sim.campaign.world import CampaignWorld
 

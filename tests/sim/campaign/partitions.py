@@ -14,7 +14,6 @@ from bmqtwist.cluster.partition_events import (
     PartitionOutput,
     PartitionRole,
     PartitionTalk,
-    Promise,
     ReplicaReceipt,
     Say,
     TakeImage,
@@ -24,6 +23,7 @@ from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, placed
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import Promise
 from sim.campaign.judges import Judge, Violation, durable_promises
 from sim.campaign.world import CampaignWorld
 

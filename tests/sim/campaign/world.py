@@ -23,7 +23,7 @@ from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.slot_file import VoteFile
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.cluster_events import ClusterStateRecord
+from bmqtwist.wire.cluster_schema import ClusterStateRecord
 from sim.campaign.judges import Judge, Violation
 from sim.campaign.messages import DOMAINS, MessageJudge
 from sim.campaign.schedule import Schedule

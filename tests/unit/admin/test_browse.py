@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.admin_kit import Bench
@@ -21,7 +22,6 @@ from bmqtwist.view import stored_queue, subscriptions
 from bmqtwist.view.stored_queue import Selection, locate
 from bmqtwist.view.subscriptions import would_choose
 from bmqtwist.view.typed_properties import as_tree, from_tree
-from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import PropertyType, encode
 
 Q = "bmq://d/q"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
@@ -31,8 +32,7 @@ from bmqtwist.loop.scheduler import STEPS_MAX
 from bmqtwist.queue.queue import Router
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.testing.node import ImmediatePerformer
-from bmqtwist.wire import application_data, compression
-from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire import application_data
 from bmqtwist.wire.fast import EventType, event_header
 
 PUT_BYTES = 40
@@ -192,7 +192,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
                                                          shape: dict[str, Any]) -> None:
     """64 MiB at once took 296 ms. The message before it and the one behind it keep their places."""
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
+    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
     size = 20 * INFLATE_STEP_BYTES
     guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
     producer.client.barrier()
@@ -207,7 +207,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
 def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of 64 MiB took 30 ms at once. It is the one of what is stored."""
     producer, sizes = memory.producer(), list[int]()
-    for module in (puts, compression):
+    for module in (puts, application_data):
         monkeypatch.setattr(module, "crc32c", lambda data, crc=0: (sizes.append(len(data)), crc32c(data, crc))[1])
     producer.post(b"y" * (3 * INFLATE_STEP_BYTES + 7), compress=True, properties={"a": 1}, v2=False)
     stored, = memory.broker.domains.by_name["d"].queues["q"].messages.values()
@@ -226,9 +226,9 @@ def test_the_pieces_of_what_is_inflated_are_put_together_in_steps(size: int, bef
             written[-1] += len(data)
             return super().write(data)
 
-    monkeypatch.setattr(compression, "BytesIO", Whole)
+    monkeypatch.setattr(application_data, "BytesIO", Whole)
     plain = bytes(n % 251 for n in range(size))
-    inflation = compression.Inflation(zlib.compress(plain), size, True, before)
+    inflation = application_data.Inflation(zlib.compress(plain), size, True, before)
     written.append(0)
     while not inflation.step():
         written.append(0)
@@ -238,7 +238,7 @@ def test_the_pieces_of_what_is_inflated_are_put_together_in_steps(size: int, bef
 
 def test_many_small_bombs_in_one_event_share_a_step(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, compression.Inflation, "data")
+    turns = Turns(memory, monkeypatch, application_data.Inflation, "data")
     messages = [codec.put_message(producer.q_id, producer.client.new_guid(), bytes(INFLATE_STEP_BYTES - 100),
                                   properties={"a": 1}, v2=False, compress=True) for _ in range(9)]
     hurry(monkeypatch, 1.0)
@@ -266,7 +266,7 @@ def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     consumer = old.open("bmq://d/q", read=1)
     consumer.configure(b=1 << 30)
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
+    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
     producer, size = memory.producer(), 5 * INFLATE_STEP_BYTES
     payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)),
                 b"last"]
@@ -296,7 +296,7 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
     """The error led back to 64 MiB that waited for the collector: 4 GiB within minutes."""
     made: list[weakref.ref[Any]] = []
 
-    class Seen(compression.Inflation):
+    class Seen(application_data.Inflation):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(weakref.ref(self))
@@ -318,7 +318,7 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
 
 def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """PUTs that came before their open was answered: the first takes long, the others stay behind it."""
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
+    turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
     hurry(monkeypatch, 1.0)
     client = memory.client()
     guids = [client.new_guid() for _ in range(3)]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.cluster.log_events import Acknowledged, CatchUp, Entries, Message, Snapshot
-from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
+from bmqtwist.cluster.log_events import Message, encode_log_message, log_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import control
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
+    Acknowledged,
+    CatchUp,
     ClusterMessage,
+    ClusterStateRecord,
+    Entries,
     LeaderAdvisory,
     LeaderAdvisoryCommit,
     LeaderMessageSequence,
-    MetadataEntries,
+    LedgerRecordType,
     MetadataLogMessage,
-    MetadataSnapshot,
     NodeStatusAdvisory,
+    Snapshot,
 )
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.fast import EventType
@@ -47,10 +49,10 @@ def test_what_is_about_something_else_is_none() -> None:
 
 
 @pytest.mark.parametrize("body", [
-    MetadataLogMessage("entries", MetadataEntries(3, LeaderMessageSequence(), b"")),
-    MetadataLogMessage("entries", MetadataEntries(3, LeaderMessageSequence(), b"nonsense")),
-    MetadataLogMessage("snapshot", MetadataSnapshot(3, b"nonsense" * 9)),
-    MetadataLogMessage("snapshot", MetadataSnapshot(3, b""))], ids=repr)
+    MetadataLogMessage("entries", Entries(0, 3, LeaderMessageSequence(), b"")),
+    MetadataLogMessage("entries", Entries(0, 3, LeaderMessageSequence(), b"nonsense")),
+    MetadataLogMessage("snapshot", Snapshot(0, 3, b"nonsense" * 9)),
+    MetadataLogMessage("snapshot", Snapshot(0, 3, b""))], ids=repr)
 def test_records_that_cannot_be_read_are_an_error_of_the_peer(body: MetadataLogMessage) -> None:
     with pytest.raises(PeerError):
         log_message_of(2, ClusterMessage("metadataLogMessage", body))
@@ -60,4 +62,4 @@ def test_bytes_behind_a_snapshot_are_an_error() -> None:
     event = encode_log_message(Entries(2, 3, (0, 0), (SNAPSHOT, COMMIT)))
     records = control.decode_control(event[8:], Encoding.BER).value.value.value.records
     with pytest.raises(PeerError):
-        log_message_of(2, ClusterMessage("metadataLogMessage", MetadataLogMessage("snapshot", MetadataSnapshot(3, records))))
+        log_message_of(2, ClusterMessage("metadataLogMessage", MetadataLogMessage("snapshot", Snapshot(0, 3, records))))

@@ -12,18 +12,13 @@ from kit.ledger_kit import Disk, Failed, leading, opened
 from bmqtwist.cluster import changes, metadata_log, record_log
 from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, Primaries, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
-    NO_LSN,
-    Acknowledged,
-    CatchUp,
     Done,
-    Entries,
     Flush,
     Follow,
     Lead,
     LeadershipLost,
     NotDone,
     Send,
-    Snapshot,
     StateChanged,
     StepDown,
     WriteFile,
@@ -35,12 +30,18 @@ from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
 from bmqtwist.storage.ledger_file import LedgerFile, encode_ledger, parse_ledger_file_name, read_ledger
 from bmqtwist.storage.memory import Died, MemoryDisk
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
+    NO_LSN,
+    Acknowledged,
+    CatchUp,
     ClusterMessage,
+    ClusterStateRecord,
+    Entries,
     LeaderAdvisoryCommit,
     LeaderMessageSequence,
+    LedgerRecordType,
     QueueAssignmentAdvisory,
+    Snapshot,
 )
 
 SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))
@@ -107,14 +108,14 @@ def test_the_same_operations_write_the_same_bytes_as_the_original(path, monkeypa
             queue, = advisory.queues
             apps = [app for app in queue.app_ids if app.app_key != DEFAULT_APP_KEY]
             keys += [queue.key, *(app.app_key for app in apps)]
-            ledger.assign_queue(queue.uri, [app.app_id for app in queue.app_ids], 0, wall)
+            ledger.assign_queue(queue.uri, [app_id for app_id, _ in queue.app_ids], 0, wall)
         elif each.message.choice == "queueUnAssignmentAdvisory":
             ledger.unassign_queue(advisory.queues[0].uri, wall)
         elif each.message.choice == "queueUpdateAdvisory":
             update, = advisory.queue_updates
             keys += [app.app_key for app in update.added_app_ids]
-            ledger.update_apps(update.uri, [app.app_id for app in update.added_app_ids],
-                               [app.app_id for app in update.removed_app_ids], 0, wall)
+            ledger.update_apps(update.uri, [app_id for app_id, _ in update.added_app_ids],
+                               [app_id for app_id, _ in update.removed_app_ids], 0, wall)
         else:
             assert each.message.choice == "leaderAdvisoryCommit"
     assert disk.safe == data[:recorded.end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit import codec
 from kit.codec import Event
-from kit.data_events import PushMessage, encode_push
+from kit.data_events import PushMessage, encode_options, encode_push
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.outbox import Outbox
@@ -169,7 +169,7 @@ def test_what_another_broker_is_pushed_is_what_the_codec_writes(place: tuple[int
     for sub_id in sub_ids:
         outbox.push_infos(7, message, sub_id, 0x80, 4, 2, b"payload")
     infos = options.SubQueueInfos(tuple(options.SubQueueInfo(each, None, False, *place) for each in sub_ids))
-    area = options.encode([infos])
+    area = encode_options([infos])
     [event] = frames(outbox)
     assert event == encode_push([PushMessage(7, guid(1), b"payload", 4, 1, 2, area)])
     assert options.decode(area) == [infos]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from bmqtwist.cluster.partition_events import Keepalive, ReplicaReceipt
+from bmqtwist.cluster.partition_events import ReplicaReceipt
 from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts
 from bmqtwist.member.cell import Cell
+from bmqtwist.wire.cluster_schema import Keepalive
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from kit import data_events as events
+from kit.data_events import encode_options
 from kit.sdk_kit import FANOUT, FEATURES, URI, Bench
 
 from bmqtwist.errors import Category, LocalError
@@ -30,7 +31,7 @@ from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
-from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos, encode
+from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos
 
 HEARTBEAT = bytes.fromhex("000000084c020000")
 
@@ -204,8 +205,9 @@ def test_a_broker_without_subscriptions_gets_the_older_request_and_refuses_expre
 
 
 @pytest.mark.parametrize(("area", "count"), [
-    (b"", 1), (encode([SubQueueInfos((SubQueueInfo(1),))]), 1), (encode([SubQueueInfos((SubQueueInfo(0),), True)]), 1),
-    (encode([SubQueueIds((1, 1))]), 2), (encode([SubQueueIds((1, 9))]), 1), (b"\xff\0\0\2" + b"\0" * 4, 0)])
+    (b"", 1), (encode_options([SubQueueInfos((SubQueueInfo(1),))]), 1),
+    (encode_options([SubQueueInfos((SubQueueInfo(0),), True)]), 1),
+    (encode_options([SubQueueIds((1, 1))]), 2), (encode_options([SubQueueIds((1, 9))]), 1), (b"\xff\0\0\2" + b"\0" * 4, 0)])
 def test_a_push_is_understood_whatever_its_options(area: bytes, count: int) -> None:
     bench = Bench().start()
     bench.open(read=True)

@@ -18,14 +18,16 @@ from bmqtwist.storage.ledger_file import (
     parse_ledger_file_name,
     read_ledger,
 )
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, encode_cluster_state_record
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
+    ClusterStateRecord,
     LeaderAdvisory,
     LeaderAdvisoryCommit,
     LeaderMessageSequence,
+    LedgerRecordType,
     QueueAssignmentAdvisory,
     QueueInfo,
+    encode_cluster_state_record,
 )
 from bmqtwist.wire.fields import fields_of
 
@@ -40,7 +42,7 @@ def printed(value):
         return text if "/" in text else value.hex().upper()
     if isinstance(value, list):
         return [printed(each) for each in value]
-    if not is_dataclass(value):
+    if not is_dataclass(value) and not isinstance(value, tuple):
         return value
     parts = {entry.wire_name: getattr(value, entry.attribute) for entry in fields_of(type(value))}
     return {name: printed(part) for name, part in parts.items() if part != [] and (name != "unsafe" or part)}

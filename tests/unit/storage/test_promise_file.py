@@ -7,27 +7,22 @@ from random import Random
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from bmqtwist.cluster.partition_events import (
-    Decline,
-    ImagePart,
-    Keepalive,
     PartitionTalk,
-    Prepare,
-    Promise,
-    Pull,
     Records,
     ReplicaReceipt,
-    Stale,
-    Yield,
+    encode_partition_message,
+    partition_event_of,
+    partition_message_of,
 )
-from bmqtwist.cluster.partition_wire import encode_partition_message, partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 from bmqtwist.wire import layout
-from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.cluster_schema import Decline, ImagePart, Keepalive, Prepare, Promise, Pull, Stale, Yield
 from bmqtwist.wire.control import Encoding, decode_control
 from bmqtwist.wire.fast import EVENT_TYPE_MASK, EventType
 
@@ -115,12 +110,13 @@ def test_two_damaged_slots_are_told() -> None:
 LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))
 RUN = RecordRun((5, 8), (5, 9), b"journal", b"data", b"qlist")
 MESSAGES: list[PartitionTalk | Decline | Yield] = [
-    Prepare(2, 7), Promise(2, 7, LOG, (4, 7)), Promise(2, 7, LogSummary(), NO_PSN, True), Stale(2, 9), Pull(2, 7, (4, 7)),
+    Prepare(2, 7), Promise(2, 7, LOG.last, LOG.base, list(LOG.leases), (4, 7)),
+    Promise(2, 7, doubtful=True), Stale(2, 9), Pull(2, 7, (4, 7)),
     Pull(2, 7, None), Records(2, 7, (4, 7), RUN),
-    ImagePart(2, 7, 3, (5, 9), True, RecordRun((5, 9), (5, 9), b"j", b"d", b"q")),
+    ImagePart(2, 7, 3, (5, 9), True, b"j", b"d", b"q"),
     ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40), Keepalive(2, 7, (5, 9), 0, (4, 7), 1 << 40),
-    Keepalive(2, 7, None, 5, NO_PSN, 0), Decline(7, True, 9, "node 2 declines"),
-    Decline(7, True, 9, "node 2 declines", 3), Yield(7, 3)]
+    Keepalive(2, 7, None, 5, NO_PSN, 0), Decline(7, True, 9),
+    Decline(7, True, 9, successor=3), Yield(7, 3)]
 
 
 def read(event: bytes) -> Any:
@@ -137,7 +133,8 @@ def test_a_message_comes_as_it_was_said(message: PartitionTalk | Decline | Yield
 
 
 @pytest.mark.spec("cluster", 72)
-@pytest.mark.parametrize("message", [Records(2, 7, (4, 7), RUN), ImagePart(2, 7, 3, (5, 9), True, RUN)],
+@pytest.mark.parametrize("message", [
+    Records(2, 7, (4, 7), RUN), ImagePart(2, 7, 3, (5, 9), True, b"journal", b"data", b"qlist")],
                          ids=lambda each: type(each).__name__)
 def test_records_that_changed_on_their_way_are_refused(message: PartitionTalk) -> None:
     with pytest.raises(PeerError, match="checksum"):

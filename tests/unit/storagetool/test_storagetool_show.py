@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from kit.data_events import encode_options
 from kit.storage_kit import DEFAULT, KEY, OTHER, WALL, disk_with, journals, make_message, name_of, open_files, start, stored
 from kit.storagetool_kit import bmq, change, files_of, ledger_of, one, spill, storage_directory, write_ledger
 
@@ -190,7 +191,7 @@ def ours(directory: Path) -> Path:
     partition.append_message(KEY, make_message(2, area[True] + zlib.compress(b"new style " * 200), compression=1,
                                                has_properties=True, schema_id=3), WALL)
     partition.append_message(KEY, make_message(3, area[False] + b"plain", has_properties=True), WALL)
-    partition.append_message(KEY, make_message(4, b"with options", options=wire_options.encode(
+    partition.append_message(KEY, make_message(4, b"with options", options=encode_options(
         [wire_options.GroupId(b"group")])), WALL)
     partition.append_message(OTHER, make_message(5, b"no properties at all", has_properties=True, ref_count=2), WALL)
     partition.stop(WALL + 1)

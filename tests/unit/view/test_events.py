@@ -14,7 +14,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import Record
 from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
 from bmqtwist.logs.observer import LINES_MAX, LogTail
-from bmqtwist.report import ListReport, NullReport
+from bmqtwist.report import ListReport
 from bmqtwist.view.alarms import ALARMS_MAX, MOMENTARY_S, AlarmBook, AlarmState, settled, subject_of
 from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog, NodeHistory
 
@@ -253,10 +253,6 @@ def test_a_report_tells_its_watcher_of_events_and_alarms() -> None:
     assert report.lines == [("ALARM", "[CATEGORY] what happens"), ("PANIC", "[CATEGORY] 100 %"), ("INFO", "a line")]
     assert [(line.n, line.text) for line in report.tail(2)] == [(2, "[CATEGORY] 100 %"), (3, "a line")]
     assert [line.n for line in report.tail(10, after=2)] == [3]
-    silent = NullReport()
-    silent.watch(history)
-    silent.note("node", "x")
-    assert history.events.newest == 3 and silent.tail() == []
 
 
 def test_what_happens_to_a_broker_is_kept() -> None:

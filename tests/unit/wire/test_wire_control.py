@@ -339,7 +339,7 @@ def test_selections_have_the_tags_of_the_table():
     tags = {name: tag for tag, name, _ in choice_of(ControlMessage).selections}
     assert tags["status"] == 0 and tags["clusterMessage"] == 9 and tags["configureStreamResponse"] == 17
     tags = {name: tag for tag, name, _ in choice_of(ClusterMessage).selections}
-    assert tags["queueUnAssignmentAdvisory"] == 20 and tags["partitionMessage"] == 29 and len(tags) == 27 + 2
+    assert tags["queueUnAssignmentAdvisory"] == 20 and tags["queueUpdateAdvisory"] == 27 and len(tags) == 11 + 2
     assert tags["metadataLogMessage"] == 30 and tags["confirmReceipt"] == 19, "ours"
 
 

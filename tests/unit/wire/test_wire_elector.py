@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -22,30 +21,27 @@ from bmqtwist.wire.cluster_schema import (
 )
 from bmqtwist.wire.control import ElectorMessage
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.fields import Choice, boolean, u64
+from bmqtwist.wire.fields import U64, Choice, SchemaType
 
 
-@dataclass(slots=True)
-class Empty:
+class Empty(SchemaType):
     """A message without fields."""
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(SchemaType):
     """A message with a boolean, `willVote` or `isAvailable`."""
 
-    yes: bool = boolean(0)
+    yes: bool = False
 
 
-@dataclass(slots=True)
-class OriginalElectorMessage:
+class OriginalElectorMessage(SchemaType):
     """ElectorMessage as the original's schema has it."""
 
     CHOICE: ClassVar[Choice] = Choice(1, (
         (0, "electionProposal", Empty), (1, "electionResponse", Empty), (2, "leaderHeartbeat", Empty),
         (3, "electorNodeStatus", Answer), (4, "heartbeatResponse", Empty), (5, "scoutingRequest", Empty),
         (6, "scoutingResponse", Answer), (7, "leadershipCessionNotification", Empty)))
-    term: int = u64(0)
+    term: U64 = 0
     choice: str = ""
     value: Any = None
 

