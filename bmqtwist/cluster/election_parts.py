@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, SaveVote, Send, Timing
+from bmqtwist.cluster.election_events import ElectionOutput, ElectionTimer, SaveVote, Timing
+from bmqtwist.cluster.log_events import Send
 from bmqtwist.wire.control import ElectorMessage
 
 

@@ -21,14 +21,13 @@ from bmqtwist.cluster.election_events import (
     PeerUp,
     Received,
     SaveVote,
-    Send,
     Start,
     Tick,
     Timing,
     WakeAt,
 )
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
 from bmqtwist.wire.cluster_schema import Lsn
 
 TIMING = Timing(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)

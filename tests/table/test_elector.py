@@ -51,7 +51,6 @@ from bmqtwist.cluster.election_events import (
     Received,
     Resign,
     SaveVote,
-    Send,
     SetMode,
     SetQuorum,
     Start,
@@ -62,7 +61,7 @@ from bmqtwist.cluster.election_events import (
     WakeAt,
 )
 from bmqtwist.cluster.elector import EVENTS, TABLE, Elector, _ignore
-from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
 from bmqtwist.machine import TRANSITIONS_MAX, event_name
 from bmqtwist.wire.control import ElectorMessage
 

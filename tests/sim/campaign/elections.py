@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, ElectionState, Received, Send, Start
+from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput, ElectionState, Received, Start
+from bmqtwist.cluster.log_events import Send
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, durable_vote
