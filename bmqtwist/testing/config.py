@@ -153,10 +153,6 @@ class ConfigDirectory:
         """Write one domain's file as it stands."""
         (self.etc / "domains" / f"{name}.json").write_text(text, encoding="utf-8")
 
-    def remove_domain(self, name: str) -> None:
-        """Delete one domain's file."""
-        (self.etc / "domains" / f"{name}.json").unlink()
-
 
 def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] | list[str] = (), in_memory: bool = False,
                  subscriptions: Mapping[str, str] | None = None, consistency: str = "eventual", **parameters: Any) -> str:

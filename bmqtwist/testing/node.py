@@ -6,8 +6,7 @@ moves any more; what has not been said by then will not be said by waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from bmqtwist.broker.broker import Broker
@@ -154,13 +153,13 @@ class ImmediateNode(MemoryNode):
         self.due = False  # a turn
         self.syncs: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
-        self._stalled = False
+        self.stalled = False  # a disk on which no sync completes
 
     # -- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Build a broker over the files as they are and let it recover."""
-        self.due = self._stalled = False
+        self.due = self.stalled = False
         self.syncs, self.later = [], []
         self.live(ImmediatePerformer(self), self._observed)
         self.run()
@@ -193,7 +192,7 @@ class ImmediateNode(MemoryNode):
             for action in later:
                 action()
             syncs: list[Callable[[], None]] = []
-            if not self._stalled:
+            if not self.stalled:
                 syncs, self.syncs = self.syncs, []
                 for complete in syncs:
                     complete()
@@ -215,13 +214,3 @@ class ImmediateNode(MemoryNode):
         self.now = target
         self.due = True
         self.run()
-
-    @contextmanager
-    def storage_stalled(self) -> Iterator[None]:
-        """Syncs do not come through meanwhile."""
-        self._stalled = True
-        try:
-            yield
-        finally:
-            self._stalled = False
-            self.run()

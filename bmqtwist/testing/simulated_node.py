@@ -6,7 +6,6 @@ paused lives on: what comes waits until it goes on.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from functools import partial
 
@@ -346,14 +345,6 @@ class SimulatedNode(MemoryNode):
             self.simulation.at(self.simulation.now + down, lambda: self.boot() if self.life == life else None)
 
     # -- disk -------------------------------------------------------------------------------------------------------
-
-    def fill_disk(self, spare: int) -> None:
-        """No space beyond `spare` bytes."""
-        self.disk.capacity = self.disk.used_bytes() + spare
-
-    def fail_syncs(self) -> None:
-        """Every sync fails from now on."""
-        self.disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
 
     def mend(self) -> None:
         """The disk is as good as new; what it lost is lost."""

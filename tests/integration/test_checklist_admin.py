@@ -213,7 +213,7 @@ def test_removing_a_domain_in_two_steps(world: World) -> None:
         if client.name != "admin":
             client.disconnect()
     world.admin("DOMAINS REMOVE d")
-    world.config.remove_domain("d")
+    (world.config.etc / "domains" / "d.json").unlink()
     assert world.admin("DOMAINS REMOVE d FINALIZE") == "SUCCESS"
     assert refusal(world.client().open, "bmq://d/q", write=1).category == "E_UNKNOWN"
 

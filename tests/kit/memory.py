@@ -7,6 +7,8 @@ nothing moves any more; what has not come then will not come by waiting.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,16 @@ class MemoryWorld(ImmediateNode, World):
         super().run()
         lines, self._told = self.report.lines[self._told:], len(self.report.lines)
         assert self.mistakes or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
+
+    @contextmanager
+    def storage_stalled(self) -> Iterator[None]:
+        """No sync completes within the `with` block."""
+        self.stalled = True
+        try:
+            yield
+        finally:
+            self.stalled = False
+            self.run()
 
     def link(self, listener: int = 0) -> MemoryLink:
         """A session without a socket."""

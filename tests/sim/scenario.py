@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from kit.config import domain_config
+from kit.disks import fail_syncs, fill_disk
 
 from bmqtwist.storage import rollover
 from sim.clients import SimulatedClient, SimulatedConsumer, SimulatedProducer
@@ -142,13 +143,13 @@ class Scenario:
 
     def _fill_disk(self) -> None:
         self.judge.faulty()
-        self.world.node.fill_disk(self.random.choice((0, 100, 5000)))
+        fill_disk(self.world.node, self.random.choice((0, 100, 5000)))
         self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.mend)
 
     def _fail_syncs(self) -> None:
         """The broker closes its partitions then; somebody restarts it."""
         self.judge.faulty()
-        self.world.node.fail_syncs()
+        fail_syncs(self.world.node)
         self.world.at(self.world.now + 1.0, self.random.choice((self._power, self._kill)))
 
     # -- the end

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from kit.client import RequestRefused
+from kit.disks import fail_syncs
 
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.election_events import ElectionState
@@ -216,7 +217,7 @@ def test_a_node_whose_disk_fails_does_not_lead() -> None:
     nodes = ElectedCluster(8, 3)
     nodes.run(SETTLE_S)
     former = nodes.leader
-    former.fail_syncs()
+    fail_syncs(former)
     nodes.assign(former)
     nodes.run(5.0)
     assert former not in nodes.believed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kit.disks import fill_disk
 
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.sdk.results import Result
@@ -59,7 +60,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
                  if world.primary(STRONG) not in (world.leader, world.primary(EVENTUAL)))
     primary = world.primary(STRONG)
     life, terms = primary.life, world.terms()
-    primary.fill_disk(100)
+    fill_disk(primary, 100)
     full_at = world.now
     world.live(5.0)
     eventual = [producer for producer in world.producers if producer.uri == EVENTUAL]

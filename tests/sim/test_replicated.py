@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from kit.disks import fail_syncs, fill_disk
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.member.partition_runner import LINGER_S
@@ -360,7 +361,7 @@ def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> No
     nodes.post(5)
     former = nodes.primary()
     _, queue = nodes.writer()
-    former.fail_syncs()
+    fail_syncs(former)
     queue.put(b"nobody knows")
     nodes.run(10.0)
     assert nodes.primary() is not former
@@ -382,7 +383,7 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
     nodes.post(5)
     nodes.run(1.0)
     nodes.judge_partitions()
-    node.fail_syncs()
+    fail_syncs(node)
     nodes.post(5)
     node.crash(power=False, down=1.0)
     nodes.settle()
@@ -602,9 +603,9 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "syncs":
-        node.fail_syncs()
+        fail_syncs(node)
     elif kind == "full":
-        node.fill_disk(random.randrange(2000))
+        fill_disk(node, random.randrange(2000))
     elif kind == "mend":
         node.mend()
     elif kind == "post":

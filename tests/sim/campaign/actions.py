@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kit.disks import fill_disk
+
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
@@ -171,7 +173,7 @@ def writes_fail(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode,
 
 
 def full(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    node.fill_disk(int(step.share * 200))
+    fill_disk(node, int(step.share * 200))
 
 
 def mend(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:

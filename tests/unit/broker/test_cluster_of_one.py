@@ -50,7 +50,7 @@ def test_queues_are_spread_and_found_where_they_were(memory: MemoryWorld) -> Non
 
 def test_a_queue_whose_domain_is_missing_sleeps_and_keeps_its_messages(memory: MemoryWorld) -> None:
     memory.producer().post(b"kept")
-    memory.config.remove_domain("d")
+    (memory.config.etc / "domains" / "d.json").unlink()
     memory.restart()
     assert list(memory.broker.clusters["c3"].dormant) == ["bmq://d/q"] and memory.alarms("DOMAIN")
     assert refusal(memory.client().open, "bmq://d/q", read=1).category == "E_UNKNOWN"
