@@ -46,6 +46,11 @@ class QueueUri:
         return f"{SCHEME}{self.qualified_domain}/{self.queue}"
 
 
+def domain_of(uri: str) -> str:
+    """The qualified domain of a canonical URI, which is not checked again."""
+    return uri[len(SCHEME):uri.index("/", len(SCHEME))]
+
+
 def parse_uri(text: str) -> QueueUri:
     """Take a queue URI apart, or raise InvalidUri with the original broker's words."""
     if not text.startswith(SCHEME):

@@ -14,7 +14,7 @@ from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
 from bmqtwist.config.engine_settings import domain_settings, throttle
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, LocalError, Refused
-from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.ids import GuidGenerator, QueueUri, domain_of
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
@@ -64,7 +64,7 @@ class Domains:
 
     def activate(self, cluster: ReplicatedCluster) -> None:
         """Activate the dormant queues of a cluster whose domains can be loaded."""
-        for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
+        for name in dict.fromkeys(map(domain_of, cluster.dormant)):
             try:
                 known = self.by_name.get(name)
                 if known is None:
@@ -139,7 +139,9 @@ class QueueAccess:
         except Refused as refused:
             answer(refused)
             return
-        queue, cluster = domain.queues.get(uri.queue), self._clusters[domain.cluster]
+        cluster = self._clusters[domain.cluster]
+        cluster.retirement.settle(uri.canonical)
+        queue = domain.queues.get(uri.queue)
         if queue is not None and not cluster.changes.is_changing(queue):
             answer(queue)
             return
@@ -188,6 +190,7 @@ class QueueAccess:
 
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
+        handle.queue.settle()
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).configure(handle, app_id, consumers, answer)
             return
@@ -200,6 +203,7 @@ class QueueAccess:
 
     def close_queue(self, session: Asker, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
+        handle.queue.settle()
         if isinstance(handle.queue, RelayQueue):
             self._relays(handle.queue).close(handle, request, final, session.wall, answer)
             return

@@ -262,7 +262,7 @@ class PeerSession(ClientSession):
 
     def leave(self, handle: Handle) -> None:
         """A queue is not led here any more: a member opens it again where it is."""
-        del self.handles[handle.q_id]
+        self.handles.pop(handle.q_id, None)
         self.requests.close_id(handle.q_id)
         drop_handle(handle, False, self.session.wall)
 

@@ -31,7 +31,7 @@ class Priority(IntEnum):
     NEWCOMER = 1  # of connections that are not negotiated
     QUEUE = 2  # purges, lost consumers, memory that is freed
     COMMAND = 3  # operator commands, metrics, statistics
-    ACTIVATION = 4  # queues of a new primary
+    ACTIVATION = 4  # queues of partitions that have another primary
     EXPIRY = 5  # messages above their TTL, entries of the history of GUIDs
     DELIVERY = 6  # of a queue that has more than one turn may deliver
     ROLLOVER = 7  # of a partition whose files are full

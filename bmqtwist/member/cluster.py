@@ -18,9 +18,8 @@ from bmqtwist.cluster.changes import AdoptQueue
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
-from bmqtwist.errors import AckStatus, Category, Refused
-from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.errors import Category, Refused
+from bmqtwist.ids import DEFAULT_APP_ID, domain_of, parse_uri
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.activation import Waking
@@ -30,18 +29,15 @@ from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.queue_changes import QueueChanges
 from bmqtwist.member.replication import Replication
+from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue import handover
-from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import Handle, Put, Queue
-from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
-from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.wire.cluster_schema import NodeStatus
 
@@ -71,6 +67,7 @@ class Cluster:
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self.waking = Waking(self, loop)
+        self.retirement = Retirement(f"Cluster ({self.name})", loop)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
 
@@ -103,6 +100,7 @@ class Cluster:
         if members is not None:
             members.leadership = leadership
             members.statuses.changed = self._statuses_changed
+            self.retirement.relays = members.relays
 
     def start(self, leadership: Leadership, files: list[FileSets], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
@@ -168,7 +166,7 @@ class Cluster:
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
         """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
         for uri, record in self.dormant.items():
-            if parse_uri(uri).qualified_domain != name:
+            if domain_of(uri) != name:
                 continue
             store = self.partitions[record.partition_id].state.queues.get(record.key)
             count = len(store.messages) if store is not None else 0
@@ -185,7 +183,7 @@ class Cluster:
 
     def adopt_domain(self, domain: Domain) -> None:
         """A domain was loaded: its dormant queues come to life."""
-        found = [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]
+        found = [uri for uri in self.dormant if domain_of(uri) == domain.name]
         if found:
             self.waking.wake(domain, [self.dormant.pop(uri) for uri in found])
 
@@ -231,6 +229,7 @@ class Cluster:
 
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
+        self.retirement.settle(uri)
         queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self.context, now)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
@@ -269,7 +268,7 @@ class Cluster:
         """The queues of a domain whose partitions another node is primary of, or none."""
         serves = self.replication.serves if self.replication is not None else lambda partition_id: True
         return [record for uri, record in self.metadata.state.queues.items() if not serves(record.partition_id)
-                and parse_uri(uri).qualified_domain == domain_name]
+                and domain_of(uri) == domain_name]
 
     # -- one of several nodes ---------------------------------------------------------------------------------------
 
@@ -291,36 +290,13 @@ class Cluster:
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """It is no longer: its queues go away, and whoever has them open has to connect again."""
         self.report.info(f"Cluster ({self.name}): queues of Partition [{partition_id}] wait for its next primary: {cause}")
-        partition = self.partitions[partition_id]
-        waiting: dict[Queue, list[Put]] = {}
-        for put in partition.gate.waiting if isinstance(partition, ReplicatedPartition) else ():
-            waiting.setdefault(put.queue, []).append(put)
-        for queue in [queue for queue in self.queues.values() if queue.partition_id == partition_id]:
+        queues = [queue for queue in self.queues.values() if queue.partition_id == partition_id]
+        for queue in queues:
             del self.queues[queue.uri]
-            queue.feed(QueueChange.MOVED, now, cause)
-            queue.finish_purges()
-            self._hand_over(queue, [*queue.uncommitted.puts, *waiting.get(queue, ())])
-            queue.meter.clear()
-            queue.retire()
-        partition.copies.waiters.clear()
+        self.retirement.begin(self.partitions[partition_id], queues, cause)
         for uri in self.waking.end_all(partition_id):
             self.changes.created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
-
-    def _hand_over(self, queue: RootQueue, waiting: list[Put]) -> None:
-        """The clients of a queue wait for its next primary; other members open it there again."""
-        for put in waiting:
-            if put.handle is not None and _is_of_member(put.handle):
-                put.answer(AckStatus.NOT_READY)
-        for handle in list(queue.handles):
-            if isinstance(handle.client, PeerSession) and handle.client.is_member:
-                handle.client.leave(handle)
-        if self.relays is not None and queue.handles:
-            relay = RelayQueue(queue.uri, queue.name, queue.domain, self.context, self.relays.uplink)
-            asked = {substream: [each.spec for each in substream.subscriptions]
-                     for handle in queue.handles for substream in handle.substreams.values()}
-            handover.to_relay(queue, relay, queue.handles, waiting)
-            self.relays.add(parse_uri(queue.uri), relay, asked)
 
     def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
         """Clients here may have waited for this queue to have a primary, which is this node now."""
@@ -360,7 +336,8 @@ class Cluster:
         self.leadership.set_mode(ElectionMode.LEAVING)
         if self.leadership.standing.leader is not None:
             self.replication.hand_over(self.loop.now)
-        return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
+        return not self.retirement.continues and all(
+            primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:
         """How many messages the queues in memory hold that are led here."""
@@ -449,10 +426,6 @@ class Cluster:
         for partition in self.partitions:
             for category, text in partition.take_alarms():
                 (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)
-
-
-def _is_of_member(handle: Handle) -> bool:
-    return isinstance(handle.client, PeerSession) and handle.client.is_member
 
 
 def _led_elsewhere(uri: str, partition_id: int) -> Refused:

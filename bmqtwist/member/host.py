@@ -8,6 +8,7 @@ from typing import Protocol
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.loop.loop import Loop
+from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue.root import Domain, RootContext
 from bmqtwist.storage.partition import Partition
 
@@ -30,6 +31,7 @@ class ReplicatedCluster(Protocol):
     context: RootContext
     domains: DomainSource
     partitions: list[Partition]
+    retirement: Retirement
     dormant: dict[str, QueueRecord]
 
     def adopt_domain(self, domain: Domain) -> None:

@@ -26,7 +26,7 @@ from bmqtwist.member.replication import Replication
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.relays import Relays
-from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
+from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.psn import Psn
@@ -78,8 +78,7 @@ class MemberRelays:
         if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
             upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
             upstream.stopping = not gates.put
-            for opened in self._of(index):
-                self.relays.use(opened, upstream)
+            self.relays.use(upstream)
         elif known is not None and index in self._upstreams and not gates.put and not known.stopping:
             self.relays.stop_posting(known)
 
@@ -94,12 +93,8 @@ class MemberRelays:
         if opened is not None and opened.upstream is not self.upstream_of(uri):
             self.relays.lose([opened])
             upstream = self.upstream_of(uri)
-            if upstream is not None and uri in self.relays.opened:
-                self.relays.use(opened, upstream)
-
-    def _of(self, index: int) -> list[UpstreamQueue]:
-        records = ((opened, self._record_of(uri)) for uri, opened in self.relays.opened.items())
-        return [opened for opened, record in records if record is not None and record.partition_id == index]
+            if upstream is not None:
+                self.relays.use(upstream)
 
     def records_came(self, now: float) -> None:
         """A partition has written more: perhaps what messages wait for."""

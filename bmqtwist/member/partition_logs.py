@@ -121,6 +121,22 @@ class PartitionLogs:
             made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
         self._host.in_thread(work, partial(self._on_read, cell, made), partial(self._on_failed, cell))
 
+    def release(self, cell: Cell, clean: bool, now: float) -> None:
+        """This node leads the partition no longer: its log is used on, or read anew unless it is `clean`. Until queues have
+        their unacknowledged PUTs from it, it is busy."""
+        if self._cluster.retirement.reads_log(cell.index) and not cell.busy:
+            cell.busy = True
+            self._cluster.retirement.released(cell.index, partial(self._released, cell, clean))
+        elif not clean:
+            self.replace(cell, None, now)
+
+    def _released(self, cell: Cell, clean: bool, now: float) -> None:
+        cell.busy = False
+        if clean:
+            self._step(cell, now, LogReady())
+        else:
+            self.replace(cell, None, now)
+
     def _on_read(self, cell: Cell, made: list[ReplicatedPartition], now: float) -> None:
         cell.partition, cell.busy = made[0], False
         self._cluster.partitions[cell.index] = made[0]

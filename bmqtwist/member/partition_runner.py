@@ -235,8 +235,8 @@ class PartitionRunner:
         self._note(cell.index, f"this node {output.after.value}: {cause}", role=output.after.name, before=output.before.name)
         if not cell.machine.leads and cell.partition.leading:
             clean = cell.partition.follow()
-            if not clean and output.after is not PartitionRole.STOPPED:
-                self._logs.replace(cell, None, now)
+            if output.after is not PartitionRole.STOPPED:
+                self._logs.release(cell, clean, now)
 
     # -- active primaries -----------------------------------------------------------------------------------------------
 

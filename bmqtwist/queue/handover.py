@@ -65,17 +65,21 @@ def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int
 
 
 def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:
-    """These clients of a root go on with a relay; `waiting`: PUTs that were not safe in the cluster, in order."""
+    """These clients of a root go on with a relay; `waiting`: unacknowledged PUTs in order, which `keep` has kept."""
     _move(root, list(handles), relay, lambda app, message: _hold(relay, app, _copy(message)))
     for put in waiting:
-        if put.handle is None or put.handle.closing or put.handle.queue is not relay:
-            continue  # nobody waits for an answer, or the node below posts it again
-        try:
-            put.message = _copy(put.message, root.payload(put.message))
-        except (PartitionUnavailable, OSError):  # it cannot be read: nobody can say what becomes of it
-            relay.answer(put, AckStatus.UNKNOWN)
-            continue
-        _wait_for_primary(relay, put)
+        if put.handle is not None and not put.handle.closing and put.handle.queue is relay:
+            _wait_for_primary(relay, put)
+
+
+def keep(root: RootQueue, put: Put) -> bool:
+    """Make a PUT independent of the log, which may be cut. False: it cannot be read, and is answered so."""
+    try:
+        put.message = _copy(put.message, root.payload(put.message))
+    except (PartitionUnavailable, OSError):
+        root.answer(put, AckStatus.UNKNOWN)
+        return False
+    return True
 
 
 def _take_posts(relay: RelayQueue) -> list[Put]:

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from bmqtwist.compiled import mypyc_attr
@@ -525,6 +526,14 @@ class Queue(ABC):
         """Do what may take long: here at once."""
         at_once(work)
 
+    def settle(self) -> bool:
+        """Whether its clients use another one from now on: see `RootQueue.move`."""
+        return False
+
+    def later(self, act: Callable[[], None]) -> bool:
+        """Of a queue that is `disabled`: whether `act` waits until its clients use another one, that of their handles."""
+        return False
+
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def app_for_reader(self, app_id: str) -> App:
@@ -541,6 +550,8 @@ class Queue(ABC):
 
     def confirm(self, substream: Substream, guid: bytes, now: float, wall: int) -> None:
         """A consumer is done with a message; unknown, late and repeated confirms are ignored."""
+        if self.disabled and self.later(partial(_again, "confirm", substream, guid, now, wall)):
+            return
         unconfirmed = substream.unconfirmed
         entry = unconfirmed.get(guid)
         if entry is None:
@@ -567,6 +578,8 @@ class Queue(ABC):
 
     def rejected(self, substream: Substream, guid: bytes, wall: int) -> None:
         """A node below us has lost a consumer with a message: it goes on trying while attempts are left."""
+        if self.disabled and self.later(partial(_again, "rejected", substream, guid, wall)):
+            return
         entry = substream.unconfirmed.get(guid)
         if entry is None or self.attempt_failed(substream.app, entry[0], wall):
             return
@@ -574,6 +587,8 @@ class Queue(ABC):
 
     def returned(self, substream: Substream, guid: bytes) -> None:
         """A node below us has nobody for a message any more: somebody else is given it."""
+        if self.disabled and self.later(partial(_again, "returned", substream, guid)):
+            return
         if guid in substream.unconfirmed:
             message = self._take_from(substream, guid)
             if self.holds(substream.app, message):
@@ -635,3 +650,8 @@ class Queue(ABC):
     def writers(self) -> int:
         """Sum of the write counts of all clients."""
         return sum(handle.write_count for handle in self.handles)
+
+
+def _again(method: str, substream: Substream, *arguments: object) -> None:
+    """What a client has done while its queue was about to be another one."""
+    getattr(substream.handle.queue, method)(substream, *arguments)

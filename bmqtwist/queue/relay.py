@@ -71,6 +71,7 @@ class RelayQueue(Queue):
         self._order = 0
         self._ordinals = 0
         self._retry_due = False
+        self.stopped = False  # the upstream is lost: nothing is delivered until `confirms_stopped`
 
     # -- PUT ----------------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,9 @@ class RelayQueue(Queue):
 
     def deliver(self, now: float) -> None:
         """As at the primary. What nobody here wants is given back."""
+        if self.stopped:
+            self.touched = False
+            return
         delivery.deliver(self, now)
         for app in self.active:
             suspended = bool(app.substreams) and not app.router.groups  # all its consumers

@@ -13,12 +13,14 @@ app needs, each of which has a DELETION of its own. The requester of the purge i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, cast
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.limits import MESSAGES_AT_ONCE
+from bmqtwist.limits import MESSAGES_AT_ONCE, MOVED_QUEUE
 from bmqtwist.queue import delivery
 from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
 from bmqtwist.queue.lifecycle import QueueChange, QueueLifecycle, QueuePhase
@@ -26,7 +28,7 @@ from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
-from bmqtwist.steps import Steps, at_once, let_go
+from bmqtwist.steps import Steps, let_go
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
@@ -56,6 +58,8 @@ class RootContext(QueueContext, Protocol):
 class RootQueue(Queue):
     """State and rules of one queue at its primary."""
 
+    _convert: Callable[[RootQueue], None]
+
     def __init__(self, uri: str, name: str, store: StoredQueue, domain: Domain, partition: Partition,
                  context: RootContext, now: float) -> None:
         super().__init__(uri, name, domain, context)
@@ -75,6 +79,7 @@ class RootQueue(Queue):
         self.purges: list[MessageSteps] = []  # under way
         self._purged = 0  # of what came before this order something was purged
         self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
+        self.moving: list[Callable[[], None]] | None = None  # what clients did since `move`
 
     def is_collectable(self, now: float, keepalive_s: float, started: float) -> bool:
         """Whether it may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
@@ -125,7 +130,7 @@ class RootQueue(Queue):
     def post(self, put: Put, now: float, wall: int) -> int:
         put.queue = self
         if self.disabled:
-            return AckStatus.NOT_READY
+            return 0 if put.handle is not None and self.later(partial(_post_again, put, now, wall)) else AckStatus.NOT_READY
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
@@ -361,20 +366,32 @@ class RootQueue(Queue):
         self._purged = self._order
         return [place for app in apps for place in app.purge(self._order)]
 
-    def finish_purges(self) -> None:
-        """What is under way of purges is done at once, but for records: this node leads the partition no longer."""
-        for steps in list(self.purges):
-            at_once(steps)
+    def move(self, convert: Callable[[RootQueue], None]) -> None:
+        """This node leads it no longer: it takes and delivers nothing, PUTs and CONFIRMs wait. `convert(queue)` lets its
+        clients use another one: now for a request of a client, else later."""
+        self.moving, self.disabled, self._convert = [], True, convert
+        self._siblings.pop(self.name, None)
 
-    def retire(self) -> None:
-        """This node leads it no longer, its clients have gone on elsewhere: what was kept for them is freed in slices."""
-        places = [place for app in self.apps.values() for place in app.unregister()]
-        self.in_slices(let_go(places), "freeing what was kept for its apps")
+    def settle(self) -> bool:
+        """See `move`."""
+        if self.moving is None:
+            return False
+        self._convert(self)
+        return True
+
+    def later(self, act: Callable[[], None]) -> bool:
+        """A queue that is used much is converted before its turn."""
+        if self.moving is None:
+            return False
+        self.moving.append(act)
+        if len(self.moving) >= MOVED_QUEUE:
+            self._convert(self)
+        return True
 
     def feed(self, change: QueueChange, now: float, cause: str) -> None:
         """A change of its lifecycle."""
         self.lifecycle.feed(change, now, cause)
-        self.disabled = self.lifecycle.phase in _DISABLED
+        self.disabled = self.moving is not None or self.lifecycle.phase in _DISABLED
         if self.lifecycle.is_over:
             self._siblings.pop(self.name, None)
 
@@ -383,7 +400,7 @@ class RootQueue(Queue):
 
     def holds(self, app: App, message: Message) -> bool:
         """Whether an app still needs a message: one that was purged may look as if."""
-        return bool(message.pending & app.bit) and message.order >= app.purged
+        return bool(message.pending & app.bit) and message.order >= app.purged and self.moving is None
 
     def in_slices(self, work: Steps[Any], doing: str) -> None:
         self.root_context.in_slices(self, doing, work)
@@ -532,7 +549,7 @@ def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: i
         size += sum([message.size for message in step])
         if wall is not None:
             for message in step:
-                if not message.pending:
+                if not message.pending and queue.moving is None:
                     queue.remove(message, DeletionReason.NONE, wall)
     queue.purges.remove(steps)
     yield from let_go(places)
@@ -546,6 +563,15 @@ def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
                 queue.remove(message, _DONE, wall)
         del messages[-MESSAGES_AT_ONCE:]
         yield
+
+
+def _post_again(put: Put, now: float, wall: int) -> None:
+    """A PUT that came while its queue was about to be another one."""
+    if put.handle is not None and not put.handle.closing:
+        queue = put.handle.queue
+        refused = queue.post(put, now, wall)
+        if refused:
+            queue.answer(put, refused)
 
 
 def _freeze_attempts(queue: RootQueue, limit: int) -> None:

@@ -115,7 +115,7 @@ class ProxyCluster:
                 case Lost():
                     report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                     self._upstream = None
-                    self.relays.lose(list(self.relays.opened.values()))
+                    self.relays.lose(self.relays.opened.values())
                 case NobodyLeft():
                     report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
                 case WakeAt():
@@ -128,8 +128,7 @@ class ProxyCluster:
         peer = self.links.session(node_id)
         if peer is not None and peer.upbound is not None:
             upstream = self._upstream = Upstream(peer, peer.upbound, generation)
-            for opened in list(self.relays.opened.values()):
-                self.relays.use(opened, upstream)
+            self.relays.use(upstream)
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node is connected."""

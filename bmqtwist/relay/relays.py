@@ -5,7 +5,7 @@ partitions that another node is primary of.
 joined with the connection of the node above that each queue has: its `Upstream`.
 
     open, configure, close    what clients ask for, counted together and asked of the upstream
-    use, lose                 a queue has an upstream, or has none any more
+    use, lose                 queues have an upstream, or have none any more: a job of the scheduler
     answered, receipt         what nodes above say; `incoming`: their messages and acknowledgements
     uplink                    PUTs and CONFIRMs of clients here
     settle                    after clients came or went: what nobody here has open any more is given back
@@ -42,9 +42,11 @@ from bmqtwist.cluster.streams import (
 )
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
+from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.states import State
 from bmqtwist.loop.loop import Loop
+from bmqtwist.loop.scheduler import Priority
 from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
@@ -54,6 +56,7 @@ from bmqtwist.relay.uplink import RelayUplink
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
 from bmqtwist.relay.upstream_requests import UpstreamRequests
 from bmqtwist.relay.user import RelayUser
+from bmqtwist.steps import Steps
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
@@ -73,6 +76,7 @@ class Relays:
         self._requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
+        self._losing: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
         self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
 
@@ -217,6 +221,7 @@ class Relays:
         if opened is None:
             return None, []
         self.lose([opened])
+        self._lost(opened)
         self._forget(opened)
         return opened.relay, [each for stream in opened.streams.values() for each in stream.line
                               if isinstance(each, OpenAsked) and each.alive()]
@@ -230,7 +235,7 @@ class Relays:
             stream = opened.make_stream(app_id)
             stream.counts, stream.wanted = opened.counts(app_id), opened.merged(app_id)
         if upstream is not None:
-            self.use(opened, upstream)
+            self._use(upstream, opened)
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
@@ -327,39 +332,67 @@ class Relays:
 
     # -- the nodes above ------------------------------------------------------------------------------------------------
 
-    def use(self, opened: UpstreamQueue, upstream: Upstream) -> None:
-        """A queue has another upstream."""
+    def use(self, upstream: Upstream) -> None:
+        """There is an upstream for all queues that are to be opened there: they ask it in slices."""
+        upstream_of = self._user.upstream_of
+        self._in_slices([opened for opened in self.opened.values() if opened.upstream is None and upstream_of(
+            opened.name) is upstream], partial(self._use, upstream), "queues have another upstream")
+
+    def _use(self, upstream: Upstream, opened: UpstreamQueue) -> None:
+        if opened.upstream is not None or self._user.upstream_of(opened.name) is not upstream:
+            return  # it has changed since
+        self._lost(opened)
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
             self._step(opened, stream, Up(upstream.generation))
             if stream.state is StreamState.REOPENING:
                 self._reopening.add(stream)
 
+    def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None], doing: str) -> None:
+        """A job; those of one cluster run in the order in which they began."""
+        if queues:
+            failed = partial(self._host.contain.told, f"{self._user.title}: {doing}")
+            self._host.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, failed), failed)
+
     def _look_whether_restored(self, stream: AppStream) -> None:
         """Whether all queues are open again where there is a node above for them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
-            if not self._reopening:
+            if not self._reopening and not self._host.scheduler.holds(Priority.ACTIVATION, self):
                 self._host.report.info(f"{self._user.title}: state restored")
 
     def lose(self, queues: Iterable[UpstreamQueue]) -> None:
-        """Queues have none any more."""
-        outputs, lost = [], [opened for opened in queues if opened.upstream is not None]
+        """Queues have none any more: PUTs and CONFIRMs wait from now on, what else follows is done in slices. Requests that
+        are made meanwhile stay with their streams until these know."""
+        lost = [opened for opened in queues if opened.upstream is not None]
         self._requests.forget(lost)
         self._take_confirms_back(lost)
         for opened in lost:
             opened.upstream = None
             opened.waiting.clear()
-            for stream in opened.streams.values():
-                if opened.relay is not None:
-                    opened.relay.posts_stopped()
-                    opened.relay.confirms_stopped(stream.app_id)
-                self._reopening.discard(stream)
-                outputs.append((opened, stream, opened.step(stream, Down(), self._host.now)))
-        for opened, stream, found in outputs:  # nothing may be asked before all streams know
+            self._losing[opened] = None
+            if opened.relay is not None:
+                opened.relay.posts_stopped()
+                opened.relay.open_apps.clear()
+                opened.relay.stopped = True
+        self._in_slices(lost, self._lost, "queues have lost their upstream")
+
+    def _lost(self, opened: UpstreamQueue) -> None:
+        """Nothing, if its streams know."""
+        if opened not in self._losing:
+            return
+        del self._losing[opened]
+        if opened.relay is not None:
+            opened.relay.stopped = False
+        outputs = []
+        for stream in opened.streams.values():
+            if opened.relay is not None:
+                opened.relay.confirms_stopped(stream.app_id)
+            self._reopening.discard(stream)
+            outputs.append((stream, opened.step(stream, Down(), self._host.now)))
+        for stream, found in outputs:
             self._perform(opened, stream, found)
-        for opened in lost:
-            self._forget_if_idle(opened)
+        self._forget_if_idle(opened)
 
     def _take_confirms_back(self, lost: list[UpstreamQueue]) -> None:
         """Nobody knows what became of CONFIRMs that are not known to be safe."""
@@ -377,11 +410,13 @@ class Relays:
     def stop_posting(self, upstream: Upstream) -> None:
         """A node above will go: PUTs wait for the next one, CONFIRMs still go to this one."""
         upstream.stopping = True
-        for opened in self.opened.values():
-            if opened.upstream is upstream and opened.relay is not None:
-                self._host.report.info(f"{opened.name}: buffering PUTs with generation count "
-                                       f"{upstream.generation} because upstream is stopping.")
+        stopped = [opened for opened in self.opened.values() if opened.upstream is upstream and opened.relay is not None]
+        for opened in stopped:
+            if opened.relay is not None:
                 opened.relay.posts_stopped()
+        self._in_slices(stopped, lambda opened: self._host.report.info(
+            f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."),
+            "PUTs wait")
 
     def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
         """A node above has answered; False = to nothing that it was asked."""
@@ -407,6 +442,17 @@ class Relays:
         for asked in self._requests.overdue(now):
             session = asked.upstream.peer.session
             session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, asked.expected)
+
+
+def _steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
+           failed: Callable[[Exception], None]) -> Steps[None]:
+    for number, opened in enumerate(queues, 1):
+        try:
+            act(opened)
+        except Exception as error:  # the other queues continue
+            failed(error)
+        if not number * MOVED_QUEUE % MOVED_AT_ONCE:
+            yield
 
 
 def _nobody_waits() -> None:

@@ -20,25 +20,12 @@ from bmqtwist.queue.restored import Restored
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
-from sim.assignments import LEAST, number, transfer
+from sim.assignments import LEAST, move, moved, number, transfer
 from sim.elected import heal
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
 
 PROXIES = {"p1": ["n1", "n2", "n3"]}
 IN_MEMORY = "bmq://bmq.test.mem.priority/q"
-
-
-def move(nodes: ReplicatingCluster, index: int, node: SimulatedNode, at: SimulatedNode | None = None) -> str:
-    """What the leader, or another node, answers."""
-    return nodes.admin(at or nodes.leader, f"CLUSTERS CLUSTER c3 STORAGE PARTITION {index} MOVE {node.name}")
-
-
-def moved(nodes: ReplicatingCluster, index: int, node: SimulatedNode) -> None:
-    """Until a node is active primary of a partition for everybody."""
-    def everywhere() -> bool:
-        known = [nodes.replication(each).known_primaries.active.find(index) for each in nodes.machines if each.up]
-        return all(each is not None and each.node_id == number(node) for each in known)
-    nodes.until(everywhere, 10.0)
 
 
 def loads(nodes: ReplicatingCluster) -> list[int]:

@@ -1,0 +1,321 @@
+"""Primaries that move while clients have a thousand queues open: in slices, and nothing is lost, refused or out of order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kit import codec
+from kit.client import Client
+
+from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE
+from bmqtwist.loop import scheduler
+from bmqtwist.loop.scheduler import Priority, Scheduler
+from bmqtwist.member.retirement import Retirement
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.relay.relays import Relays
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.assignments import move, moved
+from sim.elected import heal
+from sim.replicated import ReplicatingCluster, ready
+
+DOMAINS = "bmq.test.persistent.priority.sc", "bmq.test.persistent.priority"
+PLACES = ["n1", "n2", "n3", "p1"]
+SOON_S = 0.0002
+
+
+class Crowd:
+    """A client at each place has all queues open: it posts to each, and consumes every third or fourth of them."""
+
+    def __init__(self, nodes: ReplicatingCluster, queues: int) -> None:
+        self.nodes, self.uris = nodes, [f"bmq://{DOMAINS[number % 2]}/q{number}" for number in range(queues)]
+        self.clients = [nodes.client(place) for place in PLACES]
+        self.posted: dict[bytes, tuple[int, int, int]] = {}  # GUID -> producer, queue, number
+        self.acked, self.got = Counter[bytes](), Counter[bytes]()
+        self.order: dict[tuple[int, int], list[int]] = {}  # (producer, queue) -> numbers as they were first delivered
+        self._number = 0
+        for place, client in enumerate(self.clients):
+            for number, uri in enumerate(self.uris):
+                reads = self.reads(place, number)
+                client.send_request({"openQueue": {"handleParameters": client.handle_parameters(
+                    uri, number, read=reads, write=1)}})
+                if reads:
+                    client.send_request({"configureStream": {"qId": number, "streamParameters": {
+                        "appId": "__default", "subscriptions": [{
+                            "sId": number, "expression": {"version": "E_UNDEFINED", "text": ""},
+                            "consumers": [codec_consumer()]}]}}})
+                if number % 100 == 99:
+                    nodes.run(0.05)
+            nodes.until(lambda: not self._unanswered(client), 20.0)  # noqa: B023 - called here
+
+    def reads(self, place: int, number: int) -> int:
+        """How many consumers of the queue the client at this place has."""
+        return int(number % len(PLACES) == place)
+
+    def _unanswered(self, client: Client) -> int:
+        client.pump(0.0)
+        answers = [event.control for event in client.heard if event.kind == "control" and "rId" in event.control]
+        assert not any("status" in answer for answer in answers), answers[-1]
+        return client._rid - len(answers)
+
+    def post(self, step: int = 1) -> None:
+        """Each client posts to every `step`-th queue."""
+        for place, client in enumerate(self.clients):
+            for number in range(self._number % step, len(self.uris), step):
+                guid = client.new_guid()
+                self.posted[guid] = place, number, self._number
+                client.send(codec.put_frame([codec.put_message(number, guid, guid, ack=True)]))
+            self._number += 1
+
+    def take(self) -> None:
+        """Confirm what has come."""
+        for client in self.clients:
+            client.pump(0.0)
+            confirms = []
+            while client.inbox:
+                event = client.inbox.popleft()
+                if event.ack is not None:
+                    assert event.ack.status == 0, event.ack
+                    self.acked[event.ack.guid] += 1
+                elif event.push is not None:
+                    guid = event.push.payload
+                    self.got[guid] += 1
+                    place, number, count = self.posted[guid]
+                    if self.got[guid] == 1:
+                        self.order.setdefault((place, number), []).append(count)
+                    confirms.append((number, event.push.guid, 0))
+            if confirms:
+                client.send(codec.confirm_frame(confirms))
+            client.heard.clear()
+
+    def live(self, seconds: float, step: int = 10, pause: float = 0.02) -> None:
+        """Post, consume and confirm."""
+        end = self.nodes.now + seconds
+        while self.nodes.now < end:
+            self.post(step)
+            self.nodes.run(pause)
+            self.take()
+
+    def until(self, wanted: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Consume and confirm until that is so."""
+        end = self.nodes.now + seconds
+        while not wanted():
+            assert self.nodes.now < end, (len(self.posted), len(self.acked), len(self.got), self.nodes.stories())
+            self.nodes.run(0.02)
+            self.take()
+
+    def judge(self, again_max: float = 0.1) -> None:
+        """Each PUT was acknowledged once, its message delivered and confirmed; the order of each producer was kept."""
+        self.until(lambda: len(self.acked) == len(self.got) == len(self.posted))
+        self.nodes.run(3.0)
+        self.take()
+        self.nodes.run(3.0)
+        self.take()
+        assert set(self.acked.values()) == {1}, "acknowledged twice"
+        assert self.got.total() <= (1.0 + again_max) * len(self.posted), "delivered again and again"
+        assert all(numbers == sorted(numbers) for numbers in self.order.values()), "out of order"
+        assert not any(client.link.closed for client in self.clients)
+        primary = self.nodes.primary(0)
+        assert not any(self.nodes.stored(primary, uri) for uri in self.uris), "not confirmed"
+        for node in self.nodes.machines:
+            if node.up:
+                assert not self.retirement(node).continues and not any(self.retirement(node)._then.values())
+                relays = self.nodes.cluster(node.name).relays
+                assert relays is not None and not relays._losing
+
+    def retirement(self, node: SimulatedNode) -> Retirement:
+        """Of a node."""
+        return self.nodes.cluster(node.name).retirement
+
+    def is_midway(self, node: SimulatedNode) -> bool:
+        """Whether a node has begun to convert the queues that it led, and has not done so with all."""
+        return 0 < len(self.retirement(node)._left) < len(self.uris) * 3 // 4
+
+
+def codec_consumer() -> dict[str, int]:
+    """A consumer with room for plenty."""
+    return {"maxUnconfirmedMessages": 1000, "maxUnconfirmedBytes": 33554432, "consumerPriority": 0,
+            "consumerPriorityCount": 1}
+
+
+@contextmanager
+def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[list[int]]:
+    """How many queues each step of a job moved; a turn has `steps_max` steps of a class."""
+    sizes, done = list[int](), set[Any]()
+
+    def counting(place: type, method: str, moved: Callable[[Any, Any], bool]) -> None:
+        whole = getattr(place, method)
+
+        def count(self: Any, *arguments: Any) -> Any:
+            if moved(self, arguments[-1]):
+                done.add(arguments[-1])
+            return whole(self, *arguments)
+        patch.setattr(place, method, count)
+
+    def measured(self: Scheduler, *arguments: Any) -> bool:
+        done.clear()
+        more = step(self, *arguments)
+        if done and arguments[0] is self._classes[Priority.ACTIVATION]:
+            sizes.append(len({each.uri if isinstance(each, RootQueue) else each.name for each in done}))
+        return more
+    step = Scheduler._step
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, "STEPS_MAX", steps_max)
+        patch.setattr(Scheduler, "_step", measured)
+        counting(Retirement, "convert", lambda self, queue: queue.uri in self._left)
+        counting(Relays, "_use", lambda self, opened: opened.upstream is None)
+        counting(Relays, "_lost", lambda self, opened: opened in self._losing)
+        yield sizes
+
+
+def very_slowly(convert: Callable[[Any, Any], Iterator[int]]) -> Callable[[Any, Any], Iterator[int]]:
+    """Ten turns for each queue."""
+    def steps(self: Any, leaver: Any) -> Iterator[int]:
+        for _ in range(10):
+            yield MOVED_AT_ONCE
+        yield from convert(self, leaver)
+    return steps
+
+
+def crowd(seed: int, queues: int) -> Crowd:
+    """All queues in one partition, and some messages in them."""
+    found = Crowd(ready(seed, proxies={"p1": ["n1", "n2", "n3"]}, numPartitions=1, maxQlistFileSize=1 << 20), queues)
+    found.live(0.1)
+    return found
+
+
+def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = crowd(1, 1000)
+    nodes = many.nodes
+    former, target = nodes.primary(0), nodes.replicas(0)[0]
+    with counted_steps(monkeypatch, 4) as sizes:
+        many.post(10)
+        assert move(nodes, 0, target) == "SUCCESS"
+        many.post(10)
+        many.until(lambda: nodes.replication(target).serves(0))
+        many.live(0.3, 50)
+        moved(nodes, 0, target)
+        many.until(lambda: not many.retirement(former).continues)
+        many.judge()
+        assert max(sizes) <= MOVED_AT_ONCE // MOVED_QUEUE and sum(sizes) > 3000
+    nodes.judge_partitions()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = crowd(seed, 400)
+    nodes = many.nodes
+    former, target = nodes.primary(0), nodes.replicas(0)[0]
+    midway = 0
+    with counted_steps(monkeypatch, 1):
+        monkeypatch.setattr(Retirement, "_convert_slowly", very_slowly(Retirement._convert_slowly))
+        for node in (target, former, target):
+            many.live(0.1)
+            many.post(3)
+            before = nodes.primary(0)
+            assert move(nodes, 0, node) == "SUCCESS"
+            nodes.until(lambda: nodes.replication(node).serves(0), 5.0, SOON_S)  # noqa: B023 - called here
+            midway += many.retirement(before).continues
+        assert midway == 3, "too late"
+        many.live(0.2)
+        many.judge(0.3)
+    nodes.judge_partitions()
+
+
+@pytest.mark.parametrize("victim", ["former", "successor"])
+def test_a_node_that_dies_while_queues_move(victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of the dead node are gone with it: those of the other nodes miss nothing."""
+    many = crowd(3, 300)
+    nodes = many.nodes
+    former, target = nodes.primary(0), nodes.replicas(0)[0]
+    with counted_steps(monkeypatch, 1):
+        many.post(2)
+        assert move(nodes, 0, target) == "SUCCESS"
+        nodes.until(lambda: many.is_midway(former), 5.0, SOON_S)
+        {"former": former, "successor": target}[victim].crash(power=True, down=None)
+        for _ in range(300):
+            nodes.run(0.05)
+            many.take()
+    nodes.ready()
+    alive = {index for index, client in enumerate(many.clients) if not client.link.closed}
+    assert len(alive) == 3
+    wanted = {guid for guid, (place, _, _) in many.posted.items() if place in alive}
+    many.until(lambda: wanted <= set(many.acked))
+    assert set(many.acked.values()) == {1}
+    assert {guid for guid in many.acked if many.posted[guid][1] % len(PLACES) in alive} <= set(many.got)
+    assert all(numbers == sorted(numbers) for numbers in many.order.values())
+
+
+@pytest.mark.parametrize("seconds", [4.0, 12.0])
+def test_a_primary_that_is_cut_off_keeps_the_unacknowledged_puts_of_its_clients(
+        seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has stored alone is cut off its log; by then its queues have the payloads."""
+    many = crowd(4, 300)
+    nodes = many.nodes
+    former = nodes.primary(0)
+    with counted_steps(monkeypatch, 1) as sizes:
+        nodes.isolate(former)
+        many.post(2)
+        nodes.until(lambda: many.is_midway(former), 10.0, SOON_S)
+        many.post(5)
+        nodes.run(seconds)
+        heal(nodes)
+        many.until(lambda: all(node.up and nodes.replication(node).known_primaries.all_active for node in nodes.machines))
+        many.judge(0.5)
+        assert max(sizes) <= MOVED_AT_ONCE // MOVED_QUEUE
+    nodes.judge_partitions()
+
+
+def test_what_clients_do_with_a_queue_before_it_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = crowd(5, 200)
+    nodes = many.nodes
+    former, target = nodes.primary(0), nodes.replicas(0)[0]
+    place = nodes.machines.index(former)
+    client, queues = many.clients[place], [number for number in range(200) if many.reads(place, number)]
+    with counted_steps(monkeypatch, 1):
+        monkeypatch.setattr(scheduler, "STEPS_MAX", 0)  # one step in a turn
+        assert move(nodes, 0, target) == "SUCCESS"
+        nodes.until(lambda: many.is_midway(former), 5.0, SOON_S)
+        left = [number for number in queues if many.uris[number] in many.retirement(former)._left]
+        closed, configured, opened = left[-1], left[-2], left[-3]
+        asked = [client.send_request({"closeQueue": {"handleParameters": client.handle_parameters(
+            many.uris[closed], closed, read=1, write=1), "isFinal": True}})]
+        asked.append(client.send_request({"configureStream": {"qId": configured, "streamParameters": {
+            "appId": "__default", "subscriptions": []}}}))
+        other = nodes.client(former.name)
+        also = other.send_request({"openQueue": {"handleParameters": other.handle_parameters(
+            many.uris[opened], 7, write=1)}})
+        guid = other.new_guid()
+        other.send(codec.put_frame([codec.put_message(7, guid, b"early", ack=True)]))
+        for each in asked:
+            assert "status" not in client.response(each)
+        assert "openQueueResponse" in other.response(also)
+        acked = other.wait(lambda event: event.kind == "ack", "no ACK").ack
+        assert acked is not None and (acked.guid, acked.status) == (guid, 0)
+        nodes.until(lambda: not many.retirement(former).continues, 20.0)
+    root = nodes.cluster(target.name).queues
+    assert not any(handle.client.is_member and handle.read_count
+                   for uri in (many.uris[closed], many.uris[configured]) for handle in root[uri].handles
+                   if uri == many.uris[closed])
+    nodes.judge_partitions()
+
+
+def test_a_primary_that_stops_hands_over_all_queues_of_its_clients() -> None:
+    many = crowd(6, 300)
+    nodes = many.nodes
+    former = nodes.primary(0)
+    many.post(2)
+    former.stop(down=None)
+    end = nodes.now + 60.0
+    while former.up and nodes.now < end:
+        nodes.run(0.05)
+        many.take()
+    assert not former.up
+    assert any("other members lead all of it" in line for line in former.log())
+    stopped = many.clients[nodes.machines.index(former)]
+    nodes.run(5.0)
+    many.take()
+    assert all(many.acked[guid] == 1 for guid, (place, _, _) in many.posted.items() if many.clients[place] is not stopped)
