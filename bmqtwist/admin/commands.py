@@ -175,92 +175,66 @@ class StopStatus(Struct, frozen=True):
 
 
 QUORUM = "QUORUM"
-_INTERVAL_SUFFIX = ".PUBLISHINTERVAL"
-DEFAULT_INTERVAL = -1  # back to what is configured
+_INTERVAL = ".PUBLISHINTERVAL"
+_SHOWN = {QUORUM: "Quorum"}  # but in lists
+_UNSUPPORTED = "Unsupported tunable '{}': Issue the LIST_TUNABLES command for the list of supported tunables."
 
 
-class UnknownTunable(LocalError):
-    """No tunable has that name."""
+class Tunables:
+    """Whole numbers that an operator may change while the broker runs, until it stops.
 
-
-class Quorum:
-    """The tunable of an elector or of replication: how many nodes must agree. 0 leaves it to the size of the cluster.
-
-    `apply` is told the new number.
+    `values`: by upper-case name; `least`, `wanted`: of a new value, the second in words; `describe`: a name, for people;
+    `accept` gives the number that is set, or raises LocalError.
     """
 
-    def __init__(self, value: int, description: str, apply: Callable[[int], None]) -> None:
-        self.value, self._description, self._apply = value, description, apply
+    def __init__(self, values: dict[str, int], least: int, wanted: str, describe: Callable[[str], str],
+                 accept: Callable[[str, int], int]) -> None:
+        self._values, self._least, self._wanted, self._describe, self._accept = values, least, wanted, describe, accept
 
     def get(self, name: str) -> Tunable:
-        if name.upper() != QUORUM:
-            raise unsupported(name)
-        return Tunable("Quorum", integer(self.value), self._description)
+        known = self._known(name, _UNSUPPORTED)
+        return Tunable(_SHOWN.get(known, known), integer(self._values[known]), self._describe(known))
 
     def set(self, name: str, value: Value) -> TunableConfirmation:
-        """A new value; LocalError when it is none."""
-        if name.upper() != QUORUM:
-            raise UnknownTunable(f"Unknown tunable name '{name}'")
-        if value.kind != "theInteger" or not isinstance(value.value, int) or not 0 <= value.value < 1 << 31:
-            raise LocalError("The QUORUM tunable must be a non-negative integer, but instead the following was specified:"
-                             f" {value.described}")
-        old, self.value = self.value, value.value
-        self._apply(self.value)
-        return TunableConfirmation("Quorum", integer(old), integer(self.value))
-
-    def list(self) -> tuple[Tunable]:
-        return (Tunable(QUORUM, integer(self.value), self._description),)
-
-
-def unsupported(name: str) -> UnknownTunable:
-    """The error of asking for a tunable that does not exist."""
-    return UnknownTunable(f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported "
-                          "tunables.")
-
-
-class PublishIntervals:
-    """Seconds between two publications of every consumer of statistics; 0 = off.
-
-    `configured`: consumer -> interval. An interval must be a multiple of the snapshot interval.
-    """
-
-    def __init__(self, configured: Mapping[str, int], snapshot_interval: int) -> None:
-        self._configured = {name.upper(): interval for name, interval in configured.items()}
-        self._snapshot_interval = snapshot_interval
-        self.seconds = dict(self._configured)
-
-    def get(self, name: str) -> Tunable:
-        """The present interval of `<CONSUMER>.PUBLISHINTERVAL`."""
-        return self._tunable(self._consumer(name))
-
-    def set(self, name: str, value: Value) -> TunableConfirmation:
-        """A new interval; -1 = the configured one."""
-        consumer = self._consumer(name)
-        seconds = value.value
-        if value.kind != "theInteger" or not isinstance(seconds, int) or not DEFAULT_INTERVAL <= seconds < 1 << 31:
-            raise LocalError(f"The {consumer}{_INTERVAL_SUFFIX} tunable must be an integer of at least -1, but instead the"
-                             f" following was specified: {value.described}")
-        if seconds == DEFAULT_INTERVAL:
-            seconds = self._configured[consumer]
-        if self._snapshot_interval and seconds % self._snapshot_interval:
-            raise LocalError(f"The {consumer}{_INTERVAL_SUFFIX} tunable must be a multiple of the snapshot interval "
-                             f"({self._snapshot_interval}), but instead the following was specified: {value.described}")
-        old, self.seconds[consumer] = self.seconds[consumer], seconds
-        return TunableConfirmation(f"{consumer}{_INTERVAL_SUFFIX}", integer(old), integer(seconds))
+        """LocalError: there is no such tunable, or the value is none for it."""
+        known = self._known(name, "Unknown tunable name '{}'" if QUORUM in self._values else _UNSUPPORTED)
+        number = value.value
+        if value.kind != "theInteger" or not isinstance(number, int) or not self._least <= number < 1 << 31:
+            raise LocalError(f"The {known} tunable must be {self._wanted}, but instead the following was specified: "
+                             f"{value.described}")
+        old, new = self._values[known], self._accept(known, number)
+        self._values[known] = new
+        return TunableConfirmation(_SHOWN.get(known, known), integer(old), integer(new))
 
     def list(self) -> tuple[Tunable, ...]:
-        """One tunable for each consumer."""
-        return tuple(self._tunable(consumer) for consumer in self.seconds)
+        return tuple(Tunable(name, integer(value), self._describe(name)) for name, value in self._values.items())
 
-    def _tunable(self, consumer: str) -> Tunable:
-        return Tunable(f"{consumer}{_INTERVAL_SUFFIX}", integer(self.seconds[consumer]),
-                       f"seconds between two publications of '{consumer}': 0 = off, -1 = as configured")
+    def _known(self, name: str, problem: str) -> str:
+        if name.upper() not in self._values:
+            raise LocalError(problem.format(name))
+        return name.upper()
 
-    def _consumer(self, name: str) -> str:
-        consumer = name.upper().removesuffix(_INTERVAL_SUFFIX)
-        if not name.upper().endswith(_INTERVAL_SUFFIX) or consumer not in self.seconds:
-            raise unsupported(name)
-        return consumer
+
+def quorum(value: int, description: str, apply: Callable[[int], None]) -> Tunables:
+    """The tunable of an elector or of replication: how many nodes must agree; 0 leaves it to the size of the cluster."""
+    def accept(name: str, number: int) -> int:
+        apply(number)
+        return number
+    return Tunables({QUORUM: value}, 0, "a non-negative integer", lambda name: description, accept)
+
+
+def publish_intervals(configured: Mapping[str, int], snapshot_interval: int) -> Tunables:
+    """Seconds between two publications of each consumer of statistics, 0 = off: multiples of the snapshot interval."""
+    seconds = {f"{name.upper()}{_INTERVAL}": interval for name, interval in configured.items()}
+
+    def accept(name: str, number: int) -> int:
+        new = seconds[name] if number == -1 else number
+        if snapshot_interval and new % snapshot_interval:
+            raise LocalError(f"The {name} tunable must be a multiple of the snapshot interval ({snapshot_interval}), but "
+                             f"instead the following was specified: {integer(number).described}")
+        return new
+    return Tunables(dict(seconds), -1, "an integer of at least -1", lambda name: (
+        f"seconds between two publications of '{name.removesuffix(_INTERVAL)}': 0 = off, -1 = as configured"), accept)
 
 
 class AdminContext(Struct, frozen=True):
@@ -270,6 +244,6 @@ class AdminContext(Struct, frozen=True):
     statistics: Statistics
     history: NodeHistory
     process: Callable[[], ProcessState]
-    intervals: PublishIntervals
-    quorums: dict[tuple[str, str], Quorum] = field(default_factory=dict)
+    intervals: Tunables
+    quorums: dict[tuple[str, str], Tunables] = field(default_factory=dict)
     source: str = ""

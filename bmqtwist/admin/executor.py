@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from bmqtwist.admin.commands import AdminContext, AnswerEncoding, AnswerKind, Command, CommandError, PublishIntervals
+from bmqtwist.admin.commands import AdminContext, AnswerEncoding, AnswerKind, Command, CommandError, publish_intervals
 from bmqtwist.admin.json import dump
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.table import DONE, ERROR
@@ -33,7 +33,7 @@ class AdminExecutor:
     def __init__(self, broker: Broker, statistics: Statistics, process: Callable[[], ProcessState] = ProcessState,
                  history: NodeHistory | None = None) -> None:
         stats = broker.configuration.app.stats
-        intervals = PublishIntervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
+        intervals = publish_intervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
                                      stats.snapshot_interval)
         history = history or NodeHistory("", lambda: float(broker.loop.wall(broker.loop.now)))
         self.context = AdminContext(broker, statistics, history, process, intervals)

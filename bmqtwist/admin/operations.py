@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from bmqtwist.admin import commands
-from bmqtwist.admin.commands import AdminContext, Quorum
+from bmqtwist.admin.commands import AdminContext, Tunables, quorum
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
@@ -346,12 +346,12 @@ def list_intervals(context: AdminContext) -> tuple[commands.Tunable, ...]:
     return context.intervals.list()
 
 
-def _quorum(kind: str, context: AdminContext, name: str) -> Quorum:
+def _quorum(kind: str, context: AdminContext, name: str) -> Tunables:
     cluster, known = find_cluster(context, name), context.quorums.get((kind, name))
     if known is None:
         known = context.quorums[kind, name] = (
-            Quorum(cluster.replication_factor, kind, cluster.set_replication_factor)
-            if kind == REPLICATION else Quorum(cluster.definition.elector.quorum, kind, cluster.leadership.set_quorum))
+            quorum(cluster.replication_factor, kind, cluster.set_replication_factor)
+            if kind == REPLICATION else quorum(cluster.definition.elector.quorum, kind, cluster.leadership.set_quorum))
     return known
 
 
@@ -368,7 +368,7 @@ def show_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name
     return _quorum(kind, context, cluster).get(name)
 
 
-def list_quorums(kind: str, context: AdminContext, cluster: str) -> tuple[commands.Tunable]:
+def list_quorums(kind: str, context: AdminContext, cluster: str) -> tuple[commands.Tunable, ...]:
     return _quorum(kind, context, cluster).list()
 
 
