@@ -44,9 +44,7 @@ class Collector:
         self._cluster: tuple[float, Document] | None = None
         self._collecting: list[Deferred[Document]] | None = None
         self._tick: Any = None
-        self.restart: Callable[[], Document | None] = lambda: None  # how far a rolling restart is that goes on from here
-        self.delayed_stop: Callable[[], Document | None] = lambda: None  # the stop of this node that has not begun
-        self.demonstration: Callable[[], Document | None] = lambda: None  # traffic that is there to be looked at
+        self.actions: Callable[[], Document] = dict  # restart, stop and demo: what goes on from this console
 
     # -- history ----------------------------------------------------------------------------------------------------
 
@@ -103,10 +101,8 @@ class Collector:
                  "history": list(sampler.history), "top": self.local.top()}
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
-        part["restart"] = self.restart()
-        part["stop"] = part["stop"] or self.delayed_stop()
-        part["demo"] = self.demonstration()
-        return part
+        actions = self.actions()
+        return part | actions | {"stop": part["stop"] or actions["stop"]}
 
     def _proxy_rows(self, now: float) -> list[Document]:
         broker = self._host.node.broker

@@ -58,8 +58,7 @@ class Face:
                                  lambda node, reason, who: operations.stop_node(node, reason, who), host.report)
         self._operations = operations = Operations(host, self.collector, self._client, audit, doorkeeper, demonstration,
                                                    restart, delayed_stop, http.prefix)
-        self.collector.restart, self.collector.delayed_stop = lambda: restart.state, lambda: delayed_stop.state
-        self.collector.demonstration = lambda: demonstration.state
+        self.collector.actions = lambda: {"restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
         self._doorkeeper = doorkeeper
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]

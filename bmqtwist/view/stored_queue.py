@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +172,6 @@ def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX)
     except zlib.error:
         raise PeerError("broken zlib stream", "data") from None
     return data[:cut], bytes(found), len(found) if stream.eof else -1
-
-
-def values_of(found: Mapping[str, tuple[properties.PropertyType, properties.Value]]) -> dict[str, properties.Value]:
-    """Values without their types, as expressions see them."""
-    return {name: value for name, (_, value) in found.items()}
 
 
 class Selection(Struct, frozen=True):

@@ -15,8 +15,9 @@ from bmqtwist.queue.queue import ASIDE, STOP, Group, Router, Subscription
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.view.queue_facts import hexadecimal
-from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, locate, properties_of, values_of
+from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, locate, properties_of
 from bmqtwist.view.typed_properties import from_tree, plain_text
+from bmqtwist.wire.properties import Properties
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -73,15 +74,15 @@ def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any
             return tree | {"valid": False, "error": error_tree(expression, error)}
         tree["properties"] = sorted(compiled.properties)
     if properties is not None:
-        tree["results"].append(_result(located, compiled, None, values_of(from_tree(properties))))
+        tree["results"].append(_result(located, compiled, None, from_tree(properties)))
     else:
         waiting = list(islice(located.messages.newest_first(), min(max(1, last), LAST_MAX)))
         for number, message in enumerate(waiting, 1):
             try:
-                values: Values | None = values_of(properties_of(located, message))
+                found: Properties | None = properties_of(located, message)
             except UNREADABLE:
-                values = None
-            tree["results"].append(_result(located, compiled, message, values))
+                found = None
+            tree["results"].append(_result(located, compiled, message, found))
             if message.payload is None or not number % AT_ONCE:
                 yield
     tree["examined"] = len(tree["results"])
@@ -89,11 +90,12 @@ def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any
     return tree
 
 
-def _result(located: LocatedQueue, compiled: Expression | None, message: Message | None, values: Values | None) -> Tree:
+def _result(located: LocatedQueue, compiled: Expression | None, message: Message | None, found: Properties | None) -> Tree:
     result: Tree = {"guid": hexadecimal(message.guid) if message is not None else None, "matches": False, "reason": "",
                     "routing": []}
-    if values is None:
+    if found is None:
         return result | {"reason": "its properties cannot be read"}
+    values = {name: value for name, (_, value) in found.items()}
     if compiled is None:
         result["matches"] = True
     else:
