@@ -5,6 +5,8 @@ Nothing is looked at while nobody asks, but for one row of the history every HIS
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +30,10 @@ FRESH_S = 0.2  # a document of that age is as good as a new one
 
 
 class Collector:
-    """Makes all documents. `open_files`: of this process, and how many it may have; 0 = that is not known."""
+    """Makes all documents."""
 
-    def __init__(self, host: BrokerService, client: PeerClient, open_files: Callable[[], tuple[int, int]]) -> None:
-        self._host, self._open_files = host, open_files
-        broker = host.node.broker
+    def __init__(self, host: BrokerService, client: PeerClient) -> None:
+        self._host, broker = host, host.node.broker
         self.consoles = OtherConsoles(broker, client, lambda: host.moment()[0])
         self.local = LocalQueues(host)
         self.sampler = NodeSampler(reading(broker, host.moment()[0], host.process()))
@@ -90,7 +91,7 @@ class Collector:
         if self.sampler.wants(now):
             self.sampler.look(reading(node.broker, now, process))
         if now - self._files_at >= HISTORY_STEP_S:
-            self._files, self._files_at = self._open_files(), now
+            self._files, self._files_at = open_files(), now
         self._see_leader(wall)
         if now - self._proxies_at >= SWEEP_S:
             self._proxies, self._proxies_at = self._proxy_rows(now), now
@@ -255,3 +256,11 @@ class Collector:
         if cluster is None:
             return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
         return str(cluster_facts.elector(cluster)["leader"])
+
+
+def open_files() -> tuple[int, int]:
+    """Open files of this process, and how many it may have; 0 = that is not known."""
+    try:
+        return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except OSError:
+        return 0, 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ class Face:
         doorkeeper = Doorkeeper(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.moment()[1])
-        self.collector = Collector(host, self._client, open_files)
+        self.collector = Collector(host, self._client)
         self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
@@ -149,10 +148,3 @@ def read_secret(http: Http) -> bytes:
         raise LocalError(f"http.keyFile: '{http.key_file}' holds {len(secret)} bytes, expected {SECRET_BYTES_MIN} or more. "
                          "Make it with `openssl rand -hex 32`.")
     return secret
-
-
-def open_files() -> tuple[int, int]:
-    try:
-        return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except OSError:
-        return 0, 0
