@@ -13,20 +13,10 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 KEPT_BYTES_MAX: Final = 4 << 20  # of lines that are not written yet
 CLOSE_SECONDS_MAX: Final = 1.0  # for a reader to take the rest at the end
-
-
-class Stream(Protocol):
-    """Something text can be written to."""
-
-    def write(self, text: str, /) -> object:
-        """Take some text."""
-
-    def flush(self) -> object:
-        """Pass it on."""
 
 
 class BackgroundStream:
@@ -97,6 +87,9 @@ class BackgroundStream:
             with self._changed:
                 self._bytes -= size
                 self._changed.notify_all()
+
+
+Stream = TextIO | BackgroundStream
 
 
 def may_stall(descriptor: int) -> bool:
