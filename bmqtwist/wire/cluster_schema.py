@@ -7,8 +7,6 @@ Types with a `sender` or `partition_id` are inputs of machines, too: the receive
 The optional fields of the elector's messages are ours: they are absent in what the original writes, and it skips them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -194,7 +192,7 @@ class ClusterStateRecord:
     term: int
     sequence_number: int
     timestamp: int
-    message: ClusterMessage
+    message: "ClusterMessage"
 
 
 class LogMessage(SchemaType):

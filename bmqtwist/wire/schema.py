@@ -7,8 +7,6 @@ A type that holds a choice has the attributes `choice` (wire name of the selecti
 is what an unknown selection decodes to) and `value` (the selection's dataclass, None if unset).
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Any, ClassVar
 
