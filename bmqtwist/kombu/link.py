@@ -129,7 +129,7 @@ _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class Reader:
-    """A queue that is read: `inbox` holds what came and was not taken, `unconfirmed` counts what was taken."""
+    """A queue that is read: `inbox` holds untaken messages, `unconfirmed` counts taken ones."""
 
     __slots__ = ("configuring", "inbox", "options", "queue", "unconfirmed", "uri", "wanted")
 
@@ -184,7 +184,7 @@ class Link:
             raise LinkLost(self.lost)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
-        """Wait until something is so, under the lock; whether it is. LinkLost if the connection ends before."""
+        """Wait for a condition, under the lock; return it. LinkLost if the connection ends before."""
         self._here()
         if self._threaded.wait(lambda: done() or self.lost, timeout_s) and done():
             return True
@@ -239,7 +239,7 @@ class Link:
                 raise refusal(f"post to {ack.uri}", ack.status)
 
     def cast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
-        """Post to a broadcast queue: whoever reads it now may hear it. Void if there is no room."""
+        """Post to a broadcast queue, for its current consumers. Dropped if there is no room."""
         self.check()
         self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
 

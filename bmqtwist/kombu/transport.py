@@ -151,7 +151,7 @@ class Channel(virtual.Channel):
 
     def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None,
                    **kwargs: Any) -> None:
-        """Bind a queue; one that becomes private by that listens from now on."""
+        """Bind a queue; one that becomes private by that reads the broadcast queue."""
         super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
         exchange = exchange or "amq.direct"
         if self.supports_fanout:
@@ -178,7 +178,7 @@ class Channel(virtual.Channel):
             self.queue_delete(queue)
 
     def _size(self, queue: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What is here already: the broker does not tell clients how long a queue is."""
+        """Return the number of received messages: the broker does not report the length of a queue to clients."""
         transport = self.connection
         if queue in transport.mailboxes:
             self._sort_mail()
@@ -187,7 +187,7 @@ class Channel(virtual.Channel):
         return len(reader.inbox) if reader else 0
 
     def _purge(self, queue: str) -> int:
-        """Confirm what the queue has for us, until nothing came for a moment; how much that was."""
+        """Confirm delivered messages until none comes for _QUIET_S seconds; return their number."""
         transport, count = self.connection, self._size(queue)
         if queue in transport.mailboxes:
             transport.mailboxes[queue].clear()
@@ -259,7 +259,7 @@ class Channel(virtual.Channel):
         return message
 
     def _relax(self, queue: str) -> None:
-        """A queue without consumer: close it, unless something of it is held; then it gets nothing more."""
+        """Close a queue without consumer; while messages of it are held, only stop its deliveries."""
         transport = self.connection
         reader = transport.readers.get(queue)
         if reader is None or queue in transport.consumed:
@@ -293,7 +293,7 @@ class Channel(virtual.Channel):
         raise Empty
 
     def _sort_mail(self) -> None:
-        """From what was broadcast to the private queues that are bound accordingly."""
+        """Distribute broadcast messages to the private queues whose bindings match."""
         transport = self.connection
         for exchange, (reader, _) in transport.heard.items():
             while reader.inbox:
@@ -305,7 +305,7 @@ class Channel(virtual.Channel):
                         transport.mailboxes[name].append(raw)
 
     def nudge(self) -> None:
-        """There is room again, or a new consumer: look whether something waits for that."""
+        """After a change of room or consumers: notify the event loop if messages wait."""
         if any(self._size(queue) for queue in self._active_queues):
             self.connection.link.alarm()
 
@@ -332,7 +332,7 @@ class Channel(virtual.Channel):
                 self._relax(self.connection.names[reader.uri])
 
     def requeue(self, delivery_tag: str) -> None:
-        """Post what is held under a tag again, at the end of its queue and marked as redelivered."""
+        """Post the held message of a tag again, at the end of its queue and marked as redelivered."""
         message = self._held.get(delivery_tag)
         if message is not None and not self.closed:
             transport = self.connection
@@ -344,7 +344,7 @@ class Channel(virtual.Channel):
         self.settle(message.delivery_tag)
 
     def close(self) -> None:
-        """Cancel all consumers; the broker gives what was not confirmed to others."""
+        """Cancel all consumers; the broker gives unconfirmed messages to other consumers."""
         if self.closed:
             return
         readers: list[Reader] = [message.queue.owner for message in self._held.values()]
@@ -457,7 +457,7 @@ class Transport(virtual.Transport):
             self._link.stop()
 
     def _collect(self, connection: Any) -> None:
-        """After an error, or in a child process: let go of everything without a word to the broker."""
+        """After an error, or in a child process: release all resources without a disconnect request."""
         link = self._link
         if link is not None:
             self._leave_loop()
@@ -490,7 +490,7 @@ class Transport(virtual.Transport):
             self.link.unread(reader)
 
     def listen(self, queue: str, exchange: str, kind: str) -> None:
-        """A queue was bound: hear what is broadcast for the exchange if that makes it private."""
+        """After a binding: read the broadcast queue of the exchange if the bound queue is private."""
         durable, passing = self.declared.get(queue, (True, False))
         exchanges: Any = self.state.exchanges
         if not is_private(kind, exchanges[exchange]["durable"], durable, passing):
@@ -540,7 +540,7 @@ class Transport(virtual.Transport):
                 loop.remove_reader(self._link.fileno())
 
     def on_readable(self, connection: Any, loop: Any) -> None:
-        """Deliver what there is; the descriptor stays readable if that is not all."""
+        """Deliver received messages; the descriptor stays readable if some remain."""
         with contextlib.suppress(TimeoutError):
             for _ in range(_BURST):
                 self.drain_events(connection, timeout=0)

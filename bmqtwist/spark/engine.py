@@ -46,7 +46,7 @@ class Engine:
     # -- what Spark asks ------------------------------------------------------------------------------------------------
 
     def initial(self) -> Offset:
-        """Where a query begins that has no checkpoint yet; the same however often it is asked."""
+        """Return the first offset of a query without a checkpoint; the same at each call."""
         spool = self._open_spool()
         if not self._epoch:
             if spool is not None and spool.epoch:
@@ -82,7 +82,7 @@ class Engine:
         return Offset(self._epoch, segment.end)
 
     def parts(self, start: Offset, end: Offset) -> list[bytes]:
-        """The batch between two offsets, in pieces for tasks."""
+        """Return the batch between two offsets, in parts for tasks."""
         self._begin(start)
         if self._spool is None:
             self._epoch = end.epoch  # a first batch that was begun by another process: it has made up another name
@@ -106,7 +106,7 @@ class Engine:
             self._settled(end.seq)
 
     def drain(self) -> None:
-        """Trigger availableNow: from now on take what is there, until nothing comes or the limits are reached."""
+        """Trigger availableNow: take available messages until none comes or the limits are reached."""
         self._draining = True
 
     def report(self) -> dict[str, object]:

@@ -28,7 +28,7 @@ class OptionError(LocalError):
 
 
 class Given:
-    """The options of one source or sink, taken out one by one; `finish` refuses those that nobody has asked for."""
+    """Options of one source or sink, taken out one by one; `finish` refuses unknown ones."""
 
     def __init__(self, what: str, given: Mapping[str, str]) -> None:
         self._what, self._left = what, {key.lower(): value for key, value in given.items()}
@@ -114,7 +114,7 @@ def _taken(given: Given, kind: type[_Options], **known: Any) -> _Options:
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Which brokers, as whom, how. Passwords come from files: options stand in plans and logs."""
+    """Brokers, user, TLS. Passwords come from files, since options are in plans and logs."""
 
     brokers: tuple[Address, ...] = _option((), parse_brokers, "bmq.bootstrap.servers", "bmq.brokers")
     user: str = _option("", str, "bmq.user")
@@ -137,7 +137,7 @@ def _broker(given: Given) -> BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Of a queue as a source. `queues`: URIs, with ?id= for an application of a fanout queue."""
+    """Options of a queue as a source. `queues`: URIs, with ?id= for an application of a fanout queue."""
 
     broker: BrokerOptions
     queues: tuple[str, ...]
@@ -200,7 +200,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Of a queue as a sink. `queue` "" = the column of that name says it."""
+    """Options of a queue as a sink. `queue` "" = the column of that name has it."""
 
     broker: BrokerOptions
     queue: str = _option("", lambda text: parse_uri(text).canonical, "queue")
@@ -247,7 +247,7 @@ def _when(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Of storage files as a table. Filters are all to be met; empty = no filter. Times in epoch seconds."""
+    """Options of storage files as a table. All filters must match; empty = no filter. Times in epoch seconds."""
 
     paths: tuple[str, ...]
     record_types: tuple[str, ...] = ()

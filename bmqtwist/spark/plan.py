@@ -36,7 +36,7 @@ class OffsetError(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a query has come. `epoch` names the checkpoint that it belongs to."""
+    """Position of a query. `epoch` names its checkpoint."""
 
     epoch: str
     seq: int
@@ -53,7 +53,7 @@ class Offset:
 
 @dataclass(slots=True)
 class Segment:
-    """A planned batch: positions from `start` to before `end`. `items` is what becomes of it, None = not in memory."""
+    """Planned batch: positions from `start` to before `end`. `items`: its messages, None = not in memory."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ class Segment:
 
 
 class Settled:
-    """The GUIDs that were confirmed lately, at least `retention` of them; whole segments are forgotten."""
+    """GUIDs of the latest confirmed messages, at least `retention` of them; whole segments are dropped."""
 
     def __init__(self, retention: int) -> None:
         self._retention = retention
@@ -85,7 +85,7 @@ class Settled:
 
 @dataclass(slots=True)
 class Done:
-    """What follows from settling: to be confirmed, and what the spool need not keep any more."""
+    """Result of settling: keys to confirm, and segments that the spool drops."""
 
     confirm: list[Key] = field(default_factory=list)
     settled: list[Segment] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Done:
 
 
 class Plan:
-    """Of one query. `end`: position behind the last planned message."""
+    """Batches of one query. `end`: position behind the last planned message."""
 
     def __init__(self, retention: int) -> None:
         self.end = 0
@@ -106,7 +106,7 @@ class Plan:
     # -- at the start -------------------------------------------------------------------------------------------------
 
     def restore(self, segments: Iterable[Segment], start: int) -> Done:
-        """Take over what the spool has, in order, when Spark says that it goes on at `start`."""
+        """Take over the segments of the spool, in order, when Spark continues at `start`."""
         done = Done()
         for segment in segments:
             if segment.start < self.end:
@@ -128,7 +128,7 @@ class Plan:
     # -- deliveries ---------------------------------------------------------------------------------------------------
 
     def deliver(self, keys: Iterable[Key], items: Iterable[Any], receiver: int, now: float) -> list[Key]:
-        """Messages were delivered. Those that were settled before have to be confirmed once more."""
+        """Record deliveries. Return the keys that were settled before, which must be confirmed again."""
         settled, planned, waiting = self.settled.keys, self._planned, self._waiting
         again = []
         for key, item in zip(keys, items, strict=True):
@@ -144,7 +144,7 @@ class Plan:
         return again
 
     def lost(self, receiver: int) -> None:
-        """The connection of a receiver is gone: what waits of it will be delivered again, here or elsewhere."""
+        """Drop the waiting messages of a receiver whose connection is lost: the broker delivers them again."""
         self._waiting = {key: each for key, each in self._waiting.items() if each[2] != receiver}
 
     @property
@@ -164,7 +164,7 @@ class Plan:
         return next((each for each in self._segments if each.start == start), None)
 
     def within(self, start: int, end: int) -> list[Segment] | None:
-        """The planned segments that make up a range; None if some of it is not known."""
+        """Return the planned segments of a range; None if a part of it is unknown."""
         found, at = [], start
         for segment in self._segments:
             if segment.start == at and segment.end <= end:
@@ -189,7 +189,7 @@ class Plan:
         return segment
 
     def skip(self, start: int) -> None:
-        """Spark goes on there; what was planned before is not known here, and its messages come again."""
+        """Continue at `start`; messages of unknown earlier batches are delivered again."""
         self.end = max(self.end, start)
 
     def settle(self, until: int) -> Done:

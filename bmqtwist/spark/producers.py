@@ -32,7 +32,7 @@ _MASK = _VERSION - 1
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
-    """Parts with their lengths: no two lists of parts become the same bytes."""
+    """Prefix each part with its length, so that different lists give different bytes."""
     return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
@@ -42,7 +42,7 @@ def _guid(common: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 class Guids:
-    """Of one attempt of one task. `scope`: what tells this write from all others (query or write id, batch, partition)."""
+    """GUIDs of one attempt of one task. `scope`: identifies the write (query or write id, batch, partition)."""
 
     def __init__(self, scope: Iterable[str | int]) -> None:
         self._common = blake2b(_framed(str(each).encode() for each in scope), digest_size=16).digest()
@@ -96,7 +96,7 @@ class Producer:
         self._session.step()
 
     def post(self, uri: str, guid: bytes, value: bytes, properties: dict[str, object] | None) -> None:
-        """Post, and go on; Refusal if an earlier message was refused. The same GUID once at a time."""
+        """Post without waiting; Refusal if an earlier message was refused. A GUID without acknowledgement is skipped."""
         if (uri, guid) in self._waiting:
             return
         queue = self._queues.get(uri)
@@ -150,7 +150,7 @@ def producer(options: SinkOptions) -> Producer:
 
 
 def discard(options: SinkOptions) -> None:
-    """A task has failed: what it has left under way is not to meet its next attempt."""
+    """Close the session of a failed task, so that its posts do not affect the next attempt."""
     found = _kept.pop(options, None)
     if found is not None:
         found.close()

@@ -43,7 +43,7 @@ STOP_SECONDS_MAX = 10.0
 
 @dataclass(slots=True)
 class News:
-    """Messages of the queue of that number. Without any: the connection was lost, and unconfirmed messages come again."""
+    """Messages of the queue of that number. Without any: the connection was lost, unconfirmed messages are redelivered."""
 
     queue: int = 0
     messages: list[Message[bytes]] = field(default_factory=list)
@@ -81,7 +81,7 @@ def queue_options(options: SourceOptions) -> QueueOptions:
 
 
 class Receiver:
-    """Not started when made. `take` gives what has come since, in order."""
+    """A session with a thread; `start` connects. `take` returns the news since the last call, in order."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -130,7 +130,7 @@ class Receiver:
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        """Have these confirmed soon. Without a connection they are forgotten: the messages come again."""
+        """Confirm messages. Without a connection the keys are dropped: the messages are redelivered."""
         assert self._threaded is not None
         with self._threaded.lock:
             known = [(queue, queue.options.effective()[0]) for queue in self._queues]
@@ -139,7 +139,7 @@ class Receiver:
                     self._threaded.core.confirm(Message(*known[key[0]], key[1:], b"", 0, 0))
 
     def stop(self) -> None:
-        """Send what is to be confirmed, close the queues, disconnect: what is not confirmed goes back as never tried."""
+        """Send confirmations, close the queues, disconnect: unconfirmed messages return without a delivery attempt."""
         threaded = self._threaded
         if threaded is None:
             return
@@ -179,7 +179,7 @@ class ReceiverFailed(LocalError):
 
 
 class Receivers:
-    """As a Receiver, over several children."""
+    """The interface of Receiver over several child processes."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._news = threading.Condition()
@@ -221,7 +221,7 @@ class Receivers:
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        """Each by who was given it; what nobody was given here comes again, and is confirmed then."""
+        """Confirm each message at the child that received it last; unknown ones are redelivered, and confirmed then."""
         shares: dict[int, list[Key]] = {}
         for key in keys:
             shares.setdefault(self._owners.pop(key, 0), []).append(key)
@@ -289,7 +289,7 @@ class _Child:
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """A child: what is on the other side of the pipes."""
+    """Run a child process at the other end of the pipes."""
     receiver = Receiver(pickle.load(source))
 
     def obey() -> None:

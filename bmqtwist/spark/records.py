@@ -64,7 +64,7 @@ DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
 
 @dataclass(slots=True)
 class Names:
-    """What the keys in records stand for. `apps`: queue key and app key in one."""
+    """Names by key. `apps`: by queue key and app key in one."""
 
     queues: Mapping[bytes, str]
     apps: Mapping[bytes, str]
@@ -127,7 +127,7 @@ class Block:
         return self.of(kind)[name]
 
     def well_formed(self) -> Array:
-        """What makes a slot a record: type, lease, sequence number and magic."""
+        """Return which slots are records, by type, lease, sequence number and magic."""
         return ((self.raw["magic"] == MAGIC) & (self.raw["type"] >> TYPE_SHIFT > 0) & (self.raw["lease"] > 0)
                 & (self.raw["type"] & SEQUENCE_MASK > 0))
 
@@ -135,7 +135,7 @@ class Block:
         return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
 
     def orderly(self, area_end: int) -> bool:
-        """Does every record but the first follow from the one before it? Up to offset `area_end` numbers only rise."""
+        """Return whether each record follows from the one before it. Up to offset `area_end` numbers only rise."""
         if not self.well_formed().all():
             return False
         leases, sequences = self.leases, self.sequences
@@ -199,13 +199,13 @@ def binary_column(values: Array, present: Array | None = None) -> pa.Array:
 
 
 def text_column(codes: Array, text_of: Callable[[int], str | None]) -> pa.Array:
-    """Texts from numbers of which there are few different ones."""
+    """Texts for numbers with few different values."""
     found = pa.array(codes).dictionary_encode()
     return pa.array([text_of(code) for code in found.dictionary.to_pylist()], pa.string()).take(found.indices)
 
 
 def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
-    """What turns numbers into the names that they have; below 0 there is none."""
+    """Return a function from numbers to names of an enumeration; None below 0."""
     names = {int(each): each.name for each in values}
     return lambda code: None if code < 0 else names.get(code, f"UNKNOWN ({code})")
 

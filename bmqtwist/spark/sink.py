@@ -55,7 +55,7 @@ class _Sink:
         self.write_id = options.write_id or uuid.uuid4().hex
 
     def post_all(self, batches: Iterator[pa.RecordBatch], scope: tuple[str | int, ...]) -> int:
-        """Post all rows of a task and wait for their acknowledgements; how many there were."""
+        """Post all rows of a task, wait for their acknowledgements, return their number."""
         try:
             return self._post_all(batches, Guids(scope))
         except BaseException:

@@ -48,7 +48,7 @@ def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A running query's side of the source."""
+    """Stream reader of a running query."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._names = options, schema.fieldNames()
@@ -71,7 +71,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._running().initial().as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        """How far the next batch goes; what lies before `start` is confirmed."""
+        """Return the end of the next batch; confirm messages before `start`."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._running().latest(Offset.from_json(start), most).as_json()
 
@@ -97,7 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _leave_on_sigterm() -> None:
-    """Stopping a query sends SIGTERM: as an exception it lets `stop` run, and what is unconfirmed goes back untried."""
+    """Turn SIGTERM, which ends a query, into an exception: `stop` runs, unconfirmed messages return without an attempt."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         def leave(number: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
@@ -106,7 +106,7 @@ def _leave_on_sigterm() -> None:
 
 
 class BrowseReader(DataSourceReader):
-    """A batch read looks and confirms nothing: Spark may read twice, or not to the end, and tells nobody."""
+    """Batch read without confirmations, since Spark may read twice, or not to the end, without notice."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._names = options, schema.fieldNames()
@@ -115,7 +115,7 @@ class BrowseReader(DataSourceReader):
         return [InputPartition(0)]  # one consumer
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Take up to `maxMessages` within `maxWait`, and give them all back."""
+        """Take up to `maxMessages` within `maxWait`; all of them return to their queues."""
         from bmqtwist.spark.receiver import Receiver
 
         options = self._options

@@ -80,7 +80,7 @@ class Spool:
         return (self.directory / _name(segment.start, segment.end, "arrow")).exists()
 
     def write(self, segment: Segment, content: bytes) -> None:
-        """Keep a planned batch; when this returns it is safe."""
+        """Write a planned batch; it is durable on return."""
         self._put(_name(segment.start, segment.end, "arrow"), content)
         self._put(_name(segment.start, segment.end, "guids"), b"".join(segment.keys))
 

@@ -41,7 +41,7 @@ class StoragePosition:
 
 
 def key_of(journal: Journal) -> str:
-    """What a journal is called in a position."""
+    """Return the name of a journal in a position."""
     return f"{journal.partition}/{journal.file_set or journal.path}"
 
 
@@ -61,7 +61,7 @@ def _count(offset: int) -> int:
 
 
 def is_finished(journal: Journal, reach: list[Range]) -> bool:
-    """Has a rollover ended this journal, so that nothing is ever added?"""
+    """Return whether a rollover has ended this journal, so that it is complete."""
     if not reach:
         return False
     with closing(ReadOnlyFile(journal.path)) as file:
@@ -72,7 +72,7 @@ def is_finished(journal: Journal, reach: list[Range]) -> bool:
 
 def advance(start: StoragePosition, journals: list[Journal], records_max: int | None, target: StoragePosition | None,
             finished_only: bool = False) -> StoragePosition:
-    """How far the next batch goes: not beyond `target`, nor more than so many records."""
+    """Return the end of the next batch: at most `target`, and at most `records_max` records further."""
     read, left = dict(start.read), records_max if records_max is not None else 1 << 62
     for journal in journals:
         key = key_of(journal)
@@ -115,7 +115,7 @@ def parts_between(start: StoragePosition, end: StoragePosition, journals: list[J
 
 
 def known_before(journal: Journal, start: StoragePosition, end: StoragePosition, journals: list[Journal]) -> bool:
-    """Was an older journal of the same partition read, so that what this one begins with was read there?"""
+    """Return whether an older journal of the partition was read, which has the copied records at the front of this one."""
     older = [key_of(each) for each in journals if each.partition == journal.partition and each.file_set < journal.file_set]
     prefix = f"{journal.partition}/"
     return bool(older) or any(key.startswith(prefix) and key < key_of(journal) for key in {*start.read, *end.read})

@@ -242,7 +242,7 @@ class BaseSession(ABC):
 
         def make(token: object, now: float) -> None:
             queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options,
-                                    timeout_s=timeout_s)
+                                   timeout_s=timeout_s)
             queue.core.owner, queue.core.codec = queue, queue.codec
             self.open_queues.add(queue)
         try:

@@ -22,7 +22,7 @@ from bmqtwist.wire.properties import PropertyType
 
 
 class Waiter:
-    """Where the outcome of one request or post is put."""
+    """Holds the outcome of one request or post."""
 
     __slots__ = ("outcome",)
 
@@ -51,13 +51,13 @@ class ThreadedCore:
         self._thread.start()
 
     def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Wait until something is so, which is looked at under the lock; is it?"""
+        """Wait for a condition, evaluated under the lock; return it."""
         with self.changed:
             self.changed.wait_for(lambda: done() or not self._moving, timeout_s)
             return bool(done())
 
     def request(self, make: Callable[[object, float], object], timeout_s: float | None = None) -> bool:
-        """Make a request of the core and wait for its end; False if it has none in time, SdkError if it fails."""
+        """Make a request of the core and wait for its end; False if it does not end in time, SdkError if it fails."""
         waiter = Waiter()
         with self.changed:
             make(waiter, self.clock())
@@ -87,7 +87,7 @@ class ThreadedCore:
                 check()
 
     def end(self) -> None:
-        """Have the thread end, without a word to the broker. From any thread, with or without the lock."""
+        """End the thread without a disconnect request. From any thread, with or without the lock."""
         self._moving = False
         self.transport.poke()
 

@@ -48,12 +48,12 @@ class Backoff:
 
     @property
     def rounds(self) -> int:
-        """How often has every address been tried since the last success?"""
+        """Number of rounds over all addresses since the last success."""
         return self._tried // len(self._addresses)
 
     @property
     def left(self) -> int:
-        """Addresses that this round has not finished with: the last one given, and those after it."""
+        """Number of addresses left in this round, the last returned one included."""
         return len(self._addresses) - (self._tried - 1) % len(self._addresses)
 
     def pause(self) -> float:
@@ -68,7 +68,7 @@ class Backoff:
 
 
 class Heartbeats:
-    """Watches one connection after the other. `received`: has anything come since the last look?"""
+    """Heartbeats of the current connection. `received`: bytes have arrived in this interval."""
 
     def __init__(self, shared: Shared) -> None:
         self._state, self._outbox, self._deadlines = shared.state, shared.outbox, shared.deadlines
@@ -78,7 +78,7 @@ class Heartbeats:
         self._missed_max = 0
 
     def begin(self, interval_s: float, missed_max: int) -> None:
-        """A session is up; what the broker wants is in its response. 0 = no heartbeats."""
+        """Start for a new session, with the values of the broker; 0 = no heartbeats."""
         self._silent, self.received = 0, True
         self._interval_s, self._missed_max = interval_s, missed_max
         if missed_max > 0 and interval_s > 0:

@@ -12,7 +12,7 @@ _FORGOTTEN_MAX = 64  # entries of the heap that may be void, besides as many as 
 
 
 class Deadlines:
-    """At most one deadline per key; the heap forgets lazily, but not without bound."""
+    """At most one deadline per key; void heap entries are removed lazily, their number is bounded."""
 
     __slots__ = ("_count", "_due", "_heap", "now")
 

@@ -176,7 +176,7 @@ class Posts:
         self.give_room()
 
     def _answer(self, guid: bytes) -> Post | None:
-        """Take a post out; None if no post of that GUID waits (a duplicate, or not ours)."""
+        """Remove and return a post; None if the GUID is unknown (a duplicate, or of another session)."""
         post = self.kept.pop(guid, None)
         if post is not None:
             self.held_bytes -= len(post.packed)

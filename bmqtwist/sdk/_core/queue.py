@@ -25,7 +25,7 @@ _USABLE = frozenset((QueueState.OPEN, QueueState.REOPEN_HELD, QueueState.REOPENI
 
 @dataclass(eq=False, slots=True)
 class Handle:
-    """What all queues of one canonical URI share."""
+    """Ids shared by all queues of one canonical URI."""
 
     q_id: int
     next_sub_id: int = 1
@@ -94,7 +94,7 @@ class Queue:
 
     @property
     def sub_id_info(self) -> schema.SubQueueIdInfo | None:
-        """How the wire names the application of a reader."""
+        """Return the application of a reader in the form of the schema."""
         return schema.SubQueueIdInfo(self.sub_id, self.target.app_id) if self.sub_id else None
 
     def __repr__(self) -> str:
@@ -139,5 +139,5 @@ class QueueRegistry:
             del self.by_uri[queue.uri]
 
     def all(self) -> list[Queue]:
-        """All queues, in a list of its own: what is done with them may change the registry."""
+        """Return a copy: operations on the queues may change the registry."""
         return list(self.by_uri.values())

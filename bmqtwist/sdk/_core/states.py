@@ -28,7 +28,7 @@ class State(Enum):
 
 
 class Input(Enum):
-    """What can happen to a session. A timer runs in the states that do something when it is due; others clear it."""
+    """Inputs of a session. A timer runs in the states with an action for it; other states clear it."""
 
     START = "start"
     STOP = "stop"
@@ -95,7 +95,7 @@ def ignore(*_: object) -> None:
 
 
 def _bound(action: Action, parts: tuple[object, ...]) -> Action:
-    """The action as a method of the part whose class has it."""
+    """Bind an action to the part whose class has it."""
     owner = next((part for part in parts if vars(type(part)).get(action.__name__) is action), None)
     return action if owner is None else MethodType(action, owner)
 
@@ -125,7 +125,7 @@ class SessionState:
         self._take_row()
 
     def enter(self, state: State, why: str = "") -> None:
-        """From now on this is the state; timers that mean nothing there are cleared."""
+        """Enter a state; clear the timers that it ignores."""
         self.history.note(self._deadlines.now, self.state.value, state.value, why or self._cause.value, self._cause.value)
         self.state = state
         self._take_row()
