@@ -39,27 +39,14 @@ class NodeEvent(Struct, frozen=True):
         return {"n": self.n, "at": self.at, "kind": self.kind, "text": self.text, "detail": dict(self.detail)}
 
 
-class _Ring:
-    __slots__ = ("events", "size")
-
-    def __init__(self) -> None:
-        self.events: deque[NodeEvent] = deque()
-        self.size = 0
-
-    def add(self, event: NodeEvent) -> None:
-        self.events.append(event)
-        self.size += event.size
-        while len(self.events) > EVENTS_MAX or self.size > CHARS_MAX and len(self.events) > 1:
-            self.size -= self.events.popleft().size
-
-
 class EventLog:
     """The events of one node. `node`: its name; `wall`: seconds since the epoch, now."""
 
     def __init__(self, node: str, wall: Callable[[], float]) -> None:
         self.node, self._wall = node, wall
         self.newest = 0  # number of the last event
-        self._rings = {kind: _Ring() for kind in KINDS}
+        self._rings = {kind: deque[NodeEvent]() for kind in KINDS}
+        self._chars = dict.fromkeys(KINDS, 0)
 
     def note(self, kind: str, text: str, detail: Mapping[str, object] | None = None) -> None:
         """This has happened. A kind that is none is one of the configuration."""
@@ -68,8 +55,13 @@ class EventLog:
         if len(encoded) > DETAIL_CHARS_MAX:
             encoded = json.dumps({"omittedChars": len(encoded)})
         self.newest += 1
-        ring = self._rings.get(kind) or self._rings["config"]
-        ring.add(NodeEvent(self.newest, self._wall(), kind, text, json.loads(encoded), len(text) + len(encoded)))
+        known = kind if kind in self._rings else "config"
+        ring, event = self._rings[known], NodeEvent(self.newest, self._wall(), kind, text, json.loads(encoded),
+                                                    len(text) + len(encoded))
+        ring.append(event)
+        self._chars[known] += event.size
+        while len(ring) > EVENTS_MAX or self._chars[known] > CHARS_MAX and len(ring) > 1:
+            self._chars[known] -= ring.popleft().size
 
     def after(self, number: int = 0, kinds: Collection[str] = (), limit: int = 200) -> list[NodeEvent]:
         """The first `limit` events that are younger than event `number`, oldest first; no kinds = all of them."""
@@ -83,7 +75,7 @@ class EventLog:
         found: list[NodeEvent] = []
         for kind, ring in self._rings.items():
             if not kinds or kind in kinds:
-                found += takewhile(lambda event: event.n > number, reversed(ring.events))
+                found += takewhile(lambda event: event.n > number, reversed(ring))
         return sorted(found, key=lambda event: event.n)
 
 
