@@ -6,6 +6,7 @@ a file that cannot be read.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -16,14 +17,12 @@ import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL, EXIT_USAGE
 from bmqtwist.cli.optiongroups import STYLES, JsonCommand, option_group
-from bmqtwist.cli.storageverify import Target, directory_target, open_ledger, print_findings
-from bmqtwist.cli.storageverify import compare as compare_directories
-from bmqtwist.cli.storageverify import verify as verify_target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.ledger_file import LedgerContents
 from bmqtwist.storage.records import FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+from bmqtwist.storagetool.compare import compare as compare_directories
 from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.inputs import (
     JOURNAL,
@@ -31,9 +30,12 @@ from bmqtwist.storagetool.inputs import (
     InputError,
     ReadOnlyFile,
     SetFiles,
+    Target,
     Watch,
+    directory_target,
     kind_of,
     ledger_files,
+    open_ledger,
     resolve,
     set_name,
     with_siblings,
@@ -43,6 +45,8 @@ from bmqtwist.storagetool.ledgerview import TYPES, LedgerQueue, LedgerShow, queu
 from bmqtwist.storagetool.output import output_in
 from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, Selection
 from bmqtwist.storagetool.show import Show, Summary, SummaryPrinter, show_qlist
+from bmqtwist.storagetool.verify import ERROR, NOTE, WARNING, FileFinding
+from bmqtwist.storagetool.verify import verify as verify_target
 
 _PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
 
@@ -217,7 +221,7 @@ def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **optio
         target = _target(path, csl_file)
         with _progress(list(target.paths())) as watch:
             told = verify_target(target, not no_ledger, watch)
-        good = print_findings(told, _json_mode(options), click.echo, "Everything is in order.")
+        good = _print_findings(told, _json_mode(options), "Everything is in order.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
 
 
@@ -231,8 +235,23 @@ def compare(left: str, right: str, **options: Any) -> None:
         paths = [each for directory in (left, right) for each in directory_target(directory).paths()]
         with _progress(paths) as watch:
             told = compare_directories(left, right, watch)
-        good = print_findings(told, _json_mode(options), click.echo, "As far as both reach, they are the same.")
+        good = _print_findings(told, _json_mode(options), "As far as both reach, they are the same.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
+
+
+def _print_findings(told: list[FileFinding], as_json: str, all_good: str) -> bool:
+    """Print them, or the sentence `all_good`; True if none is worse than a note."""
+    good = all(each.severity == NOTE for each in told)
+    if as_json:
+        tree = {"Findings": [{"Severity": each.severity, "Where": each.where, "Text": each.text}
+                             for each in told], "Good": good}
+        click.echo(json.dumps(tree, indent=2 if as_json == "pretty" else None, ensure_ascii=False))
+        return good
+    for each in told:
+        click.echo(f"{each.severity}: {each.where}: {each.text}")
+    counts = {severity: sum(each.severity == severity for each in told) for severity in (ERROR, WARNING)}
+    click.echo(all_good if good else f"{counts[ERROR]} error(s), {counts[WARNING]} warning(s).")
+    return good
 
 
 def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:

@@ -31,7 +31,6 @@ from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAll
 from bmqtwist.cli.optiongroups import gathered
 from bmqtwist.cli.output import Output
 from bmqtwist.cli.running import Life, checked_uri, in_thread, note, open_queue, run
-from bmqtwist.cli.storageverify import open_ledger
 from bmqtwist.cli.textforms import Form
 from bmqtwist.ids import QueueUri, parse_uri
 from bmqtwist.sdk.message import Message
@@ -39,7 +38,7 @@ from bmqtwist.sdk.options import Subscription
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, TYPE_SHIFT
 from bmqtwist.storagetool.datafile import DataError, DataFile
-from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files
+from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files, open_ledger
 from bmqtwist.storagetool.journalview import MESSAGE, JournalRecord, records
 from bmqtwist.storagetool.ledgerview import LedgerQueue, queues_of
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES

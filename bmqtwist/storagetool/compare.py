@@ -9,6 +9,7 @@ the last one before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from bmqtwist.storage.journal import Entry, JournalScan
 from bmqtwist.storage.layout import RECORD_HEADER
@@ -17,7 +18,7 @@ from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.records import SEQUENCE_MASK, read_queue_record
 from bmqtwist.storage.recovery import listed
 from bmqtwist.storagetool.datafile import DataError, DataFile
-from bmqtwist.storagetool.inputs import SetView
+from bmqtwist.storagetool.inputs import InputError, SetFiles, SetView, Watch, file_sets, ledger_files, open_ledger
 from bmqtwist.storagetool.journalview import JOURNAL_OP, MESSAGE, JournalRecord, hex_key
 from bmqtwist.storagetool.ledgerview import plain, queues_of
 from bmqtwist.storagetool.verify import ERROR, NOTE, FileFinding
@@ -193,3 +194,44 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
     result += [FileFinding(ERROR, f"queue {(states[0].get(key) or states[1][key]).uri} is not the same on both sides")
                for key in sorted({*states[0], *states[1]}) if states[0].get(key) != states[1].get(key)]
     return result
+
+
+def compare(left: str, right: str, watch: Watch | None) -> list[FileFinding]:
+    """All findings about two directories of two nodes."""
+    told: list[FileFinding] = []
+    sets = [_current_sets(directory) for directory in (left, right)]
+    for partition_id in sorted({*sets[0], *sets[1]}):
+        pair = [each.get(partition_id) for each in sets]
+        name = f"partition {partition_id}"
+        if pair[0] is None or pair[1] is None:
+            told.append(FileFinding(ERROR, f"only in {left if pair[0] else right}", name))
+            continue
+        with ExitStack() as stack:
+            views = [SetView(each, stack, watch) for each in pair if each is not None]
+            told += [finding._replace(where=name) for finding in compare_sets(views[0], views[1], (left, right))]
+    ledgers = [ledger_files(directory)[-1:] for directory in (left, right)]
+    if ledgers[0] and ledgers[1]:
+        read = [open_ledger(each[0], watch) for each in ledgers]
+        told += [each._replace(where="ledger") for each in compare_ledgers(read[0], read[1], (left, right))]
+    elif ledgers[0] or ledgers[1]:
+        told.append(FileFinding(NOTE, f"only in {left if ledgers[0] else right}", "ledger"))
+    if not sets[0] and not sets[1] and not ledgers[0] and not ledgers[1]:
+        raise InputError(f"neither {left} nor {right} holds storage files")
+    return told
+
+
+def _current_sets(directory: str) -> dict[int, SetFiles]:
+    """By partition, the set a broker would use: the one that reaches furthest."""
+    found: dict[int, tuple[tuple[int, int, bool], SetFiles]] = {}
+    for each in file_sets(directory):
+        if not each.journal:
+            continue
+        with ExitStack() as stack:
+            view = SetView(SetFiles(journal=each.journal), stack)
+            scan = JournalScan(view.read_journal, view.lengths()[0])
+            for _ in scan:
+                pass
+        reach = scan.lease, scan.sequence, scan.marked
+        if each.partition_id not in found or found[each.partition_id][0] <= reach:
+            found[each.partition_id] = reach, each
+    return {partition_id: each for partition_id, (_, each) in found.items()}

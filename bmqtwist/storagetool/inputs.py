@@ -6,11 +6,12 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.files import RealFile
+from bmqtwist.storage.ledger_file import LedgerContents, read_ledger
 from bmqtwist.storage.records import RECORD_BYTES, FileType
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
@@ -220,3 +221,33 @@ def _names(directory: str) -> list[str]:
         return sorted(os.listdir(directory))
     except OSError as error:
         raise InputError(f"{directory} cannot be read: {error.strerror}") from None
+
+
+@dataclass(slots=True)
+class Target:
+    """What is verified together: file sets and at most one ledger. `whole`: a directory; nothing may be missing."""
+
+    name: str
+    sets: list[SetFiles]
+    ledger: str = ""
+    whole: bool = False
+    older_ledgers: list[str] = field(default_factory=list)
+
+    def paths(self) -> Iterable[str]:
+        """All files."""
+        for each in self.sets:
+            yield from (path for path in (each.journal, each.data, each.qlist) if path)
+        if self.ledger:
+            yield self.ledger
+
+
+def directory_target(directory: str) -> Target:
+    """Everything in a directory."""
+    ledgers = ledger_files(directory)
+    return Target(directory, file_sets(directory), ledgers[-1] if ledgers else "", True, ledgers[:-1])
+
+
+def open_ledger(path: str, watch: Watch | None = None) -> LedgerContents:
+    """A ledger file, read."""
+    with closing(ReadOnlyFile(path, watch)) as file:
+        return read_ledger(file.read_all())

@@ -38,6 +38,7 @@ from bmqtwist.wire.declare import Layout
 _COUNTED = {"message": "message", "queue-op": "queueOp", "journal-op": "journalOp"}
 _OPS = {QueueOp.PURGE: "purge", QueueOp.CREATION: "creation", QueueOp.DELETION: "deletion",
         QueueOp.ADDITION: "addition"}
+_STATUSES = ("partially_confirmed", "confirmed", "purged", "outstanding")  # of messages
 NOT_APPLICABLE = " ** NA ** "
 
 
@@ -139,14 +140,10 @@ def show_qlist(file: ReadOnlyFile, output: Output) -> str:
 class Summary:
     """Counts of what a selection covers. `last`, `last_sync`, `at_mark`: of the whole file, not of the selection.
 
-    queues: by queue key, the records of each type, and of each app.
+    messages: in total, and with each status. queues: by queue key, the records of each type, and of each app.
     """
 
-    messages: int = 0
-    partially_confirmed: int = 0
-    confirmed: int = 0
-    outstanding: int = 0
-    purged: int = 0
+    messages: Counter[str] = field(default_factory=Counter)
     queue_ops: Counter[int] = field(default_factory=Counter)
     journal_ops: int = 0
     records: int = 0
@@ -160,7 +157,10 @@ class Summary:
         for item in by_message(self._watched(records, mark)):
             if isinstance(item, MessageRecords):
                 if selection.wants_message(item):
-                    self._message(item)
+                    if item.message is not None:
+                        self.messages.update({name: getattr(item, name) for name in _STATUSES}, total=1)
+                    for record in item.records:
+                        self._record(record)
             elif selection.wants_record(item):
                 self._record(item)
 
@@ -172,16 +172,6 @@ class Summary:
                 if record.offset == mark:
                     self.at_mark = record
             yield record
-
-    def _message(self, found: MessageRecords) -> None:
-        if found.message is not None:
-            self.messages += 1
-            self.outstanding += found.outstanding
-            self.partially_confirmed += found.partially_confirmed
-            self.confirmed += found.confirmed
-            self.purged += found.purged
-        for record in found.records:
-            self._record(record)
 
     def _record(self, record: JournalRecord) -> None:
         self.records += 1
@@ -286,7 +276,7 @@ class SummaryPrinter:
         if "message" in self.types:
             output.both(*self._messages())
             if found.messages:
-                output.ratio(found.outstanding, found.messages)
+                output.ratio(found.messages["outstanding"], found.messages["total"])
         if "queue-op" in self.types:
             total, ops = found.queue_ops.total(), {name: found.queue_ops[op] for op, name in _OPS.items()}
             output.both(f"\nTotal number of queueOp records: {total}\n" + aligned(
@@ -308,20 +298,17 @@ class SummaryPrinter:
         output.finish()
 
     def _messages(self) -> tuple[str, dict[str, object]]:
-        found = self.summary
-        members: dict[str, object] = {
-            "TotalMessagesNumber": str(found.messages), "PartiallyConfirmedMessagesNumber": str(found.partially_confirmed),
-            "ConfirmedMessagesNumber": str(found.confirmed), "OutstandingMessagesNumber": str(found.outstanding)}
-        purged = ""
-        if found.purged:
-            purged = f"Number of purged messages: {found.purged}\n"
-            members["PurgedMessagesNumber"] = str(found.purged)
-        if not found.messages:
+        count = self.summary.messages
+        members: dict[str, object] = {f"{name}MessagesNumber": str(count[status]) for name, status in (
+            ("Total", "total"), ("PartiallyConfirmed", "partially_confirmed"), ("Confirmed", "confirmed"),
+            ("Outstanding", "outstanding"))}
+        if count["purged"]:
+            members["PurgedMessagesNumber"] = str(count["purged"])
+        if not count:
             return "\nNo messages found.\n", members
-        return (f"\nTotal number of messages: {found.messages}\n"
-                f"Number of partially confirmed messages: {found.partially_confirmed}\n"
-                f"Number of confirmed messages: {found.confirmed}\n{purged}"
-                f"Number of outstanding messages: {found.outstanding}\n", members)
+        return f"\nTotal number of messages: {count['total']}\n" + "".join(
+            f"Number of {name.replace('_', ' ')} messages: {count[name]}\n"
+            for name in _STATUSES if name != "purged" or count[name]), members
 
     def _details(self) -> list[tuple[str, list[tuple[str, Fields]]]]:
         files = [("journal", [("BlazingMQ File Header", _file_header(self.journal)),

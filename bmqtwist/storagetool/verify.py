@@ -7,6 +7,7 @@ that are gone, records nothing refers to, sync points that disagree, times and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, listed, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
-from bmqtwist.storagetool.inputs import JournalSnapshot, SetView
+from bmqtwist.storagetool.inputs import JournalSnapshot, SetFiles, SetView, Target, Watch, open_ledger
 from bmqtwist.storagetool.journalview import (
     CONFIRM,
     DELETION,
@@ -41,7 +42,7 @@ from bmqtwist.storagetool.journalview import (
     hex_key,
     records,
 )
-from bmqtwist.storagetool.ledgerview import LedgerQueue
+from bmqtwist.storagetool.ledgerview import LedgerQueue, queues_of
 from bmqtwist.storagetool.selection import MessageRecords, by_message
 from bmqtwist.wire.cluster_schema import LeaderAdvisory, LeaderAdvisoryCommit, LedgerRecordType, PartitionPrimaryAdvisory
 
@@ -289,3 +290,55 @@ def leases_of(ledger: LedgerContents) -> dict[int, int]:
             for each in value.partitions:
                 found[each.partition_id] = max(found.get(each.partition_id, 0), each.primary_lease_id)
     return found
+
+
+def verify(target: Target, with_ledger: bool, watch: Watch | None) -> list[FileFinding]:
+    """All findings about a target."""
+    with ExitStack() as stack:
+        views = [(each, SetView(each, stack, watch)) for each in target.sets]  # journals first: see JournalSnapshot
+        return _verify(target, views, with_ledger, watch)
+
+
+def _verify(target: Target, views: list[tuple[SetFiles, SetView]], with_ledger: bool,
+            watch: Watch | None) -> list[FileFinding]:
+    told: list[FileFinding] = []
+    ledger = None
+    if target.ledger and with_ledger:
+        ledger = open_ledger(target.ledger, watch)
+        name = target.ledger.rpartition("/")[2]
+        told += [finding._replace(where=name) for finding in verify_ledger(ledger, name)]
+    elif target.whole and with_ledger:
+        told.append(FileFinding(WARNING, "there is no cluster state ledger (.bmq_csl)", target.name))
+    told += [FileFinding(NOTE, "an older ledger: not looked at", path.rpartition("/")[2]) for path in target.older_ledgers]
+    queues = queues_of(ledger.entries) if ledger else {}
+    leases = leases_of(ledger) if ledger else {}
+    for each, view in views:
+        told += _verify_one(each, view, queues, ledger, leases)
+    told += _missing_sets(target, queues)
+    return told
+
+
+def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue], ledger: LedgerContents | None,
+                leases: dict[int, int]) -> list[FileFinding]:
+    name = f"bmq_{each.partition_id}.{each.stamp}" if each.stamp else each.journal.rpartition("/")[2]
+    number = each.partition_id if each.partition_id >= 0 else None
+    known = None
+    if number is not None and ledger is not None and ledger.entries:
+        known = {key: queue for key, queue in queues.items()
+                 if queue.partition_id == number and not queue.removed}
+    findings, lease = verify_set(view, known, number)
+    if number is not None and leases and lease > leases.get(number, 0):
+        findings.append(FileFinding(ERROR, f"the journal has lease {lease}, the ledger knows of"
+                                       f" {leases.get(number, 0)} at most"))
+    return [finding._replace(where=name) for finding in findings]
+
+
+def _missing_sets(target: Target, queues: dict[bytes, LedgerQueue]) -> list[FileFinding]:
+    if not target.whole:
+        return []
+    there = [each.partition_id for each in target.sets if each.journal]
+    wanted = {queue.partition_id for queue in queues.values() if not queue.removed}
+    return [FileFinding(ERROR, f"partition {number} has queues in the ledger, but no journal", target.name)
+            for number in sorted(wanted - set(there))] + [
+        FileFinding(NOTE, f"partition {number} has several file sets: a rollover was interrupted", target.name)
+        for number in sorted({number for number in there if there.count(number) > 1})]
