@@ -30,7 +30,7 @@ from bmqtwist.storagetool.inputs import (
     InputError,
     ReadOnlyFile,
     SetFiles,
-    Target,
+    StorageTarget,
     Watch,
     directory_target,
     kind_of,
@@ -254,7 +254,7 @@ def _print_findings(told: list[FileFinding], as_json: str, all_good: str) -> boo
     return good
 
 
-def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
+def _target(paths: tuple[str, ...], csl_file: str | None) -> StorageTarget:
     if len(paths) == 1 and os.path.isdir(paths[0]):
         target = directory_target(paths[0])
         if not target.sets and not target.ledger:
@@ -263,7 +263,7 @@ def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
         found = with_siblings(resolve(paths))
         named = found.journal or found.data or found.qlist
         found.partition_id, found.stamp = set_name(named)
-        target = Target(os.path.dirname(paths[0]) or ".", [found] if named else [], found.csl)
+        target = StorageTarget(os.path.dirname(paths[0]) or ".", [found] if named else [], found.csl)
     if csl_file:
         target.ledger = csl_file
     return target

@@ -224,7 +224,7 @@ def _names(directory: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Target:
+class StorageTarget:
     """What is verified together: file sets and at most one ledger. `whole`: a directory; nothing may be missing."""
 
     name: str
@@ -241,10 +241,10 @@ class Target:
             yield self.ledger
 
 
-def directory_target(directory: str) -> Target:
+def directory_target(directory: str) -> StorageTarget:
     """Everything in a directory."""
     ledgers = ledger_files(directory)
-    return Target(directory, file_sets(directory), ledgers[-1] if ledgers else "", True, ledgers[:-1])
+    return StorageTarget(directory, file_sets(directory), ledgers[-1] if ledgers else "", True, ledgers[:-1])
 
 
 def open_ledger(path: str, watch: Watch | None = None) -> LedgerContents:

@@ -31,7 +31,7 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, listed, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
-from bmqtwist.storagetool.inputs import JournalSnapshot, SetFiles, SetView, Target, Watch, open_ledger
+from bmqtwist.storagetool.inputs import JournalSnapshot, SetFiles, SetView, StorageTarget, Watch, open_ledger
 from bmqtwist.storagetool.journalview import (
     CONFIRM,
     DELETION,
@@ -292,14 +292,14 @@ def leases_of(ledger: LedgerContents) -> dict[int, int]:
     return found
 
 
-def verify(target: Target, with_ledger: bool, watch: Watch | None) -> list[FileFinding]:
+def verify(target: StorageTarget, with_ledger: bool, watch: Watch | None) -> list[FileFinding]:
     """All findings about a target."""
     with ExitStack() as stack:
         views = [(each, SetView(each, stack, watch)) for each in target.sets]  # journals first: see JournalSnapshot
         return _verify(target, views, with_ledger, watch)
 
 
-def _verify(target: Target, views: list[tuple[SetFiles, SetView]], with_ledger: bool,
+def _verify(target: StorageTarget, views: list[tuple[SetFiles, SetView]], with_ledger: bool,
             watch: Watch | None) -> list[FileFinding]:
     told: list[FileFinding] = []
     ledger = None
@@ -333,7 +333,7 @@ def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue],
     return [finding._replace(where=name) for finding in findings]
 
 
-def _missing_sets(target: Target, queues: dict[bytes, LedgerQueue]) -> list[FileFinding]:
+def _missing_sets(target: StorageTarget, queues: dict[bytes, LedgerQueue]) -> list[FileFinding]:
     if not target.whole:
         return []
     there = [each.partition_id for each in target.sets if each.journal]
