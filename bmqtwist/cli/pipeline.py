@@ -84,7 +84,7 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
     SOURCES: storage directories or journals, several with commas. TARGET: a directory.
     """
     session = spark.session()
-    from bmqtwist.spark.pipelines.archive import archive as run
+    from bmqtwist.spark.pipelines.streams import archive as run
 
     click.echo(f"{run(session, sources, target, cluster, not no_payload, live)} records archived in {target}")
 
@@ -171,7 +171,7 @@ def live(queues: str, target: str, window: str, trigger: str, available_now: boo
     QUEUES: URIs with commas, ?id=APP for an application of a fanout queue: its messages are consumed.
     """
     session = spark.session()
-    from bmqtwist.spark.pipelines.live import live as run
+    from bmqtwist.spark.pipelines.streams import live as run
 
     query = run(session, {"subscribe": queues, **bmq}, target, window,
                 available_now=available_now, trigger=trigger)

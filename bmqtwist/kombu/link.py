@@ -27,7 +27,7 @@ from kombu.exceptions import OperationalError
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.sdk._adapters.threaded import ThreadedCore, Waiter
-from bmqtwist.sdk._core.effects import Completed
+from bmqtwist.sdk._core.outbox import Completed
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.message import Message

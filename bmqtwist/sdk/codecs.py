@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, cast
 
 from typing_extensions import TypeVar
 
@@ -64,13 +64,11 @@ class MsgspecCodec(Generic[ValueT]):
 
     def encode(self, value: ValueT, /) -> bytes:
         """TypeError if msgspec cannot say it."""
-        payload: bytes = self._encode(value)
-        return payload
+        return cast(bytes, self._encode(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
         """msgspec.DecodeError if it cannot be read, msgspec.ValidationError if it does not fit."""
-        value: ValueT = self._decode(payload)
-        return value
+        return cast(ValueT, self._decode(payload))
 
 
 class PydanticCodec(Generic[ValueT]):
@@ -85,8 +83,7 @@ class PydanticCodec(Generic[ValueT]):
 
     def decode(self, payload: bytes, /) -> ValueT:
         """pydantic.ValidationError if it does not fit."""
-        value: ValueT = self._adapter.validate_json(payload)
-        return value
+        return cast(ValueT, self._adapter.validate_json(payload))
 
 
 def _optional(name: str, wanted_by: type) -> ModuleType:

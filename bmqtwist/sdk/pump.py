@@ -21,7 +21,7 @@ from typing import Any
 
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
 from bmqtwist.sdk._adapters.log import LOG, reason_of
-from bmqtwist.sdk._core.effects import Close, Connect, Note
+from bmqtwist.sdk._core.outbox import Close, Connect, Note
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import SessionOptions
 

@@ -30,7 +30,7 @@ from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, O
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core.deadlines import Deadlines
-from bmqtwist.sdk._core.effects import Connect
+from bmqtwist.sdk._core.outbox import Connect
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor

@@ -17,10 +17,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bmqtwist.spark.local import drain, register, session
+    from bmqtwist.spark.local import register, session
+    from bmqtwist.spark.pipelines.streams import drain
     from bmqtwist.spark.tables import confirms, deletions, lifelines, messages, queue_ops, sync_points
 
-_HOMES = {"drain": "local", "register": "local", "session": "local", "confirms": "tables", "deletions": "tables",
+_HOMES = {"drain": "pipelines.streams", "register": "local", "session": "local", "confirms": "tables", "deletions": "tables",
           "lifelines": "tables", "messages": "tables", "queue_ops": "tables", "sync_points": "tables"}
 
 __all__ = ["confirms", "deletions", "drain", "lifelines", "messages", "queue_ops", "register", "session", "sync_points"]

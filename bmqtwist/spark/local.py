@@ -17,7 +17,7 @@ import bmqtwist
 from bmqtwist.errors import LocalError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
 PYSPARK_MIN = (4, 2)
@@ -90,19 +90,6 @@ def register(spark: SparkSession) -> None:
 
     spark.dataSource.register(QueueDataSource)
     spark.dataSource.register(StorageDataSource)
-
-
-def drain(spark: SparkSession, options: dict[str, str], path: str) -> DataFrame:
-    """Consume what is in a queue now into Parquet files below `path`, and give all that was ever drained to there.
-
-    Each message once: checkpoint and spool lie beside the files, below `path`.
-    """
-    below = path.rstrip("/")
-    query = (spark.readStream.format("bmq").options(**{"spoolDir": f"{below}/_spool", **options}).load()
-             .writeStream.format("parquet").option("checkpointLocation", f"{below}/_checkpoint")
-             .option("path", f"{below}/messages").trigger(availableNow=True).start())
-    query.awaitTermination()
-    return spark.read.parquet(f"{below}/messages")
 
 
 def package(target: str | Path) -> Path:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmqtwist.sdk._core.effects import Connect
+from bmqtwist.sdk._core.outbox import Connect
 from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck

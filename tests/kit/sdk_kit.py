@@ -11,7 +11,7 @@ from typing import Any
 from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
-from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore

@@ -14,7 +14,7 @@ from kit.sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk._core.effects import Group
+from bmqtwist.sdk._core.outbox import Group
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import QueueState, State

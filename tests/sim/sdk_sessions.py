@@ -17,7 +17,7 @@ from kit.codec import Push
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk._adapters.identity import FEATURES
-from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore

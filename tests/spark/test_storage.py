@@ -341,7 +341,7 @@ def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: Spar
 
 
 def test_live_statistics_have_a_row_for_each_window(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    from bmqtwist.spark.pipelines.live import live
+    from bmqtwist.spark.pipelines.streams import live
 
     uri = "bmq://d.prio/live"
     options = {"bmq.bootstrap.servers": broker.url, "subscribe": uri, "availableNow.idle": "300ms"}

@@ -18,7 +18,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.identity import queue_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core import queue as core_queue
-from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room
+from bmqtwist.sdk._core.outbox import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, cast
 from bmqtwist.sdk._adapters.base import BaseQueue, BaseSession, Cancel, OnAck, OnEvent
 from bmqtwist.sdk._adapters.identity import make_core
 from bmqtwist.sdk._adapters.log import reason_of
-from bmqtwist.sdk._core.effects import Close, Connect
+from bmqtwist.sdk._core.outbox import Close, Connect
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import ValueT

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._core.outbox import Completed, Room
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.options import SessionOptions

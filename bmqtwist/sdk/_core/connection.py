@@ -9,8 +9,7 @@ from typing import Any
 
 from bmqtwist.errors import Category, PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
-from bmqtwist.sdk._core.effects import Close, Connect
-from bmqtwist.sdk._core.outbox import Shared
+from bmqtwist.sdk._core.outbox import Close, Connect, Shared
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue_machine import Queues
 from bmqtwist.sdk._core.requests import Requests

@@ -1,26 +1,96 @@
-"""Output of a session core, in order: effects for the adapter, and bytes for the broker.
+"""Output of a session core, in order: effects, the instructions to the adapter around it, and bytes for the broker.
 
-Posts and confirmations are collected and leave as one event each; any other message sends them first, so that no message
-overtakes another. `wake` is called once when there begins to be something to take.
+Messages, acknowledgements and session events are effects, too: the adapter gives them to the application. Posts and
+confirmations are collected and leave as one event each; any other message sends them first, so that no message overtakes
+another. `wake` is called once when there begins to be something to take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import WARNING
+from typing import Any
 
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk._core.deadlines import Deadlines
-from bmqtwist.sdk._core.effects import Completed, Effect, Note
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input, SessionState
 from bmqtwist.sdk.counters import LiveCounters
-from bmqtwist.sdk.options import SessionOptions
-from bmqtwist.sdk.results import EventKind, Result, SessionEvent
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import Address, SessionOptions
+from bmqtwist.sdk.results import Ack, EventKind, Result, SessionEvent
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
 from bmqtwist.wire.fast import EventType, event_header, items_event
+
+FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group keeps; all are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a channel, then call `connected(attempt)` or `failed(attempt, reason)`."""
+
+    attempt: int
+    address: Address
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the channel of that attempt, or abandon the attempt; report no event of it afterwards."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The request with `token` has ended, or the group of posts."""
+
+    token: object
+    result: Result
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Posts that wait for room may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    level: int
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
+
+    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all, and `untold` those without a callback of
+    their own. Nothing is reported before `seal`. `reported`: all failures were raised to the application.
+    """
+
+    token: object = None
+    acks: dict[bytes, Ack] | None = None  # all of them, if they are wanted
+    outstanding: int = 0
+    sealed: bool = False
+    failures: int = 0
+    untold: int = 0
+    reported: bool = False
+    failed: list[Ack] = field(default_factory=list)
+
+    def settle(self, ack: Ack) -> None:
+        if self.acks is not None:
+            self.acks[ack.guid] = ack
+        if ack.status is not Result.SUCCESS:
+            self.failures += 1
+            self.untold += ack.token is None
+            if len(self.failed) < FAILED_KEPT_MAX:
+                self.failed.append(ack)
+
+
+Effect = Connect | Close | Completed | Room | Note | Message[Any] | Ack | SessionEvent
 
 
 class Outbox:

@@ -11,8 +11,7 @@ from crc32c import crc32c
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
-from bmqtwist.sdk._core.effects import Group, Room
-from bmqtwist.sdk._core.outbox import Shared
+from bmqtwist.sdk._core.outbox import Group, Room, Shared
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk.message import typed

@@ -14,7 +14,7 @@ from kit.sdk_fronts_kit import FRONTS, URI, Front, w
 from twisted.internet.defer import Deferred, fail
 
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, blazingmq, simple
-from bmqtwist.sdk._core.effects import Connect
+from bmqtwist.sdk._core.outbox import Connect
 from bmqtwist.sdk.pump import Pump
 from bmqtwist.testing import Broker, run
 from bmqtwist.testing.transport import MemoryTransport

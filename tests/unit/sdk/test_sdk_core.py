@@ -25,7 +25,7 @@ from bmqtwist.sdk import (
     Subscription,
     parse_brokers,
 )
-from bmqtwist.sdk._core.effects import Group
+from bmqtwist.sdk._core.outbox import Group
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import properties, schema

@@ -13,7 +13,7 @@ from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, parse_brokers
 from bmqtwist.sdk._adapters.base import BaseSession
 from bmqtwist.sdk._adapters.log import LOG
-from bmqtwist.sdk._core.effects import Note
+from bmqtwist.sdk._core.outbox import Note
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk.counters import Counters
 from bmqtwist.wire.fast import sub_queue_ids

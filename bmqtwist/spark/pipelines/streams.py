@@ -1,0 +1,66 @@
+"""Streams of journals and of queues into Parquet: `bmq pipeline archive`, `bmq pipeline live`, and `drain`.
+
+    PATH/cluster=NAME/date=YYYY-MM-DD/*.parquet         archive: records, with payload and properties of messages
+
+An archive takes what rollovers have finished, each record once, however often it is run or killed: its position is in the
+checkpoint, and a batch that was begun is written again under the same number. Live statistics have a row for each window of
+time and queue: how many messages, how large, how late; a window is written when no message of it can be late any more. A
+fanout queue with an appId of its own leaves the work of other consumers alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+
+def _writer(rows: DataFrame, target: str, name: str, *columns: str) -> DataStreamWriter:
+    """A stream into Parquet below `target`/`name`, with its checkpoint beside."""
+    made = rows.writeStream.format("parquet").option("checkpointLocation", f"{target}/_checkpoint").option(
+        "path", f"{target}/{name}")
+    return made.partitionBy(*columns) if columns else made
+
+
+def archive(spark: SparkSession, sources: str, target: str, cluster: str = "local", payload: bool = True,
+            live: bool = False, records_max: int = 10_000_000) -> int:
+    """Archive new records; return their number. `live`: of journals that are still written, too."""
+    rows = (spark.readStream.format("bmq-storage")
+            .option("payload", str(payload).lower()).option("includeArchive", "true")
+            .option("finishedOnly", str(not live).lower()).option("maxRecordsPerTrigger", str(records_max)).load(sources)
+            .withColumn("cluster", F.lit(cluster)).withColumn("date", F.to_date("time")))
+    query = _writer(rows, target.rstrip("/"), "records", "cluster", "date").trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+
+
+def statistics(rows: DataFrame, window: str = "10 seconds", late: str = "10 seconds") -> DataFrame:
+    return (rows.withWatermark("received", late).groupBy(F.window("received", window), "queue", "appId").agg(
+        F.count("*").alias("messages"), F.sum("size").alias("bytes"), F.max("size").alias("sizeMax"),
+        F.sum(F.col("redelivered").cast("int")).alias("redelivered"), F.count("problem").alias("unreadable"))
+        .select(F.col("window.start").alias("since"), F.col("window.end").alias("until"), "queue", "appId", "messages",
+                "bytes", "sizeMax", "redelivered", "unreadable"))
+
+
+def live(spark: SparkSession, options: dict[str, str], target: str, window: str = "10 seconds", late: str = "10 seconds",
+         available_now: bool = False, trigger: str = "10 seconds") -> StreamingQuery:
+    """Start writing statistics of queues below `target`, by day."""
+    below = target.rstrip("/")
+    rows = spark.readStream.format("bmq").options(**{
+        "includeProperties": "false", "spoolDir": f"{below}/_spool", **options}).load()
+    dated = statistics(rows, window, late).withColumn("date", F.to_date("since"))
+    writer = _writer(dated, below, "windows", "date").queryName("bmq-live")
+    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)).start()
+
+
+def drain(spark: SparkSession, options: dict[str, str], path: str) -> DataFrame:
+    """Consume the current messages of a queue into Parquet files below `path`; return all messages that were ever drained
+    to there, each once: checkpoint and spool are beside the files."""
+    below = path.rstrip("/")
+    rows = spark.readStream.format("bmq").options(**{"spoolDir": f"{below}/_spool", **options}).load()
+    _writer(rows, below, "messages").trigger(availableNow=True).start().awaitTermination()
+    return spark.read.parquet(f"{below}/messages")
