@@ -6,15 +6,14 @@ feeds events and performs the effects that come back:
     session                          Authentication
     authenticationRequest     ->     request(mechanism, data, now)
     clientIdentity            ->     identity(now)
-    anything else before it   ->     other(now)
     tick                      ->     tick(now), due at `deadline`
     outcome of an Authenticate ->    done(token, outcome, now)
 
-    Authenticate   run `attempt(...)` off the reactor's thread and bring its outcome back to `done`
-    Answer         send an authenticationResponse in the encoding of the request
-    Proceed        the clientIdentity just given is accepted: go on with the negotiation as `principal`
-    Drop           the request is ignored; log the reason
-    Close          close the connection; log the reason
+    Authenticate            run `attempt(...)` off the reactor's thread and bring its outcome back to `done`
+    AuthenticationResponse  send it in the encoding of the request
+    Proceed                 the clientIdentity just given is accepted: go on with the negotiation as `principal`
+    Drop                    the request is ignored; log the reason
+    Close                   close the connection; log the reason
 
 While `holding` is true the outcome decides what later frames mean: the session keeps them back. An authenticator that
 never waits (`blocking` false) is called in place, so that an anonymous client costs no thread.
@@ -34,6 +33,7 @@ from bmqtwist.errors import Category
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.report import shown
 from bmqtwist.wire.control import Encoding
+from bmqtwist.wire.schema import AuthenticationResponse, Status
 
 MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
 
@@ -96,16 +96,6 @@ class Authenticate:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Effect: send an authenticationResponse. `lifetime_ms` None is left out."""
-
-    category: Category
-    code: int = 0
-    message: str = ""
-    lifetime_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Proceed:
     """Effect: go on with the negotiation."""
 
@@ -124,7 +114,7 @@ class Close:
     reason: str
 
 
-Effect = Authenticate | Answer | Proceed | Drop | Close
+Effect = Authenticate | AuthenticationResponse | Proceed | Drop | Close
 
 
 class State(Enum):
@@ -269,7 +259,7 @@ class Authentication:
         assert isinstance(outcome, Granted)
         self.state, self.principal, self._mechanism = state, outcome.principal, self._asked
         self.deadline = None if outcome.lifetime_ms is None else now + outcome.lifetime_ms / 1000
-        return [Answer(Category.E_SUCCESS, lifetime_ms=outcome.lifetime_ms)]
+        return [AuthenticationResponse(Status(), outcome.lifetime_ms)]
 
     def _granted_implicitly(self, now: float) -> list[Effect]:
         assert isinstance(self._outcome, Granted)
@@ -301,7 +291,7 @@ class Authentication:
         return []
 
     def _refuse(self, denied: Denied) -> list[Effect]:
-        answer = Answer(Category.E_REFUSED, denied.code or -1, denied.reason)
+        answer = AuthenticationResponse(Status(Category.E_REFUSED, denied.code or -1, denied.reason))
         return [answer, *self._close(f"Authentication failed: {denied.reason}")]
 
     def _close(self, reason: str) -> list[Effect]:

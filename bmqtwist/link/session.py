@@ -33,7 +33,7 @@ from bmqtwist.limits import (
     SLICE_BYTES,
     SLICE_EVENT_BYTES,
 )
-from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
+from bmqtwist.link.authentication import Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
@@ -47,7 +47,7 @@ from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
 from bmqtwist.wire.frames import FrameBuffer, Held, Span
-from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage, Status
+from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage
 
 _CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
 _CONTROL: Final = int(EventType.CONTROL)
@@ -539,10 +539,8 @@ class SessionKind:
         session = self.session
         for effect in effects:
             match effect:
-                case Answer():
-                    session.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
-                        Status(effect.category, effect.code, effect.message), effect.lifetime_ms)),
-                        session.guard.encoding)
+                case AuthenticationResponse():
+                    session.send(AuthenticationMessage("authenticationResponse", effect), session.guard.encoding)
                 case Close():
                     session.close("#AUTHENTICATION %s: %s", session.description, effect.reason)
                 case Drop():

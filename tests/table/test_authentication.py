@@ -8,7 +8,6 @@ import pytest
 
 from bmqtwist.link.authentication import (
     TABLE,
-    Answer,
     Authenticate,
     Authentication,
     Close,
@@ -20,6 +19,7 @@ from bmqtwist.link.authentication import (
     Proceed,
     State,
 )
+from bmqtwist.wire.schema import AuthenticationResponse
 
 S, E = State, Event
 BUSY, OUT, QUIET = ("Drop",), ("Close",), ()
@@ -47,7 +47,7 @@ EXPECTED: dict[tuple[State, Event], tuple[tuple[str, ...], State]] = {
     (S.REAUTHENTICATING, E.DENIED): (("Answer", "Close"), S.CLOSED),
     (S.REAUTHENTICATING, E.LIFETIME): (OUT, S.CLOSED),
 }
-NAMES = {Authenticate: "Authenticate", Answer: "Answer", Proceed: "Proceed", Drop: "Drop", Close: "Close"}
+NAMES = {Authenticate: "Authenticate", AuthenticationResponse: "Answer", Proceed: "Proceed", Drop: "Drop", Close: "Close"}
 
 
 class Slow:

@@ -23,7 +23,6 @@ from bmqtwist.config.broker import Authorization as AuthorizationConfig
 from bmqtwist.errors import Category, LocalError
 from bmqtwist.link.authentication import (
     TABLE,
-    Answer,
     Authenticate,
     Authentication,
     Close,
@@ -47,6 +46,7 @@ from bmqtwist.security.authenticators import (
 )
 from bmqtwist.security.authorization import Action
 from bmqtwist.security.passwords import make_hash
+from bmqtwist.wire.schema import AuthenticationResponse, Status
 
 
 class Slow:
@@ -119,7 +119,7 @@ def run(machine: Authentication, effects: list, now: float) -> list:  # type: ig
     return machine.done(effect.token, attempt(effect.authenticator, effect.data, effect.peer), now)
 
 
-GOOD = [Answer(Category.E_SUCCESS, lifetime_ms=600_000)]
+GOOD = [AuthenticationResponse(Status(), 600_000)]
 
 
 def test_every_state_decides_about_every_event() -> None:
@@ -154,17 +154,18 @@ def test_basic_good_is_answered_with_a_lifetime_and_bad_is_refused_and_closed() 
                                   ("BASIC", b"alice", -1), ("NOPE", b"", -2)):
         machine = basic()
         answer, close = machine.request(mechanism, data, 0.0)
-        assert isinstance(answer, Answer) and isinstance(close, Close)
-        assert (answer.category, answer.code, answer.lifetime_ms) == (Category.E_REFUSED, code, None)
+        assert isinstance(answer, AuthenticationResponse) and isinstance(close, Close)
+        assert (answer.status.category, answer.status.code, answer.lifetime_ms) == (Category.E_REFUSED, code, None)
         assert machine.identity(0.1) == []
 
 
 def test_an_unknown_mechanism_is_refused_in_the_originals_words() -> None:
     """Captured from the real broker."""
     answer, _ = basic().request("nope", b"", 0.0)
-    assert answer == Answer(Category.E_REFUSED, -2, "Authentication mechanism 'NOPE' not supported.")
+    assert answer == AuthenticationResponse(Status(
+        Category.E_REFUSED, -2, "Authentication mechanism 'NOPE' not supported."))
     answer, _ = basic().request("a\nb", b"", 0.0)
-    assert isinstance(answer, Answer) and "\n" not in answer.message
+    assert isinstance(answer, AuthenticationResponse) and "\n" not in answer.status.message
 
 
 @pytest.mark.spec("broker", 235)
@@ -175,10 +176,11 @@ def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
     for i in reversed(range(10)):
         effects = run(machines[i], running[i], 1.0)
         if i % 2:
-            assert effects == [Answer(Category.E_SUCCESS, lifetime_ms=10_000)]
+            assert effects == [AuthenticationResponse(Status(), 10_000)]
             assert machines[i].principal == f"user{i}"
         else:
-            assert effects == [Answer(Category.E_REFUSED, -7, "empty"), Close("Authentication failed: empty")]
+            assert effects == [AuthenticationResponse(Status(Category.E_REFUSED, -7, "empty")),
+                               Close("Authentication failed: empty")]
 
 
 def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_the_configuration_says_so() -> None:
@@ -232,16 +234,17 @@ def test_reauthentication_renews_for_the_same_user_only() -> None:
     assert isinstance(close, Close)
     for data in (b"bob:builder", b"alice:wrong"):
         answer, close = serving().request("BASIC", data, 1.0)
-        assert isinstance(answer, Answer) and answer.category is Category.E_REFUSED and answer.code
+        assert isinstance(answer, AuthenticationResponse)
+        assert answer.status.category is Category.E_REFUSED and answer.status.code
         assert isinstance(close, Close)
 
 
 def test_anonymous_reauthentication_after_an_explicit_one_is_answered_and_after_an_implicit_one_dropped() -> None:
     """Captured from the real broker."""
     machine = build().connection("p")
-    assert machine.request("ANONYMOUS", b"", 0.0) == [Answer(Category.E_SUCCESS)]
+    assert machine.request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
     assert machine.identity(0.0) == [Proceed()]
-    assert machine.request("anonymous", b"", 1.0) == [Answer(Category.E_SUCCESS)]
+    assert machine.request("anonymous", b"", 1.0) == [AuthenticationResponse()]
     machine = build().connection("p")
     machine.identity(0.0)
     (drop,) = machine.request("ANONYMOUS", b"", 1.0)
