@@ -10,11 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from crc32c import crc32c
-
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
-from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import INFLATE_STEP_BYTES, SLICE_BYTES
 from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, AckPace, ConfirmPace
 from bmqtwist.link.puts import PutReader
@@ -33,8 +30,6 @@ from bmqtwist.wire.application_data import Inflation
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, ITEM_BYTES, confirm_message_at
 
 _FAILED_ACK_LOG_S = 5.0
-_NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
-_crc32c: Final = crc32c
 _CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
 _CLOSED: Final = State.CLOSED
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms

@@ -45,7 +45,6 @@ from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.store import BEGINNING_BYTES
 from bmqtwist.wire import properties
 
-FLAG_ADMIN: Final = 1
 FLAG_READ: Final = 2
 FLAG_WRITE: Final = 4
 FLAG_ACK: Final = 8

@@ -11,7 +11,7 @@ from kit.engine_kit import WALL, Client, Engine, got, spec_of
 from bmqtwist.errors import Category, Refused
 from bmqtwist.limits import RESERVED_ID_MIN
 from bmqtwist.queue.handles import COUNT_MAX, OpenRequest, check_open, close_queue, configure, open_queue
-from bmqtwist.queue.queue import FLAG_ADMIN, FLAG_READ, FLAG_WRITE, PRIORITY_INVALID, Handle
+from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, PRIORITY_INVALID, Handle
 
 
 def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int = FLAG_READ, read: int = 1,
@@ -43,7 +43,7 @@ def refused(engine: Engine | None, call: Callable[..., Any], *arguments: Any) ->
 @pytest.mark.parametrize("wrong, words", [
     (request(read=0, flags=0), "At least one of ([read|write]) Count must be >0"),
     (request(read=0, write=-1, flags=0), "At least one of ([read|write]) Count must be >0"),
-    (request(admin=1, flags=FLAG_READ | FLAG_ADMIN), "adminCount must be 0"),
+    (request(admin=1, flags=FLAG_READ | 1), "adminCount must be 0"),
     (request(read=1, write=-1), "readCount and writeCount must be >= 0"),
     (request(flags=0), "Read flag and readCount must both be set accordingly"),
     (request(flags=FLAG_READ | FLAG_WRITE, read=0, write=1), "Read flag and readCount must both be set accordingly"),
