@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
-from bmqtwist.queue.counters import ClientStats, latency_bounds
+from bmqtwist.queue.counters import latency_bounds
+from bmqtwist.view import node_facts
 from bmqtwist.view.queue_facts import Flow
 from bmqtwist.view.snapshot import ProcessState
 
@@ -34,7 +35,7 @@ class Reading(Struct, frozen=True):
 
 
 def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
-    sums = totals(broker)
+    sums = node_facts.totals(broker)
     return Reading(now, (sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.put_bytes, sums.push_bytes),
                    broker.deliveries.ack_latency.counts(), process.cpu_user + process.cpu_system)
 
@@ -116,16 +117,6 @@ class FlowSampler:
             self._last, self._at = dict(counted), now
         nothing: Document = dict.fromkeys(FLOW_RATES)
         return {name: self._rates.get(name, nothing) for name in counted}
-
-
-def totals(broker: Broker) -> ClientStats:
-    """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
-    sums = ClientStats()
-    sums.add(broker.sessions.past_traffic)
-    for session in broker.sessions.open:
-        if session.kind.is_from_outside:
-            sums.add(session.stats)
-    return sums
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

@@ -13,6 +13,7 @@ from bmqtwist.config.text import plain
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.link.states import State
 from bmqtwist.peers.welcome import announced_name, announced_url
+from bmqtwist.queue.counters import ClientStats
 from bmqtwist.view import cluster_facts as facts
 from bmqtwist.view import replicas, stopping
 from bmqtwist.view import snapshot as state
@@ -57,6 +58,16 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "members": facts.members(cluster, facts.peer_urls(broker)) if cluster is not None else [],
         "partitions": replicas.partitions(broker, now=now) if cluster is not None else [],
         "elector": facts.elector(cluster) if cluster is not None else None}
+
+
+def totals(broker: Broker) -> ClientStats:
+    """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
+    sums = ClientStats()
+    sums.add(broker.sessions.past_traffic)
+    for session in broker.sessions.open:
+        if session.kind.is_from_outside:
+            sums.add(session.stats)
+    return sums
 
 
 def stored_here(broker: Broker) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from bmqtwist.console import samples
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.view import cluster_facts, replicas, snapshots, stopping, stored_queue, subscriptions
+from bmqtwist.view import cluster_facts, node_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.typed_properties import from_tree
 from sim.elected import INACTIVITY_S
@@ -102,7 +102,7 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     nodes.run(1.0)
     client.drop()
     nodes.run(1.0)
-    here, there = samples.totals(nodes.node("n1").broker), samples.totals(nodes.node("n2").broker)
+    here, there = node_facts.totals(nodes.node("n1").broker), node_facts.totals(nodes.node("n2").broker)
     assert (here.put_msgs, here.ack_msgs, here.put_bytes, here.push_msgs) == (5, 5, 5, 0)
     assert (there.put_msgs, there.push_msgs, there.push_bytes, there.confirm_msgs) == (0, 5, 5, 5)
     counts = nodes.node("n1").broker.deliveries.ack_latency.counts()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.console import samples
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -64,14 +63,14 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
     world.run(1.0)
     for _ in range(2):
         for name in ("n1", "p1"):
-            found = samples.totals(world.node(name).broker)
+            found = node_facts.totals(world.node(name).broker)
             assert (found.put_msgs, found.ack_msgs, found.push_msgs, found.confirm_msgs, found.push_bytes) == (
                 3, 3, 3, 2, 15), name
         world.node("p2").crash(power=False, down=None)
         world.run(1.0)
     world.node("p1").crash(power=False, down=None)
     world.run(1.0)
-    assert samples.totals(world.node("n1").broker).push_msgs == 3
+    assert node_facts.totals(world.node("n1").broker).push_msgs == 3
 
 
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
