@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from functools import partialmethod
 from typing import Final, NamedTuple, Protocol
 
 INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
@@ -144,8 +143,17 @@ class ListReport(Watched):
     def _add(self, severity: str, text: str, *args: object) -> None:
         self.lines.append((severity, text % args if args else text))
 
-    debug, info = partialmethod(_add, "DEBUG"), partialmethod(_add, "INFO")
-    warn, error = partialmethod(_add, "WARN"), partialmethod(_add, "ERROR")
+    def debug(self, text: str, *args: object) -> None:
+        self._add("DEBUG", text, *args)
+
+    def info(self, text: str, *args: object) -> None:
+        self._add("INFO", text, *args)
+
+    def warn(self, text: str, *args: object) -> None:
+        self._add("WARN", text, *args)
+
+    def error(self, text: str, *args: object) -> None:
+        self._add("ERROR", text, *args)
 
     def _raise(self, severity: str, category: str, text: str, *args: object) -> None:
         text = text % args if args else text
@@ -153,7 +161,11 @@ class ListReport(Watched):
         if self.watcher is not None:
             self.watcher.alarmed(severity, category, text)
 
-    alarm, panic = partialmethod(_raise, "ALARM"), partialmethod(_raise, "PANIC")
+    def alarm(self, category: str, text: str, *args: object) -> None:
+        self._raise("ALARM", category, text, *args)
+
+    def panic(self, category: str, text: str, *args: object) -> None:
+        self._raise("PANIC", category, text, *args)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
         """The last lines of whatever severity; when they were said is not known."""
