@@ -61,9 +61,9 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "cluster/partition_events",
     "cluster/partition_standing", "cluster/replication_targets", "cluster/partition_reception", "cluster/take_over",
     "cluster/partition_machine", "cluster/write_times", "cluster/active_primaries",
-    "storage/exchange", "member/cell", "member/feeding", "member/replication", "member/partition_runner",
-    "member/partition_logs", "member/promises", "member/known_primaries", "peers/links", "member/leadership",
-    "member/dispatch", "relay/upstream_queue", "relay/relays", "relay/uplink", "relay/incoming", "member/member_relays",
+    "storage/exchange", "member/replication", "member/partition_runner",
+    "member/partition_logs", "member/promises", "peers/links", "member/leadership",
+    "member/dispatch", "relay/upstream_queue", "relay/relays", "relay/messages", "member/member_relays",
     "member/cluster", "member/queue_changes", "member/handovers", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],

@@ -20,15 +20,14 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.host import ReplicatedCluster
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handles import OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Queue
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.proxy import ProxyCluster
-from bmqtwist.relay.relays import Relays
-from bmqtwist.relay.requester import Asker
+from bmqtwist.relay.relays import Asker, Relays
 from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action

@@ -44,7 +44,7 @@ from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.replication import Replication
 from bmqtwist.peers import welcome
 from bmqtwist.peers.downstreams import Downstreams
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security

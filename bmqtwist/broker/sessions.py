@@ -26,7 +26,7 @@ from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.peers import welcome
 from bmqtwist.peers.downstreams import Downstreams
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.queue.counters import ClientStats
 from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security

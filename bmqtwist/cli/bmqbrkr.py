@@ -25,7 +25,7 @@ from bmqtwist.daemon.places import make_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream, close, unblocked
 from bmqtwist.logs.observer import Logs
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.report import Report
 
 if TYPE_CHECKING:

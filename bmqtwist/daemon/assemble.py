@@ -39,8 +39,8 @@ from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
-from bmqtwist.peers.identity import Identity
 from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.steps import Steps

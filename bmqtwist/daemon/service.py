@@ -36,7 +36,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.loop.scheduler import Priority
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.reactor.performer import ReactorPerformer, listen
 from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report

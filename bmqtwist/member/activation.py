@@ -5,10 +5,9 @@ A queue that is about to is led here already. Nothing changes what is stored of 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
@@ -20,19 +19,6 @@ from bmqtwist.steps import Steps
 from bmqtwist.storage.state import StoredQueue
 
 
-class WakingUser(Protocol):
-    """Whose queues they are (`member.cluster.Cluster`)."""
-
-    def stored(self, record: QueueRecord) -> StoredQueue:
-        """What its partition has of a queue that is to come to life. PartitionUnavailable: it cannot."""
-
-    def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
-        """It lives from now on; `opened`: somebody waits for it."""
-
-    def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
-        """It cannot, or we have made a mistake."""
-
-
 @dataclass(slots=True)
 class _Sleeper:
     record: QueueRecord
@@ -42,10 +28,14 @@ class _Sleeper:
 
 
 class Waking:
-    """Of one cluster at one node."""
+    """Of one cluster at one node. `stored(record)`: what its partition has of a queue, PartitionUnavailable if nothing;
+    `woken(domain, record, store, found, opened)`: the queue is active, `opened` if a client waits for it;
+    `not_woken(record, opened, error)`: it cannot be activated."""
 
-    def __init__(self, user: WakingUser, host: Loop) -> None:
-        self._user, self._host = user, host
+    def __init__(self, stored: Callable[[QueueRecord], StoredQueue],
+                 woken: Callable[[Domain, QueueRecord, StoredQueue, Restored, bool], None],
+                 not_woken: Callable[[QueueRecord, bool, Exception], None], host: Loop) -> None:
+        self._stored, self._on_woken, self._not_woken, self._host = stored, woken, not_woken, host
         self._sleepers: dict[str, _Sleeper] = {}
 
     def __contains__(self, uri: str) -> bool:
@@ -91,14 +81,14 @@ class Waking:
                         break
             except Exception as error:
                 self.end(sleeper.record.uri)
-                self._user.not_woken(sleeper.record, sleeper.opened, error)
+                self._not_woken(sleeper.record, sleeper.opened, error)
 
     def _woken(self, sleeper: _Sleeper) -> Generator[int, None, None]:
         """Gives how many messages each step took."""
         if sleeper.over:
             return
-        store = self._user.stored(sleeper.record)
+        store = self._stored(sleeper.record)
         found = yield from restore(store, self._host.wall(self._host.now))
         self.end(sleeper.record.uri)
-        self._user.woken(sleeper.domain, sleeper.record, store, found, sleeper.opened)
+        self._on_woken(sleeper.domain, sleeper.record, store, found, sleeper.opened)
         yield RESTORED_QUEUE

@@ -66,15 +66,10 @@ class Cluster:
         self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
-        self.waking = Waking(self, loop)
+        self.waking = Waking(self.stored, self.woken, self.not_woken, loop)
         self.retirement = Retirement(f"Cluster ({self.name})", loop)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this node is the only member."""
-        return self.replication is None
 
     @property
     def relays(self) -> Relays | None:
@@ -187,7 +182,7 @@ class Cluster:
         if found:
             self.waking.wake(domain, [self.dormant.pop(uri) for uri in found])
 
-    # -- node.waking.WakingUser -------------------------------------------------------------------------------------
+    # -- activation of queues ---------------------------------------------------------------------------------------
 
     def stored(self, record: QueueRecord) -> StoredQueue:
         """What its partition has of a queue, or makes of it. PartitionUnavailable: it does not."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Received
 from bmqtwist.cluster.log_events import log_message_of
 from bmqtwist.cluster.partition_events import partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
@@ -42,127 +43,76 @@ class MemberDispatch:
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A member is connected."""
-        self.leadership.peer_up(node_id, now)
+        self.leadership.step(now, PeerUp(node_id))
         self.replication.peer_up(node_id, now)
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A member is connected no longer."""
-        self.leadership.peer_down(node_id, now)
+        self.leadership.step(now, PeerDown(node_id))
         self.replication.peer_down(node_id, now)
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """One event of a member."""
         try:
-            EVENTS.get(kind, _on_other)(self, peer, kind, specific, body)
+            if kind not in EVENTS:
+                raise PeerError(f"{kind.name} event dropped")
+            EVENTS[kind](self, peer, kind, specific, body)
         except PeerError as error:
             if self._lines.admits(peer.session.now):
                 self._host.report.error(f"#CORRUPTED_EVENT {self.leadership.title}: node "
                                         f"{self._links.name(peer.node_id)}: {error}")
 
-    def wall(self, peer: PeerSession) -> int:
-        """Seconds since the epoch, of this turn."""
-        return self._host.wall(peer.session.now)
+    def records(self, peer: PeerSession, kind: EventType, body: bytes) -> None:
+        """Records of a partition, or how far another node has them. PeerError."""
+        self.replication.received(peer.node_id, *partition_event_of(peer.node_id, kind, body), peer.session.now)
 
-    def turn_due(self) -> None:
-        """What an event has changed takes effect in a turn."""
-        self._host.performer.turn_due()
-
-
-# -- events ---------------------------------------------------------------------------------------------------------
-
-
-def _on_elector(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    to.leadership.received(peer.node_id, decode_elector(body), peer.session.now)
-
-
-def _on_partition(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    partition_id, message = partition_event_of(peer.node_id, kind, body)
-    to.replication.received(peer.node_id, partition_id, message, peer.session.now)
-
-
-def _on_push(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    to.relays.relays.incoming.pushes(peer, body, peer.session.now)
-
-
-def _on_ack(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    to.relays.acks(peer, specific, body, peer.session.now)
-
-
-def _on_control(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    message = decode_control(body, encoding_of(specific))
-    if message.choice == "clusterMessage":
+    def control(self, peer: PeerSession, specific: int, body: bytes) -> None:
+        """A control message of a member. PeerError."""
+        message = decode_control(body, encoding_of(specific))
+        if message.choice != "clusterMessage":
+            self.relays.control(peer, message)
+            return
         about: ClusterMessage = message.value
-        kind_of_message = about.value.choice if about.choice == "metadataLogMessage" else about.choice
-        handler = CLUSTER_MESSAGES.get(kind_of_message)
-        if handler is not None:
-            handler(to, peer, message, about)
-    else:
-        to.relays.control(peer, message)
+        kind = about.value.choice if about.choice == "metadataLogMessage" else about.choice
+        if kind in CLUSTER_MESSAGES:
+            CLUSTER_MESSAGES[kind](self, peer, message, about)
+        if kind in _TURN_DUE:
+            self._host.performer.turn_due()
 
+    def log(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+        """A message about the metadata log."""
+        found = log_message_of(peer.node_id, about)
+        if found is not None:
+            self.metadata.step(found, self._host.wall(peer.session.now))
 
-def _on_other(to: MemberDispatch, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-    raise PeerError(f"{kind.name} event dropped")
+    def proposal(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+        """A change of the metadata that another node wants, or the leader's answer to one."""
+        self.proposals.received(peer.node_id, about.value.value, self._host.wall(peer.session.now))
+
+    def partition(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+        """A message about a partition."""
+        found = partition_message_of(peer.node_id, about)
+        if found is not None:
+            self.replication.received(peer.node_id, *found, peer.session.now)
 
 
 EVENTS: dict[EventType, Callable[[MemberDispatch, PeerSession, EventType, int, bytes], None]] = {
-    EventType.STORAGE: _on_partition,
-    EventType.REPLICATION_RECEIPT: _on_partition,
-    EventType.PUSH: _on_push,
-    EventType.ACK: _on_ack,
-    EventType.CONTROL: _on_control,
-    EventType.ELECTOR: _on_elector,
+    EventType.STORAGE: lambda to, peer, kind, specific, body: to.records(peer, kind, body),
+    EventType.REPLICATION_RECEIPT: lambda to, peer, kind, specific, body: to.records(peer, kind, body),
+    EventType.PUSH: lambda to, peer, kind, specific, body: to.relays.relays.incoming.pushes(peer, body, peer.session.now),
+    EventType.ACK: lambda to, peer, kind, specific, body: to.relays.acks(peer, specific, body, peer.session.now),
+    EventType.CONTROL: lambda to, peer, kind, specific, body: to.control(peer, specific, body),
+    EventType.ELECTOR: lambda to, peer, kind, specific, body: to.leadership.step(
+        peer.session.now, Received(peer.node_id, decode_elector(body))),
 }
-
-
-# -- control messages of the cluster ------------------------------------------------------------------------------------
-
-
-def _on_log(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    found = log_message_of(peer.node_id, about)
-    if found is not None:
-        to.metadata.step(found, to.wall(peer))
-
-
-def _on_proposal(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.proposals.received(peer.node_id, about.value.value, to.wall(peer))
-    to.turn_due()
-
-
-def _on_partition_message(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    found = partition_message_of(peer.node_id, about)
-    if found is not None:
-        to.replication.received(peer.node_id, *found, peer.session.now)
-
-
-def _on_primary_status(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.replication.advised(peer.node_id, about)
-
-
-def _on_node_status(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.statuses.announced(peer.node_id, about.value.status)
-    to.turn_due()
-
-
-def _on_stop_request(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.statuses.asked_to_stop(peer, message)
-    to.turn_due()
-
-
-def _on_stop_response(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.statuses.stop_awaited.discard(peer.node_id)
-    to.turn_due()
-
-
-def _on_confirm_receipt(to: MemberDispatch, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-    to.relays.relays.receipt(peer, about.value.count)
-
-
+_TURN_DUE = frozenset(("request", "answer", "nodeStatusAdvisory", "stopRequest", "stopResponse"))  # need a turn
 CLUSTER_MESSAGES: dict[str, Callable[[MemberDispatch, PeerSession, ControlMessage, ClusterMessage], None]] = {
-    "entries": _on_log, "snapshot": _on_log, "acknowledgement": _on_log, "catchUp": _on_log,
-    "request": _on_proposal, "answer": _on_proposal,
-    "partition": _on_partition_message,
-    "primaryStatusAdvisory": _on_primary_status,
-    "nodeStatusAdvisory": _on_node_status,
-    "stopRequest": _on_stop_request, "stopResponse": _on_stop_response,
-    "confirmReceipt": _on_confirm_receipt,
+    **dict.fromkeys(("entries", "snapshot", "acknowledgement", "catchUp"), MemberDispatch.log),
+    **dict.fromkeys(("request", "answer"), MemberDispatch.proposal),
+    "partition": MemberDispatch.partition,
+    "primaryStatusAdvisory": lambda to, peer, message, about: to.replication.advised(peer.node_id, about),
+    "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.announced(peer.node_id, about.value.status),
+    "stopRequest": lambda to, peer, message, about: to.statuses.asked_to_stop(peer, message),
+    "stopResponse": lambda to, peer, message, about: to.statuses.stop_awaited.discard(peer.node_id),
+    "confirmReceipt": lambda to, peer, message, about: to.relays.relays.receipt(peer, about.value.count),
 }

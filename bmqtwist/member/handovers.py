@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bmqtwist.cluster.partition_events import Serve
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.cell import Cell
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.wire.cluster_schema import Decline, Yield
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long

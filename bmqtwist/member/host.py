@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.errors import Refused
 from bmqtwist.loop.loop import Loop
+from bmqtwist.member.activation import Waking
+from bmqtwist.member.leadership import Leadership
+from bmqtwist.member.metadata import ClusterMetadata
+from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.retirement import Retirement
-from bmqtwist.queue.root import Domain, RootContext
+from bmqtwist.queue.root import Domain, RootContext, RootQueue
+from bmqtwist.report import Report
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.state import StoredQueue
 
 
 class DomainSource(Protocol):
@@ -26,13 +33,33 @@ class DomainSource(Protocol):
 class ReplicatedCluster(Protocol):
     """`member.cluster.Cluster`."""
 
+    name: str
     definition: ClusterDefinition
+    report: Report
     loop: Loop
     context: RootContext
     domains: DomainSource
+    metadata: ClusterMetadata
+    leadership: Leadership
+    proposals: Proposals | None  # None: this node is the only member
     partitions: list[Partition]
+    queues: dict[str, RootQueue]  # those that are led here, by URI
+    waking: Waking
     retirement: Retirement
     dormant: dict[str, QueueRecord]
+    timer_ns: Callable[[], int]  # feeds storage keys
+
+    def not_here(self, uri: str) -> Refused | None:
+        """Why a queue cannot be used at this node."""
+
+    def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
+        """The queue, registered."""
+
+    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+        """Clients here may have waited for this queue to have a primary, which is this node now."""
+
+    def record(self, append: Callable[..., None], *args: object) -> None:
+        """Write a record; what its partition does not take is logged."""
 
     def adopt_domain(self, domain: Domain) -> None:
         """A domain was loaded: its dormant queues are activated."""

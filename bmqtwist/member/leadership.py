@@ -21,11 +21,9 @@ from bmqtwist.cluster.election_events import (
     ElectionInput,
     ElectionMode,
     ElectionOutput,
+    ElectionReason,
     ElectionState,
     Outvoted,
-    PeerDown,
-    PeerUp,
-    Received,
     Resign,
     SaveVote,
     SetMode,
@@ -59,12 +57,12 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.election_report import report_active, report_change
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.report import Report
 from bmqtwist.storage.slot_file import Vote, VoteFile
 from bmqtwist.wire import control
-from bmqtwist.wire.control import ElectorMessage
+from bmqtwist.wire.cluster_schema import Lsn
 
 
 class LeaderUser(Protocol):
@@ -110,8 +108,8 @@ class Leadership:
     def lead_alone(self, used_leases: Mapping[int, int], now: float, wall: int) -> None:
         """Begin the next term of a cluster of one; MetadataUnavailable if it cannot be written."""
         self._primaries = Primaries(self._primaries.partitions, used_leases=used_leases)
-        self._step(now, wall, Start(self.metadata.log.term))
-        self._step(now, wall, Tick())
+        self.step(now, Start(self.metadata.log.term), wall)
+        self.step(now, Tick(), wall)
         self.metadata.settle(wall)
         if self._refused is not None:
             raise MetadataUnavailable(self._refused.reason)
@@ -131,7 +129,7 @@ class Leadership:
         self.metadata.user = self
         if newest > term:
             term, vote = newest, None
-        self._step(now, wall, Start(term, vote, damaged))
+        self.step(now, Start(term, vote, damaged), wall)
         if self.replication is not None:
             self.replication.start(now)
         period = self.elector.timing.beat_period
@@ -143,7 +141,7 @@ class Leadership:
         if self.replication is not None:
             self.replication.stop(now)
         if self._links is not None:
-            self._step(now, self._host.wall(now), Stop())
+            self.step(now, Stop())
 
     @property
     def leads(self) -> bool:
@@ -183,43 +181,27 @@ class Leadership:
             return f"{shown} leads the cluster: ask there"
         if node_id not in elector.supporters - {elector.node_id}:
             return f"node {node_id} does not follow this node"
-        self._step(now, self._host.wall(now), Transfer(node_id))
+        self.step(now, Transfer(node_id))
         return ""
 
     def set_mode(self, mode: ElectionMode) -> None:
         """Whether this node wants to lead, from now on; the only node of a cluster always does."""
         if self._links is not None:
-            now = self._host.now
-            self._step(now, self._host.wall(now), SetMode(mode))
+            self.step(self._host.now, SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
         """So many votes are needed from now on, and so many nodes must have a change of the metadata; 0 = more than half of
         the nodes, which is also the least."""
         if self._links is not None:
             now = self._host.now
-            wall = self._host.wall(now)
-            self._step(now, wall, SetQuorum(quorum))
-            self.metadata.step(QuorumIs(quorum), wall)
+            self.step(now, SetQuorum(quorum))
+            self.metadata.step(QuorumIs(quorum), self._host.wall(now))
             self._host.performer.turn_due()
 
     @property
     def standing(self) -> Standing:
         """Where this node stands."""
         return Standing(self.elector.state, self.elector.leader, self.elector.term)
-
-    # -- what comes from other nodes (member.dispatch) ----------------------------------------------------------------
-
-    def peer_up(self, node_id: int, now: float) -> None:
-        """A node is connected."""
-        self._step(now, self._host.wall(now), PeerUp(node_id))
-
-    def peer_down(self, node_id: int, now: float) -> None:
-        """A node is connected no longer."""
-        self._step(now, self._host.wall(now), PeerDown(node_id))
-
-    def received(self, node_id: int, message: ElectorMessage, now: float) -> None:
-        """A message about elections."""
-        self._step(now, self._host.wall(now), Received(node_id, message))
 
     # -- member.metadata.LogUser --------------------------------------------------------------------------------------
 
@@ -235,13 +217,13 @@ class Leadership:
 
     def leadership_lost(self, reason: str) -> None:
         """The log cannot lead any more."""
-        now = self._host.now
-        self._step(now, self._host.wall(now), Resign(reason))
+        self.step(self._host.now, Resign(reason))
 
     # -- the elector ------------------------------------------------------------------------------------------------
 
-    def _step(self, now: float, wall: int, event: ElectionInput) -> None:
-        self._inputs.append((now, wall, event))
+    def step(self, now: float, event: ElectionInput, wall: int | None = None) -> None:
+        """Pass an input to the elector, and perform what follows from it."""
+        self._inputs.append((now, self._host.wall(now) if wall is None else wall, event))
         if self._busy:
             return
         self._busy = True
@@ -262,7 +244,7 @@ class Leadership:
                 self._save(output)
             case WakeAt():
                 if output.moment is not None and self._links is not None:
-                    self._host.timers.at(output.moment, self._tick)
+                    self._host.timers.at(output.moment, lambda now: self.step(now, Tick()))
             case Voted():
                 self.metadata.step(Follow(output.term, None), wall)
             case Outvoted():
@@ -274,19 +256,16 @@ class Leadership:
             case _:
                 assert_never(output)
 
-    def _tick(self, now: float) -> None:
-        self._step(now, self._host.wall(now), Tick())
-
     def _save(self, job: SaveVote) -> None:
         if self._vote_file is not None:
             self._host.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
                                            partial(self._saved, job.number), partial(self._not_saved, job.number))
 
     def _saved(self, number: int, now: float) -> None:
-        self._step(now, self._host.wall(now), Written(number))
+        self.step(now, Written(number))
 
     def _not_saved(self, number: int, error: OSError, now: float) -> None:
-        self._step(now, self._host.wall(now), WriteFailed(number, str(error)))
+        self.step(now, WriteFailed(number, str(error)))
 
     def _elected(self, change: ElectionChanged, wall: int) -> None:
         """Somebody leads now, or nobody does: the metadata log is told."""
@@ -309,7 +288,7 @@ class Leadership:
         """The first record of our term is committed, or is not."""
         if isinstance(outcome, NotDone):
             self._refused = outcome
-            self._step(self._host.now, wall, Resign(outcome.reason))
+            self.step(self._host.now, Resign(outcome.reason), wall)
         else:
             self._become_active()
 
@@ -342,3 +321,54 @@ def timing(config: ElectorConfig) -> Timing:
                   config.scouting_result_timeout_ms / 1000, config.election_result_timeout_ms / 1000,
                   config.heartbeat_broadcast_period_ms / 1000, config.heartbeat_check_period_ms / 1000,
                   config.heartbeat_miss_count)
+
+
+def report_change(change: ElectionChanged, cluster: str, links: ClusterLinks, lsn: Lsn, report: Report) -> None:
+    """The elector of a node has changed; `lsn`: of its metadata log."""
+    before, after, title = change.before, change.after, f"Cluster ({cluster})"
+    leaders = [-1 if each.leader is None else each.leader for each in (after, before)]
+    report.info(f"{title}: ElectorStateChangeCb new state: {after.state.name}, new code: {change.reason.name}, "
+                f"new leaderNodeId: {leaders[0]}, new term: {after.term}, old state: {before.state.name}, "
+                f"old leaderNodeId: {leaders[1]}, old term: {before.term}")
+    report.info(f"{title}: {change.cause}")
+    report.note("election", election_text(change, links), cluster=cluster, term=after.term,
+                leader=links.node_name(after.leader) if after.leader is not None else None, state=after.state.name,
+                termBefore=before.term, reason=change.reason.name, cause=change.cause)
+    if after.leader != before.leader:
+        old, new = ("UNDEFINED" if leader is None else status for leader, status in
+                    ((before.leader, "ACTIVE"), (after.leader, "PASSIVE")))
+        report.info(f"#ELECTOR_INFO: transition old leader: {_shown(before.leader, links)}, status: {old}, "
+                    f"{lsn_text(lsn)} to new leader: {_shown(after.leader, links)}, status: {new}, electorTerm: "
+                    f"{after.term}. Transition elector state from {before.state.name} to {after.state.name}.")
+
+
+def report_active(leader: str, cluster: str, lsn: Lsn, report: Report) -> None:
+    """The first record of a leader is committed."""
+    report.info(f"#ELECTOR_INFO: leader: {leader}, {lsn_text(lsn)}, transitioning status from PASSIVE to ACTIVE")
+    report.info(f"Cluster ({cluster}) onClusterLeader: new leader: {leader}, leader status: ACTIVE")
+
+
+def lsn_text(lsn: Lsn) -> str:
+    """As log lines of the original show it."""
+    return f"LSN: [ electorTerm = {lsn[0]} sequenceNumber = {lsn[1]} ]"
+
+
+def election_text(change: ElectionChanged, links: ClusterLinks) -> str:
+    """A change of an elector in one line: what happened, and why."""
+    before, after, name = change.before, change.after, links.node_name
+    why = change.cause if change.reason is ElectionReason.NONE else change.reason.value
+    if after.state is ElectionState.DORMANT:
+        return "takes part in no election any more"
+    if after.state is ElectionState.CANDIDATE:
+        return f"asks for votes in term {after.term}: {why}"
+    if after.leader is None and before.leader is not None:
+        return f"gave up leader {name(before.leader)} of term {before.term}: {why}"
+    if after.leader is None:
+        return f"follows nobody in term {after.term}: {why}"
+    if (after.leader, after.term) == (before.leader, before.term):
+        return f"node {name(after.leader)} leads term {after.term} still: {why}"
+    return f"node {name(after.leader)} leads from term {after.term} on: {change.cause}"
+
+
+def _shown(node_id: int | None, links: ClusterLinks) -> str:
+    return "** NULL **" if node_id is None else links.name(node_id)

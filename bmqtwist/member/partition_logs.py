@@ -1,27 +1,105 @@
-"""The logs of a cluster's partitions at this node: opened at the start, appended to, read anew after a cut or an image.
+"""Partitions of a cluster of several nodes at one of them: the machine of each, its log, and what other nodes get of it.
 
-A log is read and cut in a thread; meanwhile the partition is *busy*, and records for it are ignored: they are sent again.
+`PartitionLogs` opens logs at the start, appends to them, and reads them anew after a cut or an image, in a thread: meanwhile
+the partition is *busy*, and records for it are ignored; they are sent again. `Feeding` sends a node what it lacks: records,
+or all that is live. Records that were written last are in memory, and leave at once; others are read one message at a time.
 """
 
 from __future__ import annotations
 
+import errno
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bmqtwist.cluster.partition_events import Append, LogFailed, LogMoved, LogReady, PartitionInput, TakeImage
+from bmqtwist.cluster.partition_events import (
+    Append,
+    Fed,
+    Feed,
+    FeedFailed,
+    FeedImage,
+    ImageLost,
+    LogFailed,
+    LogMoved,
+    LogReady,
+    PartitionInput,
+    PartitionTalk,
+    Records,
+    ReplicaReceipt,
+    TakeImage,
+    encode_partition_message,
+)
+from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.errors import PeerError
-from bmqtwist.loop.loop import Loop
-from bmqtwist.member.cell import Cell
+from bmqtwist.loop.loop import Loop, Timers
 from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.promises import Promises
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.report import Report
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
-from bmqtwist.storage.image import ImageFiles
+from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.partition import Durability, PartitionUnavailable
-from bmqtwist.storage.psn import Psn, RecordRun
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.wire.cluster_schema import ImagePart
+
+PAUSE_S = 0.001  # behind a message with what was read again
+
+
+class Cell:
+    """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
+
+    def __init__(self, partition: ReplicatedPartition) -> None:
+        self.partition = partition
+        self.machine: PartitionMachine
+        self.inputs: deque[PartitionInput] = deque()
+        self.stepping = self.busy = False
+        self.lingers = False  # a moment is set at which what was written is sent in any case
+        self.told_ahead = False  # since the last receipt: clients here are told of records as soon as they are safe here
+        self.announced = NO_PSN  # at a moment that is set nodes that lack this record are told that it is committed
+        self.image: ImageFiles | None = None  # that is being taken
+        self.times = WriteTimes()  # of what this node writes as primary
+        self.images: dict[int, ImageSource] = {}  # that are being sent, by node
+        self.unreadable = NO_PSN  # up to here there is a record that cannot be read for another node
+
+    @property
+    def index(self) -> int:
+        """The number of the partition."""
+        return self.partition.partition_id
+
+    @property
+    def summary(self) -> LogSummary:
+        return self.partition.summary
+
+    @property
+    def written(self) -> Psn:
+        return self.partition.kept  # what lingers is not to be sent yet
+
+    @property
+    def durable(self) -> Psn:
+        return self.partition.durable
+
+    def offers(self, after: Psn) -> bool:
+        return self.partition.offers(after)
+
+    @property
+    def broken(self) -> bool:
+        return self.partition.log.broken
+
+    def hurries(self, message: PartitionTalk) -> bool:
+        """Whether anybody may wait for a message to another node: not for a receipt of records that clients here are told of
+        already, if there is another replica, whose receipt the primary gets at once."""
+        if not isinstance(message, ReplicaReceipt) or not self.told_ahead:
+            return True
+        self.told_ahead = False
+        return len(self.machine.up) < 2 or self.machine.leads
+
+    def count_needed(self) -> None:
+        """As primary: of how many nodes a majority is, or how many there are to be by command, may have changed."""
+        self.partition.copies.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2
 
 
 class PartitionLogs:
@@ -148,3 +226,72 @@ class PartitionLogs:
         cell.partition.fail()
         self._step(cell, now, LogFailed(f"its files cannot be read: {error}"))
         self._step(cell, now, LogReady())
+
+
+class Feeding:
+    """See above; `node_id`: ours, `step(cell, now, input)`: something happens to the machine of a partition."""
+
+    def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
+                 step: Callable[[Cell, float, PartitionInput], None]) -> None:
+        self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
+        self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
+
+    def send_records(self, cell: Cell, output: Feed, now: float) -> None:
+        """Some of those behind the one that a node has."""
+        recent = cell.partition.recent_run(output.after)
+        try:
+            run = recent or cell.partition.read_run(output.after)
+        except OSError as error:
+            self._fail(cell, output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, since records "
+                                             f"cannot be read that it lacks: {error}")
+            return
+        if run is None:
+            cell.inputs.append(Fed(output.node_id, output.after, 0))
+            return
+        machine = cell.machine
+        message = Records(self._node_id, machine.lease, machine.committed, run)
+        if self._encoded[0] is not run or self._encoded[1] != machine.committed:
+            self._encoded = run, machine.committed, encode_partition_message(cell.index, message)
+        self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
+        fed = Fed(output.node_id, run.last, run.size)
+        if recent is not None:
+            cell.inputs.append(fed)
+        else:
+            self._continue_later(cell, fed, now)
+
+    def send_image(self, cell: Cell, output: FeedImage, now: float) -> None:
+        """The next part of all that is live."""
+        node_id, name = output.node_id, self._links.name(output.node_id)
+        try:
+            if output.number == 0:
+                cell.images[node_id] = ImageSource(cell.partition, max(cell.unreadable, output.behind))
+                self._report.info(f"{cell.machine.name}: node {name} gets all that is live")
+            source = cell.images.get(node_id)
+            if source is None:
+                raise OSError(errno.ESTALE, "it was given up")
+            run, final = source.part()
+        except OSError as error:
+            cell.images.pop(node_id, None)
+            if error.errno == errno.ESTALE:
+                cell.inputs.append(ImageLost(node_id))
+            else:
+                self._fail(cell, node_id, f"an image cannot be made for node {name}: {error}")
+            return
+        if final:
+            del cell.images[node_id]
+        part = ImagePart(self._node_id, cell.machine.lease, output.number, source.at, final, run.journal, run.data,
+                         run.qlist)
+        self._links.send(node_id, encode_partition_message(cell.index, part))
+        self._continue_later(cell, Fed(node_id, None, run.size, final), now)
+
+    def _fail(self, cell: Cell, node_id: int, reason: str) -> None:
+        cell.unreadable = cell.summary.last
+        cell.inputs.append(FeedFailed(node_id, reason))
+
+    def _continue_later(self, cell: Cell, fed: Fed, now: float) -> None:
+        target = cell.machine.targets.get(fed.node_id)
+
+        def go_on(now: float) -> None:
+            if cell.machine.targets.get(fed.node_id) is target:  # else it has begun anew
+                self._step(cell, now, fed)
+        self._timers.at(now + PAUSE_S, go_on)

@@ -4,78 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, Outcome
 from bmqtwist.cluster.state import ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.loop.loop import Loop
-from bmqtwist.member.activation import Waking
-from bmqtwist.member.host import DomainSource
-from bmqtwist.member.metadata import ClusterMetadata, Told
-from bmqtwist.member.proposals import Proposals
+from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.metadata import Told
 from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.relay.relays import LATE_S
-from bmqtwist.storage.partition import Partition, PartitionUnavailable
-from bmqtwist.storage.state import StoredQueue
-
-if TYPE_CHECKING:
-    from bmqtwist.config.clusters import ClusterDefinition
-    from bmqtwist.member.leadership import Leadership
-    from bmqtwist.report import Report
+from bmqtwist.storage.partition import PartitionUnavailable
 
 _NO_PARTITION = -202
-
-
-class QueueOwner(Protocol):
-    """The cluster whose queues they are (`member.cluster.Cluster`)."""
-
-    name: str
-    definition: ClusterDefinition
-    report: Report
-    metadata: ClusterMetadata
-    leadership: Leadership
-    proposals: Proposals | None
-    waking: Waking
-    loop: Loop
-    domains: DomainSource
-
-    @property
-    def partitions(self) -> list[Partition]:
-        """By number."""
-
-    @property
-    def queues(self) -> dict[str, RootQueue]:
-        """Those that are led here, by URI."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this node is the only member."""
-
-    def timer_ns(self) -> int:
-        """Feeds storage keys."""
-
-    def not_here(self, uri: str) -> Refused | None:
-        """Why a queue cannot be used at this node."""
-
-    def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
-        """The queue, registered."""
-
-    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
-        """Clients here may have waited for this queue to have a primary, which is this node now."""
-
-    def record(self, append: Callable[..., None], *args: object) -> None:
-        """Write a record; what its partition does not take is logged."""
 
 
 class QueueChanges:
     """Of one cluster at one node."""
 
-    def __init__(self, cluster: QueueOwner) -> None:
+    def __init__(self, cluster: ReplicatedCluster) -> None:
         self._cluster, self._report, self._title = cluster, cluster.report, f"Cluster ({cluster.name})"
         self.creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # opens that wait for a queue, by URI
 
@@ -140,7 +89,7 @@ class QueueChanges:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
             category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
-                Category.E_UNKNOWN if self._cluster.is_alone else Category.E_NOT_READY)
+                Category.E_UNKNOWN if self._cluster.proposals is None else Category.E_NOT_READY)
             self.created(uri, Refused(category, outcome.reason, outcome.code))
             return
         record: QueueRecord | None = outcome.value

@@ -1,8 +1,9 @@
-"""What a client is told when it introduces itself: our identity, our features, and whether its SDK is too old."""
+"""Introductions of brokers: the identity and the features of this one, and whether a client's SDK is too old."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from bmqtwist.config.broker import AppConfig, Configuration, Http
@@ -12,7 +13,6 @@ from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION, RELAY_FE
 from bmqtwist.link.peer import PeerContext
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
-from bmqtwist.peers.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
 from bmqtwist.wire.schema import (
@@ -32,6 +32,18 @@ OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 EVERY_ADDRESS = ("0.0.0.0", "::", "")
 URL_CHARS_MAX, NAME_CHARS_MAX = 1024, 255
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which process this is: what a negotiation tells, and what makes its GUIDs unique."""
+
+    process_name: str
+    pid: int
+    host_name: str
+    client_id: bytes  # 6 bytes: "BrokerId"
+    started: float  # monotonic
+    started_wall: float  # seconds since the epoch at the same moment
 
 
 def features(app: AppConfig) -> str:

@@ -30,8 +30,7 @@ from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.queue.relay import RelayQueue
-from bmqtwist.relay.relays import Relays
-from bmqtwist.relay.requester import Asker
+from bmqtwist.relay.relays import Asker, Relays
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable

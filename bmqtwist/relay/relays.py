@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from bmqtwist.cluster.streams import (
     Answered,
@@ -50,18 +50,42 @@ from bmqtwist.loop.scheduler import Priority
 from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
-from bmqtwist.relay.incoming import RelayIncoming
-from bmqtwist.relay.requester import Asker
-from bmqtwist.relay.uplink import RelayUplink
-from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
-from bmqtwist.relay.upstream_requests import UpstreamRequests
-from bmqtwist.relay.user import RelayUser
+from bmqtwist.relay.messages import RelayIncoming, RelayUplink
+from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, UpstreamRequests
 from bmqtwist.steps import Steps
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
 
 LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
+
+
+class Authenticated(Protocol):
+    """Somebody who has shown who they are."""
+
+    @property
+    def principal(self) -> str:
+        """Whom authorizers are asked about."""
+
+
+class Asker(Protocol):
+    """`link.session.Session` is one, `broker.local_producer.LocalProducer` another."""
+
+    @property
+    def guard(self) -> Authenticated:
+        """Who it is."""
+
+    @property
+    def kind(self) -> object:
+        """What kind of session, if it is one."""
+
+    @property
+    def state(self) -> State:
+        """CLOSED: nobody waits for the answer any more."""
+
+    @property
+    def wall(self) -> int:
+        """Seconds since the epoch, of this turn."""
 
 
 class Relays:
@@ -100,7 +124,7 @@ class Relays:
 
     def _stream(self, opened: UpstreamQueue, app_id: str) -> AppStream:
         """The stream of an app; a new one joins in what there is of an upstream."""
-        stream = opened.stream(app_id)
+        stream = opened.streams.get(app_id)
         if stream is None:
             stream = opened.make_stream(app_id)
             if opened.upstream is not None:

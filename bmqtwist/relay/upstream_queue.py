@@ -1,19 +1,27 @@
-"""One queue as this node has it open at a node above: its ids there, its streams, what consumers here have asked for."""
+"""Queues that this node has open at upstream nodes: ids there, streams, what consumers here have asked for; and requests
+about them that are not answered yet."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from bmqtwist.cluster.streams import AppStream, Counts, StreamInput, StreamOutput, Subscriptions
+from bmqtwist.config.clusters import QueueOperations
+from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.machine import TransitionLog
+from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.merge import SubscriptionIds, merge
 from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Substream
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.storage.message import Message
+from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (
     CloseQueue,
     ConfigureStream,
@@ -21,6 +29,7 @@ from bmqtwist.wire.schema import (
     Expression,
     ExpressionVersion,
     OpenQueue,
+    OpenQueueResponse,
     QueueHandleParameters,
     StreamParameters,
     SubQueueIdInfo,
@@ -77,10 +86,6 @@ class UpstreamQueue:
     def is_above(self, peer: PeerSession) -> bool:
         """Whether what a node says about the queue counts."""
         return self.upstream is not None and self.upstream.peer is peer
-
-    def stream(self, app_id: str) -> AppStream | None:
-        """The stream of an app that there is."""
-        return self.streams.get(app_id)
 
     def make_stream(self, app_id: str) -> AppStream:
         """The default app has 0; other ids are given once."""
@@ -141,3 +146,74 @@ class UpstreamQueue:
         return ConfigureStream(self.q_id, StreamParameters(stream.app_id, [
             Subscription(each.s_id, Expression(ExpressionVersion(each.expression_version), each.expression), [
                 ConsumerInfo(each.max_messages, each.max_bytes, each.priority, each.count)]) for each in subscriptions]))
+
+
+class RelayUser(Protocol):
+    """Who knows the nodes above. `title`: how the cluster is shown to people."""
+
+    name: str
+    title: str
+    operations: QueueOperations
+
+    def upstream_of(self, uri: str) -> Upstream | None:
+        """Where a queue is to be opened."""
+
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
+        """The domain of a queue that was opened above."""
+
+    def stored(self, uri: str, guid: bytes) -> Message | None:
+        """The message that a PUSH without payload speaks of, with its payload; None: it is not here yet. PeerError: none can
+        be."""
+
+    def payload(self, uri: str, guid: bytes) -> bytes:
+        """The application data of a message that came to its consumer while this node was primary. PartitionUnavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request about a queue: what comes back from `upstream` is given to `answer`, with the number of the request.
+    `deadline`: seconds, monotonic."""
+
+    expected: str
+    answer: Callable[[object, int], None]
+    deadline: float
+    upstream: Upstream
+    queue: UpstreamQueue
+
+
+class UpstreamRequests:
+    """Those of all connections. One that is not answered in time means that the other side is not to be relied on."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._asked: dict[int, Asked] = {}
+
+    def add(self, expected: str, answer: Callable[[object, int], None], deadline: float, upstream: Upstream,
+            queue: UpstreamQueue) -> int:
+        """A request is made; its number."""
+        number, self._next = self._next, self._next + 1
+        self._asked[number] = Asked(expected, answer, deadline, upstream, queue)
+        return number
+
+    def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
+        """An answer has come; False = to nothing that was asked there. Unknown numbers are of an earlier upstream."""
+        number = message.r_id or 0
+        asked = self._asked.get(number)
+        if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
+            return False
+        del self._asked[number]
+        value = message.value
+        if message.choice == "status":
+            value = Refused(value.category or Category.E_UNKNOWN, value.message, value.code)
+        asked.answer(value, number)
+        return True
+
+    def overdue(self, now: float) -> list[Asked]:
+        """What should have been answered by now, one for each upstream."""
+        return list({id(each.upstream): each for each in self._asked.values() if each.deadline <= now}.values())
+
+    def forget(self, queues: Collection[UpstreamQueue]) -> None:
+        """The upstream of these queues is gone."""
+        gone = frozenset(queues)
+        for number in [number for number, each in self._asked.items() if each.queue in gone]:
+            del self._asked[number]

@@ -16,7 +16,7 @@ from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.loop.performer import Performer
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock

@@ -16,8 +16,8 @@ from bmqtwist.view.snapshot import FileState
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.member.cell import Cell
     from bmqtwist.member.cluster import Cluster
+    from bmqtwist.member.partition_logs import Cell
 
 Tree = dict[str, Any]
 _NO_LAG: Tree = {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}

@@ -19,7 +19,7 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
-from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.welcome import Identity
 from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
 from bmqtwist.queue.root import RootQueue

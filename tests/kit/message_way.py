@@ -76,7 +76,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
     ("A replica: the queue is led elsewhere", [
         Step("link.client", "ClientSession.on_puts", "walks the PUTs, finds the handle by queue id"),
         Step("queue.relay", "RelayQueue.post", "keeps the PUT until its ACK"),
-        Step("relay.uplink", "RelayUplink.put", "finds the upstream: the primary of the partition"),
+        Step("relay.messages", "RelayUplink.put", "finds the upstream: the primary of the partition"),
         Step("link.upbound", "Upbound.put", "adds it to the PUT event of this turn"),
     ]),
     ("The primary: the PUT becomes a record", [
@@ -85,7 +85,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("storage.partition", "Partition.append_message", "makes DATA and MESSAGE records"),
         Step("storage.partition", "Partition.flush", "writes the batch at the end of the turn"),
         Step("member.partition_runner", "PartitionRunner.on_written", "steps the partition's machine: its log has moved"),
-        Step("member.feeding", "Feeding.send_records", "sends the batch to each replica, in a STORAGE event"),
+        Step("member.partition_logs", "Feeding.send_records", "sends the batch to each replica, in a STORAGE event"),
     ]),
     ("Each replica: the record is appended", [
         Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
@@ -100,7 +100,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
     ("The replica of the client: ACK and record are here", [
         Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
         Step("member.member_relays", "MemberRelays.acks", "holds the ACK back until the record is durable here"),
-        Step("relay.incoming", "RelayIncoming.acked", "finds the queue by its id at the primary"),
+        Step("relay.messages", "RelayIncoming.acked", "finds the queue by its id at the primary"),
         Step("queue.relay", "RelayQueue.acked", "lets the PUT go"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
     ]),

@@ -105,7 +105,7 @@ def test_a_close_that_meets_a_pending_reopen_leaves_one_slot_free_and_no_more(st
     assert "limit of 1 consumer" in refusal(nodes.client(place.name).open, DOMAIN, read=1).message
     relays = nodes.cluster(place.name).relays
     assert relays is not None
-    stream = relays.opened[DOMAIN].stream("__default")
+    stream = relays.opened[DOMAIN].streams.get("__default")
     assert stream is not None
     assert nodes.admin(place, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # another one is primary next
     nodes.primary(index).crash(power=False, down=None)

@@ -12,8 +12,8 @@ from kit.disks import fill_disk
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.member.cell import Cell
 from bmqtwist.member.leadership import Leadership
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType

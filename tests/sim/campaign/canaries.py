@@ -12,7 +12,7 @@ from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.cluster.replication_targets import ReplicationTargets
-from bmqtwist.member.cell import Cell
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier

@@ -19,7 +19,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Lsn
 
 if TYPE_CHECKING:
-    from bmqtwist.member.cell import Cell
+    from bmqtwist.member.partition_logs import Cell
     from bmqtwist.queue.queue import Put
     from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.relay.relays import Relays

@@ -18,7 +18,7 @@ from bmqtwist.cluster.partition_events import (
     Say,
     TakeImage,
 )
-from bmqtwist.member.cell import Cell
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.storage.partition_log import Batch
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType, placed

@@ -14,7 +14,7 @@ from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.member.cell import Cell
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue

@@ -13,9 +13,9 @@ from bmqtwist.config.broker import Http
 from bmqtwist.console.access import Refusal, Role, Who
 from bmqtwist.console.consoles import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
 from bmqtwist.console.stops import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
-from bmqtwist.peers.identity import Identity
 from bmqtwist.peers.welcome import (
     CONSOLE_EXTENSION,
+    Identity,
     announced_name,
     announced_url,
     console_url,

@@ -10,7 +10,7 @@ from typing import Any
 
 from bmqtwist.cluster.partition_events import ReplicaReceipt
 from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts
-from bmqtwist.member.cell import Cell
+from bmqtwist.member.partition_logs import Cell
 from bmqtwist.wire.cluster_schema import Keepalive
 
 

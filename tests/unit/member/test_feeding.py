@@ -8,7 +8,7 @@ from typing import Any
 from bmqtwist.cluster.partition_events import Fed, Feed
 from bmqtwist.cluster.replication_targets import Target
 from bmqtwist.loop.loop import Timers
-from bmqtwist.member.feeding import PAUSE_S, Feeding
+from bmqtwist.member.partition_logs import PAUSE_S, Feeding
 from bmqtwist.storage.psn import NO_PSN, RecordRun
 
 NODE = 2

@@ -82,7 +82,7 @@ class User:
         self.contain: Any = SimpleNamespace(told=lambda *each: self.told.append(each))
         self.stores: dict[str, StoredQueue | Exception] = {}
         self.scheduler: Any = self
-        self.waking = Waking(self, self)
+        self.waking = Waking(self.stored, self.woken, self.not_woken, self)
         self.domain: Any = SimpleNamespace(name="d", opening=0)
 
     def wall(self, now: float) -> int:

@@ -1,0 +1,238 @@
+"""Messages of relayed queues: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
+
+A PUSH without payload waits until its record is here, and goes back to the upstream node after RECORD_WAIT_S.
+The way of an ACK back to its client is part of the way of a PUT through three nodes, in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bmqtwist.cluster.streams import AppStream, StreamState
+from bmqtwist.errors import PeerError
+from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
+from bmqtwist.link.extensions import RELAY_EXTENSION, RETURNED_MESSAGES
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.session import Session
+from bmqtwist.link.states import State
+from bmqtwist.loop.loop import Loop
+from bmqtwist.queue.queue import Put
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.relay.upstream_queue import RelayUser, Upstream, UpstreamQueue, WaitingPush
+from bmqtwist.storage.message import Message
+from bmqtwist.wire import options
+from bmqtwist.wire.events import AckMessage, decode_ack
+from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
+from bmqtwist.wire.walk import MessageError, walk_pushes
+
+LINGERING_MAX = 32  # CONFIRMs that wait for something else that goes up; who may hold not many more waits for each of them
+_WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
+RECORD_WAIT_S = 10.0  # that a PUSH may come before the record it speaks of; then the message goes back above
+
+
+class RelayUplink:
+    """`queue.relay.Uplink` of one cluster. `opened`: the queues open at upstream nodes, by URI; `bytes_max`: of PUTs that
+    wait for an answer."""
+
+    def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, host: Loop, bytes_max: int) -> None:
+        self._opened, self._user, self._host = opened, user, host
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
+        self._resuming = False  # they are about to be
+
+    def put(self, queue: RelayQueue, put: Put) -> None:
+        """A PUT goes up."""
+        upstream = self._opened[queue.uri].upstream
+        if upstream is not None:
+            upstream.upbound.put(self._opened[queue.uri].q_id, put.message, not queue.broadcast)
+            upstream.peer.session.flush()
+
+    def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
+        """A CONFIRM goes up."""
+        found = self._found(queue, app_id)
+        if found is not None:
+            upstream, q_id, stream = found
+            upbound = upstream.upbound
+            upbound.add(upbound.confirms, q_id, guid, stream.sub_id)
+            if upstream.tells_receipts:
+                upbound.keep(queue, app_id, guid)
+            if len(upbound.confirms) > LINGERING_MAX or _hurries(stream):
+                upstream.peer.session.flush()
+            else:
+                upstream.peer.session.flush_soon()
+
+    def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
+        """A REJECT goes up."""
+        found = self._found(queue, app_id)
+        if found is not None:
+            upstream, q_id, stream = found
+            upstream.upbound.add(upstream.upbound.rejects, q_id, guid, stream.sub_id)
+            upstream.peer.session.flush()
+
+    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+        """Messages go back up, if the node there takes them, and knows by now what is wanted here."""
+        found = self._found(queue, app_id)
+        if found is None or not _takes_back(found[0].peer):
+            return False
+        upstream, q_id, stream = found
+        if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
+            return False
+        for guid in guids:
+            upstream.upbound.add(upstream.upbound.returns, q_id, guid, stream.sub_id)
+        upstream.peer.session.flush()
+        return True
+
+    def _found(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
+        """Where an app of a queue is open: the node, the id of the queue there, the stream."""
+        opened = self._opened.get(queue.uri)
+        stream = opened.streams.get(app_id) if opened is not None else None
+        if opened is None or opened.upstream is None or stream is None:
+            return None
+        return opened.upstream, opened.q_id, stream
+
+    def payload(self, queue: RelayQueue, message: Message) -> bytes:
+        """Of a message that came without."""
+        return self._user.payload(queue.uri, message.guid)
+
+    def keep(self, put: Put) -> None:
+        """Beyond the limit whoever posts is not read from."""
+        self._bytes += put.message.size + len(put.message.options)
+        if self._bytes > self._bytes_max and put.handle is not None:
+            session: Session | None = getattr(put.handle.client, "session", None)
+            if session is not None:
+                self._paused[session] = None
+                self._host.performer.read(session, False)
+
+    def let_go(self, put: Put) -> None:
+        """Below half of the limit everybody is read from again."""
+        self._bytes -= put.message.size + len(put.message.options)
+        if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
+            self._resuming = True
+            self._host.timers.at(self._host.now, self._resume)  # not in the middle of what is done now
+
+    def _resume(self, now: float) -> None:
+        self._resuming = False
+        if self._bytes > self._bytes_max // 2:
+            return
+        paused, self._paused = self._paused, {}
+        for session in paused:
+            if session.state is not State.CLOSED:
+                self._host.performer.read(session, True)
+
+    def post_again_at(self, queue: RelayQueue, when: float) -> None:
+        """After a while."""
+        self._host.timers.at(when, partial(self._post_again, queue))
+
+    def _post_again(self, queue: RelayQueue, now: float) -> None:
+        opened = self._opened.get(queue.uri)
+        if opened is not None and opened.relay is queue:
+            upstream, stream = opened.upstream, opened.streams.get(DEFAULT_APP_ID)
+            ready = stream is not None and stream.state is StreamState.OPEN
+            queue.post_again(upstream.generation if ready and upstream is not None and not upstream.stopping else 0)
+
+
+def _hurries(stream: AppStream) -> bool:
+    """Whether its consumers may wait for each CONFIRM."""
+    for spec in stream.told:
+        if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
+            return True
+    return False
+
+
+def _takes_back(peer: PeerSession) -> bool:
+    return RETURNED_MESSAGES in peer.session.remote.features.get(RELAY_EXTENSION, ())
+
+
+class RelayIncoming:
+    """Of one cluster. `by_id`: the queues open at upstream nodes, by their id there."""
+
+    def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, host: Loop) -> None:
+        self._by_id, self._uplink, self._user, self._host = by_id, uplink, user, host
+        self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
+
+    def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
+        """ACKs of a node above. PeerError, with those before it taken."""
+        found, error = decode_ack(body, 0, len(body))
+        self.acked(peer, found, now)
+        if error is not None:
+            raise error
+
+    def acked(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
+        """A node above has answered PUTs."""
+        for ack in acks:
+            opened = self._by_id.get(ack.queue_id)
+            if opened is not None and opened.relay is not None and opened.is_above(peer):
+                opened.relay.acked(ack.guid, ack.status, now)
+
+    def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
+        """Messages of a node above. PeerError, with those before it taken."""
+        wall = self._host.wall(now)
+        try:
+            for q_id, guid, payload, flags, compression, schema_id, area, _, _ in walk_pushes(body, 0, len(body)):
+                opened = self._by_id.get(q_id)
+                if opened is None or opened.relay is None or not opened.is_above(peer):
+                    continue  # closed meanwhile: what was on its way goes back above
+                (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
+                if not flags & IMPLICIT_PAYLOAD:
+                    message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
+                                      wall)
+                    message.lease, message.sequence = lease, sequence
+                    opened.relay.pushed(message, targets, late)
+                    continue
+                stored = self._user.stored(opened.name, guid) if not opened.waiting else None
+                if stored is not None:
+                    opened.relay.pushed(stored, targets, late)
+                else:
+                    self._wait(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
+        except MessageError as error:
+            raise PeerError(str(error)) from None
+
+    def _wait(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
+        self._behind[opened] = None
+        opened.waiting.append(push)
+        if len(opened.waiting) > RELAY_WAITING_PUSHES_MAX:
+            opened.waiting.clear()
+            peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
+                               "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
+
+    def look_again(self, now: float) -> None:
+        """More records are here."""
+        for opened in list(self._behind):
+            if self._by_id.get(opened.q_id) is opened:
+                self.take_waiting(opened, now)
+            if not opened.waiting or self._by_id.get(opened.q_id) is not opened:
+                self._behind.pop(opened, None)
+
+    def take_waiting(self, opened: UpstreamQueue, now: float) -> None:
+        relay = opened.relay
+        while relay is not None and opened.waiting:
+            push = opened.waiting[0]
+            message = self._user.stored(opened.name, push.guid)
+            if message is not None:
+                relay.pushed(message, push.targets, push.late)
+            elif now < push.deadline:
+                return
+            else:
+                for app_id, _ in push.targets:
+                    self._uplink.give_back(relay, app_id, [push.guid])
+            opened.waiting.popleft()
+
+
+def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:
+    """The apps that a PUSH is for, each with the delivery attempts that are left; lease and sequence number of where the
+    message is stored, 0 where that is not told."""
+    found: list[tuple[str, int | None]] = []
+    apps, lease, sequence = opened.ids.apps, 0, 0
+    only = options.only_info(area)
+    if only is not None:
+        number, attempts = only
+        return [(apps.get(number, "" if number else DEFAULT_APP_ID), attempts)], 0, 0
+    for option in options.decode(area):
+        if isinstance(option, options.SubQueueInfos):
+            found += [(apps.get(item.id, DEFAULT_APP_ID if not item.id else ""), item.attempts) for item in option.items]
+            lease, sequence = option.items[0].lease, option.items[0].sequence
+        elif isinstance(option, options.SubQueueIds):
+            found += [(apps.get(each, DEFAULT_APP_ID if not each else ""), None) for each in option.ids]
+    return found or [(DEFAULT_APP_ID, None)], lease, sequence
