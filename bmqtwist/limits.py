@@ -30,6 +30,7 @@ MESSAGES_AT_ONCE: Final = 512  # of a queue that is purged, or of a lost consume
 RESTORED_AT_ONCE: Final = 4096  # messages of queues that come to life, before the time is looked at: about 1 ms
 RESTORED_QUEUE: Final = 512  # messages that a queue counts as, beside those that it has
 MOVED_AT_ONCE: Final = 256  # PUTs of queues that have another primary, before the time is looked at: about 1 ms
+REOPENING_MAX: Final = 128  # streams whose answers a node waits for when it opens its queues at another primary: about 20 ms
 MOVED_QUEUE: Final = 32  # PUTs that such a queue counts as, beside those that it has
 LET_GO_AT_ONCE: Final = 4096  # of what is freed, before the time is looked at: about 1 ms
 TURN_MESSAGES_MAX: Final = 2048  # of one queue in one turn, shared by its apps; the rest waits for the next

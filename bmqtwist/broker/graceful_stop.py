@@ -282,7 +282,7 @@ def _primary_elsewhere(cluster: Cluster, index: int) -> str | None:
 
 def _unanswered(cluster: Cluster | ProxyCluster) -> int:
     """PUTs of clients here that wait for an answer of another node."""
-    return cluster.relays.unanswered if cluster.relays is not None else 0
+    return sum(len(queue.pending) for queue in cluster.relays.queues.values()) if cluster.relays is not None else 0
 
 
 def unconfirmed_of(cluster: Cluster | ProxyCluster) -> int:

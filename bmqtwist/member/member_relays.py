@@ -201,5 +201,5 @@ class MemberRelays:
 
     def control(self, peer: PeerSession, message: ControlMessage) -> None:
         """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
-        if not self.relays.answered(peer, message) and is_of_a_client(message) and peer.serves:
+        if not self.relays.requests.answered(peer, message) and is_of_a_client(message) and peer.serves:
             peer.requests.handle(message)

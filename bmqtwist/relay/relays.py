@@ -15,6 +15,7 @@ joined with the connection of the node above that each queue has: its `Upstream`
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, assert_never
@@ -42,7 +43,7 @@ from bmqtwist.cluster.streams import (
 )
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
-from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE
+from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE, REOPENING_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.states import State
 from bmqtwist.loop.loop import Loop
@@ -97,9 +98,12 @@ class Relays:
         self.opened: dict[str, UpstreamQueue] = {}  # by URI
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
-        self._requests = UpstreamRequests()
+        self.requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
+        self._to_use: deque[tuple[Upstream, UpstreamQueue]] = deque()  # the queue may ask the upstream soon
+        self._to_use_job = object()
+        self._failed = partial(host.contain.told, f"{user.title}: queues get another upstream")
         self._losing: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
         self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
@@ -259,7 +263,8 @@ class Relays:
             stream = opened.make_stream(app_id)
             stream.counts, stream.wanted = opened.counts(app_id), opened.merged(app_id)
         if upstream is not None:
-            self._use(upstream, opened)
+            self._to_use.append((upstream, opened))
+            self._use_more()
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
@@ -306,7 +311,7 @@ class Relays:
         upstream = opened.upstream
         if upstream is None:
             return  # its loss is told in this moment
-        number = self._requests.add(f"{choice}Response", partial(self._answered, opened, stream),
+        number = self.requests.add(f"{choice}Response", partial(self._answered, opened, stream),
                                     self._host.now + patience_ms / 1000 + LATE_S, upstream, opened)
         message, above = ControlMessage(number, choice, value), upstream.peer.session.description
         upstream.peer.send(encode_event(message, Encoding.BER))
@@ -359,8 +364,27 @@ class Relays:
     def use(self, upstream: Upstream) -> None:
         """There is an upstream for all queues that are to be opened there: they ask it in slices."""
         upstream_of = self._user.upstream_of
-        self._in_slices([opened for opened in self.opened.values() if opened.upstream is None and upstream_of(
-            opened.name) is upstream], partial(self._use, upstream), "queues have another upstream")
+        self._to_use.extend((upstream, opened) for opened in self.opened.values()
+                            if opened.upstream is None and upstream_of(opened.name) is upstream)
+        self._use_more()
+
+    def _use_more(self) -> None:
+        """Requests leave at the pace of their answers: heartbeats of this node wait behind them at the upstream."""
+        scheduler = self._host.scheduler
+        if self._to_use and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
+                Priority.ACTIVATION, self._to_use_job):
+            scheduler.start(Priority.ACTIVATION, self._to_use_job, self._using(), self._failed)
+
+    def _using(self) -> Steps[None]:
+        used = 0
+        while self._to_use and len(self._reopening) < REOPENING_MAX:
+            try:
+                self._use(*self._to_use.popleft())
+            except Exception as error:  # the other queues continue
+                self._failed(error)
+            used += MOVED_QUEUE
+            if not used % MOVED_AT_ONCE:
+                yield
 
     def _use(self, upstream: Upstream, opened: UpstreamQueue) -> None:
         if opened.upstream is not None or self._user.upstream_of(opened.name) is not upstream:
@@ -372,24 +396,23 @@ class Relays:
             if stream.state is StreamState.REOPENING:
                 self._reopening.add(stream)
 
-    def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None], doing: str) -> None:
-        """A job; those of one cluster run in the order in which they began."""
+    def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None]) -> None:
         if queues:
-            failed = partial(self._host.contain.told, f"{self._user.title}: {doing}")
-            self._host.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, failed), failed)
+            self._host.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, self._failed), self._failed)
 
     def _look_whether_restored(self, stream: AppStream) -> None:
         """Whether all queues are open again where there is a node above for them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
-            if not self._reopening and not self._host.scheduler.holds(Priority.ACTIVATION, self):
+            if not self._reopening and not self._to_use:
                 self._host.report.info(f"{self._user.title}: state restored")
+            self._use_more()
 
     def lose(self, queues: Iterable[UpstreamQueue]) -> None:
         """Queues have none any more: PUTs and CONFIRMs wait from now on, what else follows is done in slices. Requests that
         are made meanwhile stay with their streams until these know."""
         lost = [opened for opened in queues if opened.upstream is not None]
-        self._requests.forget(lost)
+        self.requests.forget(lost)
         self._take_confirms_back(lost)
         for opened in lost:
             opened.upstream = None
@@ -399,7 +422,7 @@ class Relays:
                 opened.relay.posts_stopped()
                 opened.relay.open_apps.clear()
                 opened.relay.stopped = True
-        self._in_slices(lost, self._lost, "queues have lost their upstream")
+        self._in_slices(lost, self._lost)
 
     def _lost(self, opened: UpstreamQueue) -> None:
         """Nothing, if its streams know."""
@@ -439,17 +462,7 @@ class Relays:
             if opened.relay is not None:
                 opened.relay.posts_stopped()
         self._in_slices(stopped, lambda opened: self._host.report.info(
-            f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."),
-            "PUTs wait")
-
-    def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
-        """A node above has answered; False = to nothing that it was asked."""
-        return self._requests.answered(peer, message)
-
-    @property
-    def unanswered(self) -> int:
-        """How many PUTs wait for an answer."""
-        return sum(len(queue.pending) for queue in self.queues.values())
+            f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."))
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
@@ -463,7 +476,7 @@ class Relays:
             for stream in opened.streams.values():
                 stream.forget_gone()
             self._forget_if_idle(opened)
-        for asked in self._requests.overdue(now):
+        for asked in self.requests.overdue(now):
             session = asked.upstream.peer.session
             session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, asked.expected)
 

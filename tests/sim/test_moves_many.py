@@ -11,12 +11,13 @@ import pytest
 from kit import codec
 from kit.client import Client
 
-from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE
+from bmqtwist.limits import MOVED_AT_ONCE, MOVED_QUEUE, REOPENING_MAX
 from bmqtwist.loop import scheduler
 from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.member.retirement import Retirement
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.relay.relays import Relays
+from bmqtwist.relay.upstream_queue import UpstreamQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.assignments import move, moved
 from sim.elected import heal
@@ -141,6 +142,12 @@ def codec_consumer() -> dict[str, int]:
             "consumerPriorityCount": 1}
 
 
+def is_used(relays: Relays, opened: UpstreamQueue) -> bool:
+    """Whether a queue gets an upstream; requests of few queues are under way, which heartbeats have to wait behind."""
+    assert len(relays._reopening) <= REOPENING_MAX
+    return opened.upstream is None
+
+
 @contextmanager
 def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[list[int]]:
     """How many queues each step of a job moved; a turn has `steps_max` steps of a class."""
@@ -166,7 +173,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[l
         patch.setattr(scheduler, "STEPS_MAX", steps_max)
         patch.setattr(Scheduler, "_step", measured)
         counting(Retirement, "convert", lambda self, queue: queue.uri in self._left)
-        counting(Relays, "_use", lambda self, opened: opened.upstream is None)
+        counting(Relays, "_use", is_used)
         counting(Relays, "_lost", lambda self, opened: opened in self._losing)
         yield sizes
 

@@ -92,7 +92,8 @@ class Endurance:
             broker = node.broker
             found["sessions"] += len(broker.sessions.open)
             found["timers"] += self.world.timers(node)
-            found["PUTs that wait"] += sum(relays.unanswered for relays in self.world.relays(node))
+            found["PUTs that wait"] += sum(
+                len(queue.pending) for relays in self.world.relays(node) for queue in relays.queues.values())
             found["requests that wait"] += sum(len(relays._requests._asked) for relays in self.world.relays(node))
             found["handles"] += sum(len(queue.handles) for queue in _queues(node, broker))
             found["files that are open"] += len(node.disk.locked)
