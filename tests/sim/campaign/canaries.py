@@ -114,7 +114,7 @@ _stored, _begin_image_files = Applier.stored, ImageFiles.__init__
 
 def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
     _begin_image_files(self, partition, wall)
-    journal = partition.files._current.journal.file
+    journal = partition.files.current.journal.file
     journal.resize(JOURNAL_HEADER_BYTES, False)
 
 
@@ -159,11 +159,14 @@ def planted(name: str | None) -> Iterator[None]:
         yield
         return
     places = PARTITION_CANARIES.get(name) or [CANARIES[name]]
-    right = [place.__dict__[method] for place, method, _ in places]
+    right = [place.__dict__.get(method) for place, method, _ in places]  # None: the method is inherited
     for place, method, mistake in places:
         setattr(place, method, mistake)
     try:
         yield
     finally:
         for (place, method, _), before in zip(places, right, strict=True):
-            setattr(place, method, before)
+            if before is None:
+                delattr(place, method)
+            else:
+                setattr(place, method, before)
