@@ -167,7 +167,7 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
     if (mode == "fanout") != bool(app_ids):
         raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
     given = [app_subscription(app, text) for app, text in (subscriptions or {}).items()]
-    named: dict[str, Any] = {_RENAMED.get(key, key): int(value) if key == "ttl" else value
+    named: dict[str, Any] = {_RENAMED.get(key, key): int(value) if key == "ttl" and value is not None else value
                              for key, value in parameters.items() if value is not None or key not in _RENAMED}
     return json.dumps(domain_config(
         name, mode, apps=tuple(app_ids), in_memory=in_memory or mode == "broadcast", subscriptions=given,
