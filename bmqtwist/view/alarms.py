@@ -1,8 +1,8 @@
-"""Alarms as a state: raised, raised again, over, and seen by whom.
+"""Alarm state of a node: raised, repeated, acknowledged, cleared.
 
-An alarm is the same as an earlier one if it has the category of that and names the same queue, domain, partition, node or
-cluster: then it is counted there, as long as that is not over. Where the broker can see that a condition is over,
-`settled` names it; everything else stays until somebody clears it.
+An alarm repeats an active alarm if both have the same category and name the same queue, domain, partition, node or cluster;
+then only the count of the active alarm increases. `settled` finds alarms whose condition the broker can check and that has
+ended; all other alarms stay active until an operator clears them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.partition import Partition
 
-ALARMS_MAX = 500  # remembered; what is over goes first, then what somebody has seen, then the oldest
-TEXT_CHARS_MAX = 4_000  # of one
+ALARMS_MAX = 500  # retained; cleared alarms are dropped first, then acknowledged ones, then the oldest
+TEXT_CHARS_MAX = 4_000  # per alarm
 _URI = re.compile(r"bmq://[^\s'\"\],]+")
-_PLACE = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
+_NODE_OR_CLUSTER = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
 _NUMBER = re.compile(r"\d+")
 _ID = re.compile(r"[0-9]{1,18}")
-_LOCATOR_CHARS = 100  # of a text that names nothing: what of it makes it the same
-MOMENTARY_S = 300.0  # after which a moment that has not come again is past
+_LOCATOR_CHARS = 100  # of a text that names no subject: its beginning identifies the alarm
+MOMENTARY_S = 300.0  # an alarm about an event, not a condition, is cleared this long after its last repetition
 _APP = re.compile(r"\?id=(.*)$")
 _PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 
 def subject_of(text: str) -> str:
-    """What an alarm is about: the first queue or domain that the text names, else the partition, else the node or cluster,
-    else how it begins, whatever its numbers are.
+    """Return the subject of an alarm: the first queue or domain that the text names, else the partition, else the node or
+    cluster, else the beginning of the text with `#` for each number.
 
     >>> subject_of("Queue 'bmq://d/q' seems to be stuck"), subject_of("Cluster (c) Partition [3]: is full")
     ('bmq://d/q', 'Partition [3]')
@@ -47,15 +47,15 @@ def subject_of(text: str) -> str:
     found = _URI.search(text)
     if found is not None:
         return found[0].rstrip(".:;")
-    found = _PARTITION.search(text) or _PLACE.search(text)
+    found = _PARTITION.search(text) or _NODE_OR_CLUSTER.search(text)
     if found is not None:
         return found[0].rstrip(".:;,")
     return _NUMBER.sub("#", text.partition("\n")[0])[:_LOCATOR_CHARS]
 
 
 class AlarmState(Struct, frozen=True):
-    """One alarm. Times are seconds since the epoch, 0 = never; `text` is that of the last time; `cleared_by`: nobody, if the
-    condition was over by itself."""
+    """Alarm. Times are seconds since the epoch, 0 = never; `text` is that of the last repetition; `cleared_by` is empty if
+    the broker cleared it."""
 
     number: int
     severity: str
@@ -78,16 +78,17 @@ class AlarmState(Struct, frozen=True):
 
 
 class AlarmBook:
-    """The alarms of one node. `wall`: seconds since the epoch, now; `note`: who is told of what becomes of them."""
+    """Alarms of one node. `wall` returns the present time (seconds since the epoch); `note` receives each change as an
+    event."""
 
     def __init__(self, wall: Callable[[], float], note: Callable[[str, dict[str, object]], None]) -> None:
         self._wall, self._note = wall, note
         self._alarms: dict[int, AlarmState] = {}
-        self._active: dict[tuple[str, str], int] = {}  # (category, subject) -> number, of those that are not over
+        self._active: dict[tuple[str, str], int] = {}  # (category, subject) -> number of the alarm that is not cleared
         self._newest = 0
 
     def raised(self, severity: str, category: str, text: str) -> None:
-        """An alarm, for the first time or again."""
+        """Add an alarm, or count the repetition of an active one."""
         now, subject = self._wall(), subject_of(text)
         if len(text) > TEXT_CHARS_MAX:
             text = f"{text[:TEXT_CHARS_MAX]}... ({len(text)} characters)"
@@ -102,39 +103,40 @@ class AlarmBook:
         self._note(f"[{category}] {text.partition(chr(10))[0]}",
                    {"id": str(self._newest), "category": category, "subject": subject, "state": "raised"})
         if len(self._alarms) > ALARMS_MAX:
-            self._forget()
+            self._drop_least_relevant()
 
-    def _forget(self) -> None:
-        worst = min(self._alarms.values(), key=lambda each: (not each.cleared_at, not each.acknowledged_by, each.number))
-        del self._alarms[worst.number]
-        if self._active.get((worst.category, worst.subject)) == worst.number:
-            del self._active[worst.category, worst.subject]
+    def _drop_least_relevant(self) -> None:
+        least = min(self._alarms.values(), key=lambda each: (not each.cleared_at, not each.acknowledged_by, each.number))
+        del self._alarms[least.number]
+        if self._active.get((least.category, least.subject)) == least.number:
+            del self._active[least.category, least.subject]
 
     @property
     def active(self) -> list[AlarmState]:
-        """Those that are not over."""
+        """Alarms that are not cleared."""
         return [self._alarms[number] for number in self._active.values()]
 
     def alarms(self) -> list[AlarmState]:
-        """All that are remembered, newest first."""
+        """Return all retained alarms, newest first."""
         return sorted(self._alarms.values(), key=lambda each: -each.number)
 
     def settle(self, over: Iterable[AlarmState]) -> None:
-        """The conditions of these are over."""
+        """Clear alarms whose condition has ended."""
         for alarm in over:
             if self._active.get((alarm.category, alarm.subject)) == alarm.number:
                 self._clear(alarm.number, "")
 
     def acknowledge(self, alarm_id: str, by: str) -> AlarmState:
-        """Somebody has seen it; LocalError: there is no such alarm. Whoever was first stays."""
+        """Record that an operator has taken note of an alarm; the first operator stays recorded. Raises LocalError if the
+        alarm is unknown."""
         known = self._find(alarm_id)
         if not known.acknowledged_by:
             known = self._alarms[known.number] = replace(known, acknowledged_by=by, acknowledged_at=self._wall())
-            self._told(known, "acknowledged", by)
+            self._note_change(known, "acknowledged", by)
         return known
 
     def clear(self, alarm_id: str, by: str) -> AlarmState:
-        """Somebody says that it is over; LocalError: there is no such alarm."""
+        """Clear an alarm for an operator. Raises LocalError if the alarm is unknown."""
         known = self._find(alarm_id)
         return known if known.cleared_at else self._clear(known.number, by)
 
@@ -147,16 +149,16 @@ class AlarmBook:
     def _clear(self, number: int, by: str) -> AlarmState:
         known = self._alarms[number] = replace(self._alarms[number], cleared_by=by, cleared_at=self._wall())
         self._active.pop((known.category, known.subject), None)
-        self._told(known, "cleared", by)
+        self._note_change(known, "cleared", by)
         return known
 
-    def _told(self, alarm: AlarmState, state: str, by: str) -> None:
+    def _note_change(self, alarm: AlarmState, state: str, by: str) -> None:
         self._note(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
                    {"id": str(alarm.number), "category": alarm.category, "subject": alarm.subject, "state": state, "by": by})
 
 
 def settled(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
-    """Those of these alarms that are over; `wall`: seconds since the epoch, now."""
+    """Return the alarms whose condition has ended. `wall`: present time, seconds since the epoch."""
     found = []
     for alarm in alarms:
         condition = CONDITIONS.get(alarm.category)
@@ -179,7 +181,7 @@ def _meter(broker: Broker, uri: str) -> Meter | None:
 
 
 def _below(state: MeterState) -> Callable[[Broker, AlarmState, float], bool]:
-    """The meter is not as full as that any more; one that is gone holds nothing here."""
+    """Return the condition that the meter is below `state`; a removed meter is below every state."""
     def condition(broker: Broker, alarm: AlarmState, wall: float) -> bool:
         meter = _meter(broker, alarm.subject)
         return meter is None or meter.state < state
@@ -231,7 +233,7 @@ def _has_space(broker: Broker, alarm: AlarmState, wall: float) -> bool:
 
 
 def _is_led(broker: Broker, alarm: AlarmState, wall: float) -> bool:
-    """Of the alarms of a cluster the one that says that a primary is not active."""
+    """Return whether the primary of an alarm "... is not active" is active; other alarms of a cluster stay."""
     found = _partitions(broker, alarm)
     return alarm.text.endswith("is not active") and bool(found) and all(
         cluster.replication is not None
@@ -244,7 +246,7 @@ def _has_upstream(broker: Broker, alarm: AlarmState, wall: float) -> bool:
                if alarm.subject in ("", f"ClusterProxy ({proxy.name})"))
 
 
-# The categories of alarms that the broker clears, and the condition that is over then.
+# Categories of alarms that the broker clears, each with the condition under which it does.
 CONDITIONS: dict[str, Callable[[Broker, AlarmState, float], bool]] = {
     "CAPACITY_STATE_HIGH_WATERMARK": _below(MeterState.STATE_HIGH_WATERMARK),
     "CAPACITY_STATE_FULL": _below(MeterState.STATE_FULL),

@@ -1,4 +1,4 @@
-"""Facts about this node and its cluster: names, members, leader and elections, primaries, URLs of consoles."""
+"""State of this node and its cluster: names, members, leader and elections, primaries, URLs of consoles."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Document = dict[str, Any]
 
 
 def cluster_of(broker: Broker) -> Cluster | None:
-    """The cluster that is shown: the first one of several nodes that this node is a member of, else its first one."""
+    """Return the cluster that the console shows: the node's first cluster of several nodes, else its first cluster."""
     return cluster_named(broker) if broker.clusters else None
 
 
 def name_of(broker: Broker) -> str:
-    """This node, as the others call it."""
+    """Return the name of this node in its cluster, else the name of the instance."""
     cluster = cluster_of(broker)
     return cluster.node_name if cluster is not None else broker.configuration.app.broker_instance_name
 
 
 def own_ident(broker: Broker) -> str:
-    """This proxy, as `behind` tells it from others; "" = this is no proxy."""
+    """Return the identifier of this proxy; "" = this broker is not a proxy."""
     identity = broker.identity
     return ident_of(name_of(broker), identity.host_name, identity.pid) if proxied_of(broker) is not None else ""
 
@@ -53,7 +53,7 @@ def own_url(broker: Broker) -> str:
 
 
 def listener_uri(broker: Broker) -> str:
-    """Where an application on this machine connects to without TLS; "" = nowhere."""
+    """Return the URI of a listener without TLS for applications on this machine; "" = none."""
     found = next((each for each in broker.configuration.listeners if not each.tls), None)
     if found is None:
         return ""
@@ -62,7 +62,7 @@ def listener_uri(broker: Broker) -> str:
 
 
 def proxied_of(broker: Broker) -> ProxyCluster | None:
-    """The cluster that is shown by a broker that is a member of none: the first one that it is a proxy of."""
+    """Return the cluster that the console of a proxy shows: the first one; None = this broker is a member of a cluster."""
     return next(iter(broker.proxies.values()), None) if not broker.clusters else None
 
 
@@ -72,7 +72,7 @@ def node_names(broker: Broker) -> list[str]:
 
 
 def peer_urls(broker: Broker) -> dict[str, str]:
-    """Where the consoles of the nodes of the cluster are, by name, as those say that are connected."""
+    """Return the URLs of the consoles of the connected nodes, by name, as the nodes announced them."""
     cluster, proxied = cluster_of(broker), proxied_of(broker)
     links = (broker.sessions.peers.get(cluster.name) if cluster is not None
              else proxied.links if proxied is not None else None)
@@ -106,12 +106,12 @@ def node_states(cluster: Cluster) -> tuple[state.NodeState, ...]:
 
 
 def descriptions(cluster: Cluster) -> dict[int, str]:
-    """The members of a cluster by their ids, as they are printed."""
+    """Return the printed form of each member of a cluster, by node id."""
     return {node.id: f"[{node.name}, {node.id}]" for node in cluster.definition.nodes}
 
 
 def members(cluster: Cluster, urls: dict[str, str]) -> list[Document]:
-    """The same as a document, with the URLs of their consoles."""
+    """Return the members of a cluster as JSON, with the URLs of their consoles."""
     return [{"name": node.name, "id": node.node_id, "dataCenter": node.data_center,
              "state": _STATES[NodeStatus[node.status]], "connected": node.connected != "false",
              "primaryFor": list(node.primary_for), "url": urls.get(node.name, "")} for node in node_states(cluster)]
@@ -132,24 +132,24 @@ def elector(cluster: Cluster) -> Document:
 
 
 def node_name(cluster: Cluster, node_id: int | None) -> str:
-    """A node by its id; "" = none."""
+    """Return the name of a node by its id; "" = none."""
     return next((node.name for node in cluster.definition.nodes if node.id == node_id), "")
 
 
 def partition_primary(cluster: Cluster, partition: int) -> str:
-    """Which node leads a partition, as the metadata have it; "" = none."""
+    """Return the primary of a partition in the metadata; "" = none."""
     primary = cluster.metadata.state.partitions.get(partition)
     return node_name(cluster, primary.node_id) if primary is not None else ""
 
 
 def queue_primary(cluster: Cluster, uri: str) -> str:
-    """Which node leads a queue, as the metadata have it; "" = the queue is not known, or none does."""
+    """Return the primary of a queue in the metadata; "" = the queue is unknown or has no primary."""
     record = cluster.metadata.state.queues.get(uri)
     return partition_primary(cluster, record.partition_id) if record is not None else ""
 
 
 def terms(events: Iterable[NodeEvent]) -> list[Document]:
-    """Who led when, by the events of elections, oldest first. `to` None: still; `end`: why it was over."""
+    """Return the terms with their leaders from election events, oldest first. `to` None: present; `end`: why it ended."""
     found: list[Document] = []
     for event in events:
         term, leader = event.detail.get("term"), event.detail.get("leader")
@@ -164,7 +164,7 @@ def terms(events: Iterable[NodeEvent]) -> list[Document]:
 
 
 def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Document:
-    """All of it for one cluster, by default the first one of several nodes; LocalError."""
+    """Return terms, events and elector state of a cluster ("" = `cluster_named`'s default). Raises LocalError."""
     cluster = cluster_named(broker, cluster_name)
     seen = [event for event in events.last(EVENTS_MAX, ("election",))
             if event.detail.get("cluster", cluster.name) == cluster.name]

@@ -1,9 +1,9 @@
 """Event log of a node, and the watcher of its report.
 
-    part  --report.note(kind, text, detail)-->  NodeHistory  -->  EventLog      a ring of its own for each kind
-          --report.alarm(...)--------------->                -->  AlarmBook     alarms as a state, see `alarms.py`
+    report.note(kind, text, detail)  -->  NodeHistory  -->  EventLog      one ring of events for each kind
+    report.alarm(...)                -->               -->  AlarmBook     alarm state, see `alarms.py`
 
-Each kind forgets its own oldest events: a thousand queues that are created do not push out the last election.
+Each kind drops its own oldest events, so the creation of a thousand queues does not drop the last election.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from msgspec import Struct, field
 from bmqtwist.view.alarms import AlarmBook
 
 KINDS = ("election", "primary", "node", "session", "alarm", "stop", "queue", "config")
-EVENTS_MAX = 500  # of each kind
-CHARS_MAX = 256 << 10  # of each kind, texts and details together
-TEXT_CHARS_MAX = 1_000  # of one event
-DETAIL_CHARS_MAX = 32 << 10  # of one event, as JSON
+EVENTS_MAX = 500  # per kind
+CHARS_MAX = 256 << 10  # per kind, texts and details together
+TEXT_CHARS_MAX = 1_000  # per event
+DETAIL_CHARS_MAX = 32 << 10  # per event, as JSON
 
 
 class NodeEvent(Struct, frozen=True):
-    """One of them. `at`: seconds since the epoch; `detail`: plain values, as JSON has them; `size`: its characters."""
+    """Event. `at`: seconds since the epoch; `detail`: JSON values; `size`: characters."""
 
     n: int
     at: float
@@ -40,7 +40,7 @@ class NodeEvent(Struct, frozen=True):
 
 
 class EventLog:
-    """The events of one node. `node`: its name; `wall`: seconds since the epoch, now."""
+    """Events of one node. `node`: its name; `wall` returns the present time (seconds since the epoch)."""
 
     def __init__(self, node: str, wall: Callable[[], float]) -> None:
         self.node, self._wall = node, wall
@@ -49,7 +49,7 @@ class EventLog:
         self._chars = dict.fromkeys(KINDS, 0)
 
     def note(self, kind: str, text: str, detail: Mapping[str, object] | None = None) -> None:
-        """This has happened. A kind that is none is one of the configuration."""
+        """Add an event; an unknown kind is stored among those of kind `config`."""
         text = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."
         encoded = json.dumps(detail or {}, default=str)
         if len(encoded) > DETAIL_CHARS_MAX:
@@ -64,11 +64,11 @@ class EventLog:
             self._chars[known] -= ring.popleft().size
 
     def after(self, number: int = 0, kinds: Collection[str] = (), limit: int = 200) -> list[NodeEvent]:
-        """The first `limit` events that are younger than event `number`, oldest first; no kinds = all of them."""
+        """Return the first `limit` events after event `number`, oldest first; no kinds = all."""
         return self._younger(number, kinds)[:max(0, limit)]
 
     def last(self, limit: int = 50, kinds: Collection[str] = ()) -> list[NodeEvent]:
-        """The last `limit` events, oldest first."""
+        """Return the last `limit` events, oldest first."""
         return self._younger(0, kinds)[-limit:] if limit > 0 else []
 
     def _younger(self, number: int, kinds: Collection[str]) -> list[NodeEvent]:
@@ -80,16 +80,16 @@ class EventLog:
 
 
 class NodeHistory:
-    """`report.Watcher`. `node`: its name; `wall`: seconds since the epoch, now."""
+    """Receiver of a report's events and alarms (`report.Watcher`). Arguments as for EventLog."""
 
     def __init__(self, node: str, wall: Callable[[], float]) -> None:
         self.events = EventLog(node, wall)
         self.alarms = AlarmBook(wall, lambda text, detail: self.events.note("alarm", text, detail))
 
     def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
-        """From the report: an event."""
+        """Called by the report for an event."""
         self.events.note(kind, text, detail)
 
     def alarmed(self, severity: str, category: str, text: str) -> None:
-        """From the report: an alarm."""
+        """Called by the report for an alarm."""
         self.alarms.raised(severity, category, text)

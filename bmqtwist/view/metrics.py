@@ -1,7 +1,7 @@
-"""Metrics of a broker: declared once, and written as tables (STAT SHOW, the printer's file), as JSON and for Prometheus.
+"""Metrics of a broker: one declaration for the tables (STAT SHOW, the printer's file), JSON and Prometheus.
 
-In Prometheus a counter's total keeps the plain name (`queue_put_msgs`), its increase in the window is
-`queue_put_msgs_delta`. Times are nanoseconds, as in the original's metrics.
+In Prometheus the total of a counter has the plain name (`queue_put_msgs`), its increase in the window the suffix `_delta`.
+Times are nanoseconds, as in the original's metrics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view.snapshot import AppState, BrokerState, DomainState, ProcessState, QueueState
 from bmqtwist.view.statistics import INVALID_QUEUE, Record, Statistics
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of `exposition_in_steps`
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of the result of `exposition_in_steps`
 _POINTS_AT_ONCE = 256
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 Kind = Literal["counter", "gauge"]
@@ -32,7 +32,7 @@ Write = Callable[[int], str]
 
 
 class Seen(Struct, frozen=True):
-    """A queue, or one of its apps, with what was counted of it in the window."""
+    """Queue or app (`stored`) with its samples in the window."""
 
     record: Record
     queue: QueueState
@@ -40,18 +40,18 @@ class Seen(Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """The most messages in the window."""
+        """Largest number of messages in the window."""
         return max(int(self.record.peak("content_msgs_max")), self.stored.messages)
 
     @property
     def bytes(self) -> int:
-        """The most bytes in the window."""
+        """Largest number of bytes in the window."""
         return max(int(self.record.peak("content_bytes_max")), self.stored.bytes)
 
 
 class Metric(Struct, frozen=True):
-    """One metric of a queue. `name`: in JSON; `exported`: in Prometheus; `of_apps`: apps have it, too; `group` and
-    `heading`: of its column in the table, "" = it has none; `write`: a value in that column."""
+    """Metric of a queue. `name`: in JSON; `exported`: in Prometheus; `of_apps`: apps have it, too; `group` and `heading`: of
+    its column in the table, "" = no column; `write` formats a value in that column."""
 
     name: str
     exported: str
@@ -64,7 +64,7 @@ class Metric(Struct, frozen=True):
 
 
 def interval_text(nanoseconds: int) -> str:
-    """A duration in the largest unit that fits, with two decimals."""
+    """Format a duration in the largest unit that fits, with two decimals."""
     for size, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.2f} {unit}"
@@ -133,7 +133,7 @@ def _percent(value: int, limit: int) -> int:
 
 
 def queue_values(statistics: Statistics, queue: QueueState, app: AppState | None = None) -> dict[str, int]:
-    """Every metric of a queue, or of one of its apps, by name in alphabetical order; 0 = apps do not have it."""
+    """Return every metric of a queue or app, by name in alphabetical order; 0 = not a metric of apps."""
     seen = (Seen(statistics.record(queue.uri), queue, queue) if app is None
             else Seen(statistics.record((queue.uri, app.app_id)), queue, app))
     found = {metric.name: int(metric.read(seen)) if app is None or metric.of_apps else 0 for metric in METRICS}
@@ -141,13 +141,13 @@ def queue_values(statistics: Statistics, queue: QueueState, app: AppState | None
 
 
 def published_apps(domain: DomainState, queue: QueueState) -> bool:
-    """Whether the apps of a queue have metrics of their own."""
+    """Return whether the apps of a queue have metrics of their own."""
     return domain.mode == QueueMode.FANOUT and domain.publish_app_metrics and bool(queue.apps)
 
 
 def exposition_in_steps(state: BrokerState, statistics: Statistics, prefix: str = "", instance: str = "") -> Steps[str]:
-    """Every metric of the broker in Prometheus' text format; the statistics must have been sampled for this state. `prefix`
-    goes in front of every name, `instance` replaces the label Instance where it is given."""
+    """Format every metric of the broker for Prometheus; the statistics must have been sampled for this state. `prefix` is
+    prepended to every name, `instance` replaces the label Instance unless it is empty."""
     prefix, families = _NOT_IN_A_NAME.sub("_", prefix), dict[str, list[str]]()
     common = (("Instance", instance or state.instance), ("DataType", "host-data"))
 
@@ -161,7 +161,7 @@ def exposition_in_steps(state: BrokerState, statistics: Statistics, prefix: str 
 
 
 def sample_text(name: str, labels: Labels, value: float) -> str:
-    """One line; labels without a value are left out.
+    """Format one sample as a line; labels without a value are omitted.
 
     >>> sample_text("a", (("Queue", 'q"'), ("Tier", "")), 2.0)
     'a{Queue="q\\\\""} 2\\n'
@@ -273,8 +273,8 @@ _QUEUE_COLUMNS = tuple((metric.group, metric.name, metric.heading, metric.write)
 
 def tree_in_steps(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE
                   ) -> Steps[dict[str, Any]]:
-    """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
-    `snapshots.latencies_in_steps` gives them."""
+    """Return all queue metrics by domain, queue and app, in alphabetical order. `latencies`: the result of
+    `snapshots.latencies_in_steps`."""
     domains: dict[str, Any] = {}
     for domain in sorted(state.domains, key=lambda domain: domain.name):
         def branch(queue: QueueState, domain: DomainState = domain) -> tuple[str, dict[str, Any]]:
@@ -292,8 +292,8 @@ def tree_in_steps(state: BrokerState, statistics: Statistics, latencies: Latenci
 
 
 def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
-    """How long it took from the arrival of messages to their confirmation: how many took less than so many nanoseconds, and
-    not less than the bound before; nothing if there were none."""
+    """Return the histogram of the time from arrival to confirmation: messages by upper bound (exclusive) in nanoseconds;
+    empty if there were none."""
     if not counts:
         return {}
     return {"confirmLatency": {str(round(latency_bounds(bucket)[1] * 1e9)): count
@@ -301,7 +301,7 @@ def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
 
 
 def json_in_steps(tree: dict[str, Any]) -> Steps[str]:
-    """Such a tree as text, in one line: its domains, its last member, are put into what is around them."""
+    """Format the result of `tree_in_steps` as one line, one queue per step; "domainQueues" must be the last member."""
     domains: dict[str, dict[str, Any]] = tree["domainQueues"]["domains"]
     texts = []
     for name, queues in domains.items():
@@ -316,7 +316,7 @@ def compact_json(value: Any) -> str:
 
 
 def tables_in_steps(state: BrokerState, statistics: Statistics) -> Steps[str]:
-    """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
+    """Format the tables of domains and queues, clients, cluster nodes and connections; zeros are blank."""
     queues: list[_Row] = []
     for domain in state.domains:
         def rows(queue: QueueState, domain: DomainState = domain) -> list[_Row]:
@@ -341,14 +341,14 @@ def tables_in_steps(state: BrokerState, statistics: Statistics) -> Steps[str]:
 
 
 def _loop(process: ProcessState) -> dict[str, int]:
-    """How busy the event loop was; times in nanoseconds."""
+    """Return the load of the event loop; times in nanoseconds."""
     times = {"lag": process.loop_lag, "lag_max": process.loop_lag_max, "turn_max": process.turn_max}
     return {"turns_slow": process.turns_slow, "turns_stalled": process.turns_stalled,
             **{name: round(seconds * 1e9) for name, seconds in times.items()}}
 
 
 def _table(title: str, columns: Sequence[tuple[str, str, str, Write]], rows: list[_Row]) -> Steps[str]:
-    """`rows` is empty afterwards."""
+    """Format a table; empties `rows`."""
     headings = [""] + [heading for _, _, heading, _ in columns]
     widths = [len(heading) for heading in headings]
 
@@ -356,7 +356,7 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Write]], rows: lis
         found = [row[0]] + [write(int(value)) if (value := row[1].get(name)) else "" for _, name, _, write in columns]
         widths[:] = map(max, widths, map(len, found))
         return found
-    cells = yield from in_steps(taken(rows), written)
+    texts = yield from in_steps(taken(rows), written)
     groups: dict[str, int] = {}
     for (group, _, _, _), width in zip(columns, widths[1:], strict=True):
         groups[group] = groups.get(group, -3) + width + 3
@@ -366,10 +366,10 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Write]], rows: lis
             groups[group] = len(group)
     head = " " * widths[0] + "".join(f" | {group:^{width}}" for group, width in groups.items())
     lines = [head.rstrip(), _row(headings, widths), "-+-".join("-" * width for width in widths)]
-    lines += yield from in_steps(taken(cells), lambda row: _row(row, widths))
+    lines += yield from in_steps(taken(texts), lambda row: _row(row, widths))
     return f"\n:::::::::: :::::::::: {title} >>\n" + "\n".join(lines) + "\n"
 
 
 def _row(row: list[str], widths: list[int]) -> str:
     first = f"{row[0]:<{widths[0]}}"
-    return (first + "".join(f" | {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))).rstrip()
+    return (first + "".join(f" | {text:>{width}}" for text, width in zip(row[1:], widths[1:], strict=True))).rstrip()

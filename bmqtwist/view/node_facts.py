@@ -1,7 +1,7 @@
-"""Documents of this node: its part of the document of the cluster, its connections, and its domains.
+"""JSON documents of this node: its part of the cluster document, its connections, and its domains.
 
-The ident of a proxy (its name, host and process) is the same at every node that the proxy is connected with, and at the
-proxy itself; names alone need not differ. Everything is read, nothing is changed. Pure.
+The identifier of a proxy (name, host and process id) is equal at every node that the proxy is connected to and at the proxy
+itself; the name alone may not be unique. All functions only read. Pure.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 SUMS = ("queues", "messages", "bytes")
-SESSIONS_MAX = 2000  # of one node, in the list of clients
-PROXIES_MAX = 200  # of one node, in its documents
+SESSIONS_MAX = 2000  # per node, in the list of clients
+PROXIES_MAX = 200  # per node, in its documents
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 _UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,
                       "ttlSeconds": None}
@@ -40,7 +40,7 @@ ALARMS_SHOWN = 100
 
 
 def node_document(broker: Broker, history: NodeHistory, process: ProcessState, now: float) -> Document:
-    """Everything that this node contributes to the document of the cluster, but what is measured over time."""
+    """Return this node's part of the cluster document, without rates and histories."""
     cluster, proxied, name = facts.cluster_of(broker), facts.proxied_of(broker), facts.name_of(broker)
     shown = cluster or proxied
     return {
@@ -61,7 +61,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
 
 
 def totals(broker: Broker) -> ClientStats:
-    """Messages and bytes since the node began to count: of its applications and proxies, those that have gone included."""
+    """Return the messages and bytes of all applications and proxies since the start, disconnected ones included."""
     sums = ClientStats()
     sums.add(broker.sessions.past_traffic)
     for session in broker.sessions.open:
@@ -71,13 +71,13 @@ def totals(broker: Broker) -> ClientStats:
 
 
 def stored_here(broker: Broker) -> tuple[int, int]:
-    """Messages and bytes of the queues that this node leads."""
+    """Return the messages and bytes of the queues whose primary is this node."""
     meters = [domain.meter for domain in broker.domains.by_name.values()]
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
 
 
 def domain_rows(broker: Broker) -> list[Document]:
-    """A row for each domain that is in use here, or has a file."""
+    """Return a row for each domain that is in use here or has a file."""
     rows = {name: _row(domain) for name, domain in broker.domains.by_name.items()}
     for name in broker.domains.provider.names():
         rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(SUMS, 0)})
@@ -93,8 +93,8 @@ def _row(domain: Domain) -> Document:
 
 
 def domain_document(broker: Broker, node: str, name: str) -> Document | None:
-    """`config`: what is in force here, None = the domain is not in use; `file`: what a reconfigure would put into force,
-    None = `problem` says why it would not. None: there is no such domain."""
+    """Return the configurations of a domain; None if there is no such domain. `config`: the active one, None = the domain
+    is not in use; `file`: the one that a reconfigure would activate, None = it would fail with `problem`."""
     domain = broker.domains.by_name.get(name)
     loaded = broker.domains.loaded.get(domain.source if domain is not None else name)
     file: Any = None
@@ -111,14 +111,14 @@ def domain_document(broker: Broker, node: str, name: str) -> Document | None:
 
 
 def proxy_of(session: Session) -> Document:
-    """Who a proxy is, and where its console is; url "" = it has none, or does not say."""
+    """Return identifier, name and console URL of a proxy; url "" = the proxy announced none."""
     identity, features = session.remote.identity, session.remote.features
     name = announced_name(features) or session.description
     return {"ident": facts.ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(features)}
 
 
 def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
-    """The proxies of the cluster that is shown; of a broker that is a member of none, those behind it."""
+    """Return the downstream proxies of `cluster`; of all clusters if it is None (this broker is a proxy)."""
     downstreams = broker.sessions.downstreams
     found = [each for each in [downstreams.get(cluster.name)] if each] if cluster else downstreams.values()
     return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
@@ -129,8 +129,8 @@ def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
 
 
 def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, tuple[int, int, int, int]]]:
-    """What is known here of each of them, and what flows through it: messages and bytes posted and delivered. It costs a
-    look at every queue that they have open."""
+    """Return for each connected proxy a row, and its posted messages and bytes and delivered messages and bytes. Visits
+    every queue that the proxies have open."""
     offset = broker.loop.wall_offset
     rows = []
     for peer in connected(broker, cluster):
@@ -150,7 +150,7 @@ def _state(peer: PeerSession) -> str:
 
 
 def broker_behind(client: Any, cluster: Cluster | None) -> Document:
-    """Which broker a client of a queue is: `ident` and `name`; `proxy`, of a proxy. Empty: an application."""
+    """Return `ident` and `name` of a downstream broker, for a proxy also `proxy`; empty for an application."""
     if not client.is_broker:
         return {}
     if client.is_member:
@@ -174,7 +174,7 @@ def session_state(session: Session, offset: float) -> state.SessionState:
 
 
 def clients(broker: Broker) -> list[Document]:
-    """Applications and administrators that are connected here."""
+    """Return a row for each connected application and administrator."""
     name, offset, proxied = facts.name_of(broker), broker.loop.wall_offset, facts.proxied_of(broker) is not None
     found: list[Document] = []
     for number, session in enumerate(broker.sessions.open):

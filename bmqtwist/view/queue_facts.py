@@ -1,5 +1,5 @@
-"""Facts about one queue at this node: depth, apps, handles, clients. Every fact has one function, which admin commands,
-statistics, metrics and the console use.
+"""State of one queue at this node: depth, apps, handles, clients. Admin commands, statistics, metrics and the console read
+each value through the same function.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from bmqtwist.relay.relays import Relays
     from bmqtwist.relay.upstream_queue import UpstreamQueue
 
-EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
-HANDLES_MAX = 500  # of one queue
-STUCK_S = 30.0  # a consumer that has confirmed nothing of what it holds for so long
+EXACT_MESSAGES_MAX = 20_000  # up to this number messages of an app are counted one by one, beyond it estimated
+HANDLES_MAX = 500  # shown per queue
+STUCK_S = 30.0  # a consumer is stuck when its oldest unconfirmed message is older than this
 Document = dict[str, Any]
 Flow = tuple[float, float, float, float]  # messages posted, their bytes, messages delivered, their bytes
 
 
 def stored(queue: RootQueue) -> tuple[int, int]:
-    """The depth of a queue at this node: messages and bytes."""
+    """Return the messages and bytes of a queue at this node."""
     return len(queue.messages), queue.meter.bytes
 
 
 def queue_view(queue: RootQueue, now: float = 0.0) -> state.QueueView:
-    """A queue as its primary sees it, without apps and clients. It costs some attributes: 3 us."""
+    """Return depth, limits and counters of a queue at its primary, without apps and clients; takes 3 us."""
     (messages, size), meter, stats = stored(queue), queue.meter, queue.stats
     oldest = next(iter(queue.messages.values()), None)
     return state.QueueView(
@@ -45,7 +45,7 @@ def queue_view(queue: RootQueue, now: float = 0.0) -> state.QueueView:
 
 
 def is_active(queue: RootQueue) -> bool:
-    """Whether a client has opened the queue since the broker started (and it was not deleted since)."""
+    """Return whether a client has opened the queue since the broker started or the queue was created."""
     return bool(queue.handles) or queue.idle_since is not None
 
 
@@ -69,8 +69,8 @@ def queue_state(queue: RootQueue) -> state.QueueState:
 
 
 def app_messages(queue: RootQueue, app: App) -> int:
-    """How many messages an app has not finished with. Looks at the messages its consumers hold, unless they are very many:
-    those that were purged or have expired are still held there, and do not count."""
+    """Return the number of messages that an app has not confirmed. Up to EXACT_MESSAGES_MAX unconfirmed messages, purged and
+    expired ones, which consumers still hold, are not counted."""
     if queue.mode != QueueMode.FANOUT:
         return len(queue.messages) if app.registered else 0
     app.trim()
@@ -83,7 +83,7 @@ def app_messages(queue: RootQueue, app: App) -> int:
 
 
 def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
-    """Their bytes; for an app that lags behind others in a long queue an estimate by the mean size."""
+    """Return the bytes of the app's `messages`; in a long queue an estimate from the mean size."""
     stored = len(queue.messages)
     if not messages or messages >= stored:
         return queue.meter.bytes if messages else 0
@@ -104,7 +104,7 @@ def app_state(queue: RootQueue, app: App) -> state.AppState:
 
 
 def handle_state(handle: Handle) -> state.HandleState:
-    """One handle; one that only writes counts as a substream that was never configured."""
+    """Return the state of a handle; a handle that only writes has one unconfigured substream."""
     substreams = tuple(map(substream_state, handle.substreams.values())) or (state.SubstreamState(0, DEFAULT_APP_ID),)
     return state.HandleState(id(handle) & 0xFFFFFFFFFFFF, handle.client.description, handle.queue.uri, handle.q_id,
                              handle.flags, handle.read_count, handle.write_count, substreams)
@@ -126,7 +126,7 @@ def _subscription(each: Subscription) -> state.SubscriptionState:
 
 
 def all_relays(broker: Broker) -> Iterable[Relays]:
-    """The relays of this node, as member and as proxy."""
+    """Yield the relays of this node, as member and as proxy."""
     yield from (cluster.relays for cluster in broker.clusters.values() if cluster.relays is not None)
     yield from (proxy.relays for proxy in broker.proxies.values())
 
@@ -137,7 +137,7 @@ def relayed_queue(broker: Broker, domain: str, name: str) -> UpstreamQueue | Non
 
 
 def relay_state(broker: Broker, opened: UpstreamQueue, queue: RelayQueue) -> state.QueueState:
-    """One of them in full: what is here of it is on its way, in one of the two directions."""
+    """Return the state of a queue whose primary is another node; its messages here are in transit."""
     confirms = sum(map(len, queue.held_confirms.values()))
     upstream = state.UpstreamState(
         len(queue.pending), confirms, opened.upstream.generation if opened.upstream is not None else 0,
@@ -162,7 +162,7 @@ def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
 
 
 def queue_here(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]:
-    """A queue: as this node leads it, and as clients have it open here on the way to its primary."""
+    """Return the queue if this node is its primary (else None), and the relays through which clients have it open here."""
     root = next((cluster.queues[uri] for cluster in broker.clusters.values() if uri in cluster.queues), None)
     relayed: list[Queue] = []
     for relays in all_relays(broker):
@@ -173,7 +173,7 @@ def queue_here(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]
 
 
 def queue_part(broker: Broker, uri: str, now: float) -> Document:
-    """What this node knows of one queue: its apps, if it leads it, and who uses it here."""
+    """Return this node's part of the document of a queue: its apps, if this node is the primary, and its clients here."""
     name = name_of(broker)
     root, relayed = queue_here(broker, uri)
     cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
@@ -188,8 +188,8 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
                 proxies[other["ident"]] = other["proxy"]
             user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
                               "node": name, "proxy": proxied, "broker": handle.client.is_broker,
-                              "queues": len(getattr(handle.client, "handles", (handle,)))}  # rates are those of all
-            stats = getattr(handle.client, "stats", None)  # test messages come from no session
+                              "queues": len(getattr(handle.client, "handles", (handle,)))}  # rates cover all of them
+            stats = getattr(handle.client, "stats", None)  # the producer of test messages has no session
             if stats is not None:
                 flows[flow_name(user)] = _flow_of([stats])
             for substream in handle.substreams.values():
@@ -204,13 +204,13 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
 
 
 def living_queues(broker: Broker) -> Iterable[RootQueue]:
-    """The queues that this node leads, of the cluster that is shown."""
+    """Return the queues whose primary is this node, of the cluster that the console shows."""
     cluster = cluster_of(broker)
     return cluster.queues.values() if cluster is not None else ()
 
 
 def flow_name(user: Document) -> str:
-    """What the rates of a consumer or a producer are found by."""
+    """Return the key of the flow of a consumer or producer."""
     return str(user["ident"] or user["client"])
 
 
@@ -238,6 +238,6 @@ def _consumer(substream: Substream, now: float) -> Document:
 
 
 def _subscription_flow(subscription: Subscription) -> str:
-    """What names the flow of a subscription beside those of clients, in which no such character is."""
+    """Return the key of the flow of a subscription; it contains newlines, which keys of clients do not."""
     substream = subscription.substream
     return f"{substream.handle.client.description}\n{substream.sub_id}\n{subscription.s_id}"

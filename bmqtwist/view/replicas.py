@@ -1,6 +1,6 @@
-"""The partitions of a cluster as this node sees them, as JSON: who is what, and how far behind.
+"""Partitions of a cluster at this node as JSON: role and lag of each copy.
 
-A primary knows how much of its log each replica has safe; every node knows what it is itself.
+A primary knows the durable position of each replica; every node knows its own role.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _ROLES = {PartitionRole.PRIMARY_HEALED: "primary", PartitionRole.REPLICA_HEALED:
 
 
 def cluster_named(broker: Broker, name: str = "") -> Cluster:
-    """A cluster of this node; without a name its first one of several nodes, else its first one. LocalError."""
+    """Return a cluster of this node; without a name its first cluster of several nodes, else its first one. Raises
+    LocalError."""
     clusters = broker.clusters
     if name:
         if name not in clusters:
@@ -39,7 +40,7 @@ def cluster_named(broker: Broker, name: str = "") -> Cluster:
 
 
 def partition_files(partition: Partition) -> tuple[FileState, FileState, FileState]:
-    """The space of the journal, the data and the qlist file."""
+    """Return the space of the JOURNAL, DATA and QLIST file."""
     sizes = partition.files.sizes
     journal, data, qlist = (
         FileState(used, total, kept) for used, total, kept in
@@ -48,7 +49,7 @@ def partition_files(partition: Partition) -> tuple[FileState, FileState, FileSta
 
 
 def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
-    """Every partition of a cluster, at a moment (None: of the last turn); LocalError."""
+    """Return every partition of a cluster. `now`: monotonic seconds, None = start of the present turn. Raises LocalError."""
     cluster, moment = cluster_named(broker, cluster_name), broker.loop.now if now is None else now
     return [_partition(cluster, partition, moment) for partition in cluster.partitions]
 
@@ -79,7 +80,7 @@ def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
 
 
 def _self(name: str, cell: Cell) -> Tree:
-    """What this node says of itself; how far behind it is only its primary knows."""
+    """Return the row of this node; only the primary knows the lag of a replica."""
     machine, (lease, sequence) = cell.machine, cell.partition.durable
     role = _ROLES.get(machine.role, "healing")
     return {"node": name, "role": role, "machine": machine.role.name, "why": machine.story.cause_of(machine.role.name),
@@ -101,17 +102,17 @@ def _row(name: str, role: str, target: Target | None) -> Tree:
     return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, **_UNKNOWN_LAG}
 
 
-def lag_records(cell: Cell, safe: Psn) -> int | None:
-    """How many records follow what a node has safe; None: more than the log holds one by one."""
+def lag_records(cell: Cell, durable: Psn) -> int | None:
+    """Return the number of records after `durable`; None if the log no longer contains `durable`."""
     summary = cell.partition.summary
-    return summary.distance(safe) if summary.holds(safe) else None
+    return summary.distance(durable) if summary.holds(durable) else None
 
 
-def lag(cell: Cell, safe: Psn, now: float) -> Tree:
-    """That, about how many bytes those take, and how long ago this primary wrote the first of them."""
-    records = lag_records(cell, safe)
+def lag(cell: Cell, durable: Psn, now: float) -> Tree:
+    """Return the records after `durable`, their approximate bytes, and the age of the first of them."""
+    records = lag_records(cell, durable)
     if records is None:
         return _UNKNOWN_LAG
-    seconds = cell.times.behind(safe, now) if records else 0.0
-    return {"lagRecords": records, "lagBytes": cell.partition.bytes_behind(safe),
+    seconds = cell.times.behind(durable, now) if records else 0.0
+    return {"lagRecords": records, "lagBytes": cell.partition.bytes_behind(durable),
             "lagMs": None if seconds is None else round(seconds * 1000, 1)}

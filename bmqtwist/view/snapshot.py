@@ -1,7 +1,7 @@
-"""What the console, the metrics and the admin commands see of a broker: plain immutable data, made for them.
+"""Snapshots of a broker's state for the console, the metrics and the admin commands: plain immutable data.
 
-Numbers are plain numbers: bytes are bytes, `*_wall` are seconds since the epoch, keys are upper-case hex. Nothing here
-refers to a living object, so a snapshot may be kept, compared and rendered at leisure.
+Sizes are bytes, `*_wall` are seconds since the epoch, keys are upper-case hexadecimal. A snapshot contains no reference to a
+live object, so it can be stored, compared and rendered at any time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 def no_numbers() -> Mapping[str, float]:
-    """The counters of something that has not counted yet."""
+    """Return an empty set of counters."""
     return _NO_NUMBERS
 
 
 class NodeRole(IntEnum):
-    """What this node is for a queue; the numbers are those of the metric `queue_role`."""
+    """Role of this node for a queue; the numbers are the values of the metric `queue_role`."""
 
     UNKNOWN = 0
     PRIMARY = 1
@@ -33,7 +33,7 @@ class NodeRole(IntEnum):
 
 
 class MeterSnapshot(Struct, frozen=True):
-    """What is stored against what may be stored; `parent` is the meter of the domain."""
+    """Usage and capacity of a queue or domain; `parent` is the meter of the domain."""
 
     name: str
     messages: int
@@ -45,7 +45,7 @@ class MeterSnapshot(Struct, frozen=True):
 
 
 class StorageState(Struct, frozen=True):
-    """The stored messages of one queue, opened or not."""
+    """Stored messages of one queue, open or not."""
 
     uri: str
     key: str
@@ -72,7 +72,7 @@ class SubscriptionState(Struct, frozen=True):
 
 
 class SubstreamState(Struct, frozen=True):
-    """One app of one handle. `unconfirmed` counts messages."""
+    """Substream: one app of one handle. `unconfirmed` counts messages."""
 
     sub_id: int
     app_id: str
@@ -82,7 +82,7 @@ class SubstreamState(Struct, frozen=True):
 
 
 class HandleState(Struct, frozen=True):
-    """One client's use of one queue. `ident` tells handles apart in listings."""
+    """Handle: one client's use of one queue. `ident` identifies the handle in listings."""
 
     ident: int
     client: str
@@ -95,7 +95,7 @@ class HandleState(Struct, frozen=True):
 
 
 class RouterEntry(Struct, frozen=True):
-    """One subscription in the order in which the router of an app looks at them."""
+    """Subscription in the order in which the router of an app evaluates them."""
 
     priority: int
     client: str
@@ -104,7 +104,7 @@ class RouterEntry(Struct, frozen=True):
 
 
 class AppState(Struct, frozen=True):
-    """One app of a queue. `status`: alive, registered or unauthorized; counts are messages; `at_end`: all delivered."""
+    """App of a queue. `status`: alive, registered or unauthorized; counts are messages; `at_end`: all are delivered."""
 
     app_id: str
     key: str
@@ -120,7 +120,7 @@ class AppState(Struct, frozen=True):
 
 
 class UpstreamState(Struct, frozen=True):
-    """What a replica or proxy still owes the primary of a queue; `streams`: (id, state, generation)."""
+    """PUTs and CONFIRMs of a replica or proxy that the primary has not answered; `streams`: (id, state, generation)."""
 
     pending_puts: int = 0
     pending_confirms: int = 0
@@ -129,8 +129,8 @@ class UpstreamState(Struct, frozen=True):
 
 
 class QueueView(Struct, frozen=True):
-    """A queue as its primary sees it at the moment `at` (monotonic): depth, limits (0 = none), counters since it was opened.
-    `oldest_wall`: when the oldest message came, None = the queue is empty."""
+    """Depth, limits (0 = none) and counters since the opening of a queue at its primary, at the time `at` (monotonic).
+    `oldest_wall`: arrival of the oldest message, None = the queue is empty."""
 
     uri: str
     domain: str
@@ -149,18 +149,18 @@ class QueueView(Struct, frozen=True):
     at: float
 
     def age(self, wall: float) -> float | None:
-        """Seconds since the oldest message came."""
+        """Seconds since the arrival of the oldest message."""
         return None if self.oldest_wall is None else max(0.0, round(wall - self.oldest_wall))
 
     @property
     def quota(self) -> float:
-        """The share of the limits that is used: of messages or bytes, whichever is more."""
+        """Used share of the limits: the larger one of messages and bytes."""
         return max(self.messages / self.message_limit if self.message_limit else 0.0,
                    self.bytes / self.byte_limit if self.byte_limit else 0.0)
 
 
 class QueueState(Struct, frozen=True):
-    """A queue somebody has opened since the broker started."""
+    """Queue that a client has opened since the broker started."""
 
     uri: str
     name: str
@@ -185,7 +185,7 @@ class QueueState(Struct, frozen=True):
 
     @property
     def uses(self) -> tuple[int, int, int]:
-        """Of all handles together: flags, read count, write count."""
+        """Flags, read count and write count of all handles together."""
         flags = 0
         for handle in self.handles:
             flags |= handle.flags
@@ -193,7 +193,7 @@ class QueueState(Struct, frozen=True):
 
 
 class DomainState(Struct, frozen=True):
-    """A domain somebody has named since the broker started; `storages` also holds queues nobody has open."""
+    """Loaded domain; `storages` also contains queues that no client has open."""
 
     name: str
     cluster: str
@@ -207,7 +207,7 @@ class DomainState(Struct, frozen=True):
 
 
 class SessionState(Struct, frozen=True):
-    """One connection: who is at the other end and what it has open."""
+    """Connection: its peer and its open queues."""
 
     description: str
     address: str
@@ -222,7 +222,7 @@ class SessionState(Struct, frozen=True):
 
 
 class FileState(Struct, frozen=True):
-    """Space of one storage file in bytes: written, size limit, and written but still needed."""
+    """Space of one storage file in bytes: written, size limit, and live (still needed)."""
 
     used: int
     total: int
@@ -230,7 +230,7 @@ class FileState(Struct, frozen=True):
 
 
 class PartitionSnapshot(Struct, frozen=True):
-    """One partition as this node knows it. `queues` are those mapped to it, `active` those that are open."""
+    """Partition at this node. `queues` counts the queues mapped to it, `active` the open ones."""
 
     partition_id: int
     primary: str
@@ -252,7 +252,7 @@ class PartitionSnapshot(Struct, frozen=True):
 
 
 class NodeState(Struct, frozen=True):
-    """One member of the cluster. `connected`: self, true or false; `primary_for`: partition ids."""
+    """Member of the cluster. `connected`: self, true or false; `primary_for`: partition ids."""
 
     description: str
     name: str
@@ -264,7 +264,7 @@ class NodeState(Struct, frozen=True):
 
 
 class ElectorState(Struct, frozen=True):
-    """Who leads, and how far the metadata log is."""
+    """Leader and term, and position of the metadata log."""
 
     state: str
     leader: str
@@ -274,7 +274,7 @@ class ElectorState(Struct, frozen=True):
 
 
 class AssignedQueue(Struct, frozen=True):
-    """A queue of the cluster's metadata. `created`: it is open at this node, its primary."""
+    """Queue in the cluster's metadata. `created`: it is open at this node, its primary."""
 
     uri: str
     key: str
@@ -285,8 +285,8 @@ class AssignedQueue(Struct, frozen=True):
 
 
 class ClusterSnapshot(Struct, frozen=True):
-    """A cluster that this broker is a member of. `unsafe_since`: seconds since the epoch, since when this node goes on
-    alone; 0 = it does not."""
+    """Cluster that this broker is a member of. `unsafe_since`: seconds since the epoch at which this node began to run
+    without replication (unsafe mode), 0 = it replicates."""
 
     name: str
     self_node: str
@@ -306,7 +306,7 @@ class ClusterSnapshot(Struct, frozen=True):
 
 
 class ProcessState(Struct, frozen=True):
-    """What the operating system says about this process; read by the shell. Seconds, bytes and event counts."""
+    """Resource usage of this process and load of its event loop: seconds, bytes and event counts."""
 
     cpu_user: float = 0.0
     cpu_system: float = 0.0
@@ -325,7 +325,7 @@ class ProcessState(Struct, frozen=True):
 
 
 class BrokerState(Struct, frozen=True):
-    """Everything at one moment: `now` is monotonic, `wall` the same moment since the epoch."""
+    """State of the whole broker at the time `now` (monotonic) = `wall` (since the epoch)."""
 
     instance: str
     version: str

@@ -1,6 +1,6 @@
-"""From the live broker to the plain data of `snapshot`: the whole broker, domains, clusters, partitions, counters.
+"""Creation of snapshots (`snapshot.py`) from the live broker: the whole broker, domains, clusters, partitions, counters.
 
-Everything is read, nothing is changed. What costs more than a look at a counter is said at the function.
+All functions only read. Functions that may take long return `Steps`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | None = None
                     ) -> Steps[state.BrokerState]:
-    """Everything, in steps: each queue and session as it is when it is inspected. `now`: of the monotonic clock."""
+    """Take a snapshot of the broker in steps, each queue and session at the time of its step. `now`: monotonic seconds."""
     identity, domains = broker.identity, list[state.DomainState]()
     for domain in list(broker.domains.by_name.values()):
         domains.append((yield from domain_in_steps(broker, domain)))
@@ -53,8 +53,8 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
 
 def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
                   made: Callable[[state.BrokerState], Steps[_T]]) -> Steps[_T]:
-    """What is made of such a state of the broker, in steps. The state is freed in steps, too: at once that takes 20 ms with
-    10,000 queues."""
+    """Return the result of `made` for a snapshot of the broker, in steps. The snapshot is freed in steps, too: freeing
+    10,000 queues at once takes 20 ms."""
     seen = yield from broker_in_steps(broker, now, process)
     result = yield from made(seen)
     parts: list[Any] = list(seen.sessions)
@@ -69,7 +69,7 @@ def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
 
 
 def domain_in_steps(broker: Broker, domain: Domain) -> Steps[state.DomainState]:
-    """A loaded domain, its open queues, and all its stored ones."""
+    """Take a snapshot of a loaded domain with its open queues and all its stored queues."""
     cluster, config = broker.clusters[domain.cluster], broker.domains.loaded[domain.source].config
     queues = yield from in_steps([queue for queue in domain.queues.values() if facts.is_active(queue)], facts.queue_state)
     stored = yield from storages_in_steps(cluster, domain.name)
@@ -80,7 +80,7 @@ def domain_in_steps(broker: Broker, domain: Domain) -> Steps[state.DomainState]:
 
 
 def storages_in_steps(cluster: Cluster, domain_name: str = "") -> Steps[list[state.StorageState]]:
-    """The stored queues of a domain, or of all, loaded or not."""
+    """Return the stored queues of a domain ("" = all domains), loaded or not."""
     def wanted(each: state.StorageState | None) -> state.StorageState | None:
         good = each is not None and (not domain_name or parse_uri(each.uri).qualified_domain == domain_name)
         return each if good else None
@@ -88,7 +88,7 @@ def storages_in_steps(cluster: Cluster, domain_name: str = "") -> Steps[list[sta
 
 
 def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
-    """All of a cluster; None now and then, where a queue has very many messages that have to be looked at."""
+    """Yield all stored queues of a cluster, and None after every SUMMED_AT_ONCE messages of a long one."""
     for queue in list(cluster.queues.values()):
         yield state.StorageState(queue.uri, facts.hexadecimal(queue.key), queue.partition_id, *facts.stored(queue),
                                  not queue.in_memory)
@@ -107,7 +107,7 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
 
 
 def cluster_in_steps(cluster: Cluster) -> Steps[state.ClusterSnapshot]:
-    """A cluster as this node sees it; if it is the only member, it leads, and is primary of every partition."""
+    """Take a snapshot of a cluster. A single node is its leader, and the primary of every partition."""
     names = descriptions(cluster)
     name = names.get(cluster.node_id, f"[{cluster.node_name}, {cluster.node_id}]")
     primaries = {partition_id: names.get(primary.node_id, "") for partition_id, primary in
@@ -164,8 +164,8 @@ def _proxied_domains(broker: Broker) -> Iterable[state.DomainState]:
 
 
 def sources(broker: Broker) -> Iterable[Source]:
-    """All counters that statistics look at, with what is stored when it is its turn. Apps count under (queue, app id), and
-    only where they have counters and metrics of their own."""
+    """Yield all counters that statistics sample, with the stored messages and bytes. The key of an app is (queue, app id);
+    apps without counters and metrics of their own are left out."""
     for domain in list(broker.domains.by_name.values()):
         by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
         for queue in list(domain.queues.values()):
@@ -182,8 +182,7 @@ def sources(broker: Broker) -> Iterable[Source]:
 
 
 def latencies_in_steps(broker: Broker) -> Steps[dict[Hashable, dict[int, int]]]:
-    """Of queues and apps, by the keys of `sources`: how many messages took how long from arrival to confirmation, since this
-    was asked for last. In steps."""
+    """Return and reset the histograms of the time from arrival to confirmation, by the keys of `sources`, in steps."""
     taken = yield from in_steps(sources(broker), lambda source: (source.key, source.counters.take_latencies())
                                 if isinstance(source.counters, AppStats) else None)
     return dict(each for each in taken if each is not None)

@@ -1,8 +1,7 @@
-"""Statistics: what the counters say over a window of time.
+"""Statistics: values of the counters over a sliding window of time.
 
-The hot path only adds to counters (`queue/counters.py`), which are sampled here now and then. The window is the last
-`print_interval` seconds, moved on in `SLOTS` steps, so that a delta covers between (SLOTS - 1) / SLOTS of the window and
-all of it.
+The hot path only increments counters (`queue/counters.py`); `Statistics` samples them. The window covers the last
+`print_interval` seconds and advances in `SLOTS` steps, so a delta covers at least (SLOTS - 1) / SLOTS of the window.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from bmqtwist.queue.counters import Counters
 from bmqtwist.steps import Steps, in_steps
 
 SLOTS = 6  # steps in which the window moves
-SHOWS_PER_INTERVAL_MAX = 4  # looks on demand within one snapshotInterval
-INVALID_QUEUE = "bmq://invalid/queue"  # what clients post to queues that they have not opened
+SHOWS_PER_INTERVAL_MAX = 4  # samples on demand within one snapshotInterval
+INVALID_QUEUE = "bmq://invalid/queue"  # counts the PUTs of clients to queues that they have not opened
 
 
 class TooOften(LocalError):
-    """More looks at the statistics than one interval allows."""
+    """More statistics requests than SHOWS_PER_INTERVAL_MAX in one interval."""
 
     def __init__(self) -> None:
         super().__init__("Cannot save the recent snapshot, trying to make snapshots too often")
 
 
 class Source(Struct, frozen=True):
-    """Counters to look at: under which key, and how much is stored now (None = nothing is ever stored there)."""
+    """Counters to sample, their key, and the messages and bytes stored now (None = the source stores nothing)."""
 
     key: Hashable
     counters: Counters
@@ -38,7 +37,7 @@ class Source(Struct, frozen=True):
 
 
 class Record:
-    """One source: totals now, and for every slot of the window totals at its start and maxima in it."""
+    """Samples of one source: its totals now, and for each slot of the window the totals at its start and its maxima."""
 
     __slots__ = ("peaks", "starts", "totals")
 
@@ -47,7 +46,7 @@ class Record:
         self.starts: deque[dict[str, float]] = deque(({},), maxlen=SLOTS)
         self.peaks: deque[dict[str, float]] = deque(({},), maxlen=SLOTS)
 
-    def look(self, source: Source) -> None:
+    def sample(self, source: Source) -> None:
         self.totals = source.counters.totals()
         self._raise_peaks(source.counters.take_maxima())
         if source.messages is not None and source.bytes is not None:
@@ -60,21 +59,21 @@ class Record:
                 peaks[name] = value
 
     def step(self, source: Source) -> None:
-        """Begin the next slot; what is stored at its start counts for its maxima."""
+        """Begin the next slot; the messages and bytes stored at its start count for its maxima."""
         self.starts.append(self.totals)
         self.peaks.append({})
-        self.look(source)
+        self.sample(source)
 
     def total(self, name: str) -> float:
-        """The increase of a counter since the beginning."""
+        """Return the value of a counter since the broker started."""
         return self.totals.get(name, 0)
 
     def delta(self, name: str) -> float:
-        """The increase of a counter in the window."""
+        """Return the increase of a counter in the window."""
         return self.totals.get(name, 0) - self.starts[0].get(name, 0)
 
     def peak(self, name: str) -> float:
-        """The largest value in the window."""
+        """Return the largest value in the window."""
         return max(peaks.get(name, 0) for peaks in self.peaks)
 
 
@@ -82,10 +81,10 @@ _NOTHING = Record()
 
 
 class Statistics:
-    """All records, the window, and the rule on how often one may look.
+    """Records of all sources, the window, and the rate limit of requests on demand.
 
-    `sampling` must be gone through at `due` (monotonic seconds) or later, and right before values are read. Sources that are
-    not named any more are forgotten.
+    Run `sampling` at `due` (monotonic seconds) or later, and before values are read. It removes the records of sources that
+    no longer exist.
     """
 
     def __init__(self, now: float, snapshot_interval: float = 1.0, print_interval: float = 60.0) -> None:
@@ -97,33 +96,33 @@ class Statistics:
 
     @property
     def enabled(self) -> bool:
-        """A snapshotInterval of 0 switches statistics off."""
+        """True unless snapshotInterval is 0."""
         return self.snapshot_interval > 0
 
     def admit(self, now: float) -> None:
-        """Account for one look on demand, or raise TooOften."""
+        """Count one request on demand, or raise TooOften."""
         shows = self._shows
         if len(shows) == SHOWS_PER_INTERVAL_MAX and now - shows[0] < self.snapshot_interval:
             raise TooOften
         shows.append(now)
 
     def sampling(self, now: float, sources: Iterable[Source]) -> Steps[None]:
-        """Look at every source, in steps; move the window on when it is due."""
+        """Sample every source, in steps; advance the window when it is due."""
         steps, before, named = 0, set(self._records), set[Hashable]()
         if now >= self.due:
             steps = min(SLOTS, 1 + int((now - self.due) / self.step_seconds))
             self.due += (1 + int((now - self.due) / self.step_seconds)) * self.step_seconds
 
-        def look(source: Source) -> None:
+        def sample(source: Source) -> None:
             record = self._records.setdefault(source.key, Record())
-            record.look(source)
+            record.sample(source)
             for _ in range(steps):
                 record.step(source)
             named.add(source.key)
-        yield from in_steps(sources, look)
+        yield from in_steps(sources, sample)
         for key in before - named:
             self._records.pop(key, None)
 
     def record(self, key: Hashable) -> Record:
-        """The record of a source; an empty one for unknown keys."""
+        """Return the record of a source, an empty one for an unknown key."""
         return self._records.get(key, _NOTHING)

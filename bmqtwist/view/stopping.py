@@ -1,4 +1,4 @@
-"""The graceful stop of this node as JSON: what it would mean, how far it is, how it has ended."""
+"""Graceful stop of this node as JSON: preflight, progress and report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from bmqtwist.member.cluster import Cluster
 
 Tree = dict[str, Any]
-# Of a stop from the console, in their order; before the first one of the broker itself it can be aborted.
-STAGES = ["waits, and can be aborted", *(stage.value for stage in Stage)]
+# Stages of a stop from the console, in order; in the first one the stop can be aborted.
+STAGES = ["scheduled, can be aborted", *(stage.value for stage in Stage)]
 
 
 def view_of(cluster: Cluster) -> ClusterView:
@@ -35,14 +35,14 @@ def view_of(cluster: Cluster) -> ClusterView:
     for partition in cluster.partitions:
         index = partition.partition_id
         primary = known.get(index)
-        safe: dict[int, Psn] = {}
-        behind: dict[int, int] = {}
+        durable: dict[int, Psn] = {}
+        lag: dict[int, int] = {}
         if replication is not None and index < len(replication.cells):
             cell = replication.cells[index]
-            safe = {node_id: target.durable for node_id, target in cell.machine.targets.items()}
-            behind = {node_id: lag_records(cell, psn) or 0 for node_id, psn in safe.items()}
+            durable = {node_id: target.durable for node_id, target in cell.machine.targets.items()}
+            lag = {node_id: lag_records(cell, psn) or 0 for node_id, psn in durable.items()}
         partitions.append(PartitionView(
-            index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", behind, safe,
+            index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", lag, durable,
             cluster.held_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))
     majority = len(cluster.definition.nodes) // 2 + 1
     return ClusterView(
@@ -57,9 +57,9 @@ def preflight(broker: Broker) -> Tree:
     warnings = [text for each in clusters for text in each.warnings]
     proxies = sum(len(each.peers) for each in broker.sessions.downstreams.values())
     if proxies:
-        warnings.append(f"{proxies} proxies are connected here, and go to other nodes")
+        warnings.append(f"{proxies} connected proxies will reconnect to other nodes")
     if broker.shutdown is not None:
-        warnings.insert(0, "this node stops already")
+        warnings.insert(0, "this node is already stopping")
     names = {node.id: node.name for cluster in broker.clusters.values() for node in cluster.definition.nodes}
     return {
         "node": next((cluster.node_name for cluster in broker.clusters.values()), broker.identity.host_name),
@@ -77,7 +77,7 @@ def _cluster(each: StopPreflight, names: dict[int, str]) -> Tree:
 
 
 def progress(broker: Broker) -> Tree | None:
-    """How far the stop of this node is; None: it does not stop."""
+    """Return the progress of this node's stop; None if it is not stopping."""
     if broker.shutdown is None:
         return None
     now: StopProgress = broker.shutdown.progress()
@@ -93,22 +93,22 @@ def progress(broker: Broker) -> Tree | None:
 
 
 def _peers(broker: Broker) -> list[Tree]:
-    """Other brokers: what they hold of ours without having confirmed it, and the PUTs that they have not answered."""
-    held: dict[str, list[int]] = {}
+    """Return for each connected broker the messages that it has not confirmed and the PUTs that it has not answered."""
+    rows: dict[str, list[int]] = {}
     for session in broker.sessions.open:
         if session.remote.identity.client_type == ClientType.E_TCPBROKER and session.channel.negotiated_at is not None:
-            held.setdefault(plain_text(session.description), [0, 0])
+            rows.setdefault(plain_text(session.description), [0, 0])
     for cluster in broker.clusters.values():
         for queue in queues_of(cluster):
             for handle in queue.handles:
                 if handle.client.is_broker:
-                    row = held.setdefault(plain_text(handle.client.description), [0, 0])
+                    row = rows.setdefault(plain_text(handle.client.description), [0, 0])
                     row[0] += sum(len(substream.unconfirmed) for substream in handle.substreams.values())
     for relays in (*(cluster.relays for cluster in broker.clusters.values()),
                    *(proxy.relays for proxy in broker.proxies.values())):
         for opened in relays.opened.values() if relays is not None else ():
             if opened.relay is not None and opened.upstream is not None and opened.relay.pending:
-                row = held.setdefault(plain_text(opened.upstream.peer.session.description), [0, 0])
+                row = rows.setdefault(plain_text(opened.upstream.peer.session.description), [0, 0])
                 row[1] += len(opened.relay.pending)
     return [{"name": name, "unconfirmed": unconfirmed, "unanswered": unanswered}
-            for name, (unconfirmed, unanswered) in sorted(held.items())]
+            for name, (unconfirmed, unanswered) in sorted(rows.items())]

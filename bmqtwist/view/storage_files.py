@@ -1,7 +1,7 @@
-"""The storage files of this node while they are written: what there is, which records a journal holds, its newest ones one
-by one, and checks by which the copies of a partition are compared.
+"""Inspection of this node's storage files while they are in use: sizes, records of a journal, and checksums to compare the
+copies of a partition.
 
-Everything is read, in steps of some thousand records. Pure: files are read through those of the partition.
+All functions only read, STEP_RECORDS records per step. Pure: files are read through the partition's open files.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
     from bmqtwist.storage.store import Disk
 
-STEP_RECORDS = 2_000  # read at once: 120,000 bytes
+STEP_RECORDS = 2_000  # per step: 120,000 bytes
 PAGE_RECORDS_MAX = 200
-SEARCHED_RECORDS_MAX = 50_000  # for one page
+SEARCHED_RECORDS_MAX = 50_000  # per page
 COMPARED_RECORDS = 50_000  # the newest ones of each copy
-BLOCK_RECORDS = 1_000  # that have one check
+BLOCK_RECORDS = 1_000  # sequence numbers per checksum
 ARCHIVED_NAMES_MAX = 50
 _KINDS = {each.name: each for each in records.RecordType if each}
 _SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
@@ -39,14 +39,14 @@ Document = dict[str, Any]
 
 
 def partition_of(cluster: Cluster, number: int) -> Partition:
-    """A partition by its number; LocalError."""
+    """Return a partition by its number. Raises LocalError."""
     if not 0 <= number < len(cluster.partitions):
         raise LocalError(f"There is no partition {number}")
     return cluster.partitions[number]
 
 
 def file_rows(cluster: Cluster, disk: Disk) -> list[Document]:
-    """For each partition the files that are written, and the sets that were put away. OSError."""
+    """Return for each partition its open files and its archived file sets. Raises OSError."""
     config = cluster.definition.partition_config
     archived = disk.names(config.archive_location)
     return [_files(partition, [name for name in archived if f"bmq_{partition.partition_id}." in name])
@@ -64,7 +64,7 @@ def _files(partition: Partition, archived: Sequence[str]) -> Document:
 
 
 def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
-    """The records of so many slots of the journal, from the offset `first` on."""
+    """Yield the records in `count` slots of the journal from the offset `first`."""
     data = files.read_journal(first, count * records.RECORD_BYTES)
     for number, (head, lease, wall, body, magic) in enumerate(
             records.RECORD.iter_unpack(data[:len(data) // records.RECORD_BYTES * records.RECORD_BYTES])):
@@ -73,7 +73,7 @@ def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
 
 
 def histogram(partition: Partition) -> Steps[Document]:
-    """How many records of each kind the journal holds, and since when."""
+    """Return the number of records of each kind in the journal, with the oldest and newest timestamp."""
     files, end = partition.files, partition.files.current.journal.end
     counts: dict[str, list[int]] = {}
     for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * records.RECORD_BYTES):
@@ -92,10 +92,10 @@ _NUMBERS = {int(each) for each in records.RecordType}
 
 
 def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
-    """Records of the journal, the newest first, that begin before the offset `before` (0 = the end); of one kind, of one
-    message, or all. `next`: where to go on, None = nowhere. LocalError: no such kind."""
+    """Return records of the journal before the offset `before` (0 = the end), newest first; `kind` and `guid` filter unless
+    empty. `next`: `before` of the next page, None = this is the last page. LocalError: the kind is unknown."""
     if kind and kind not in _KINDS:
-        raise LocalError(f"Records are of the kinds {', '.join(_KINDS)}")
+        raise LocalError(f"Unknown kind of record, expected one of {', '.join(_KINDS)}")
     files, wanted = partition.files, guid.strip().upper()
     end = min(before or files.current.journal.end, files.current.journal.end)
     queues = {key: QueueRecord(queue.uri, key, partition.partition_id, {app.app_id: app.key for app in queue.apps.values()})
@@ -128,14 +128,13 @@ def _row(record: JournalRecord, queues: Mapping[bytes, QueueRecord]) -> Document
             "fields": [[name, str(value)] for name, value in record_fields(record, queues) if name not in _SHOWN_ELSEWHERE]}
 
 
-# -- copies are compared ----------------------------------------------------------------------------------------------
+# -- comparison of copies ---------------------------------------------------------------------------------------------
 
 Psn = tuple[int, int]  # lease and sequence number
 
 
 def reach(partition: Partition) -> Document:
-    """From which record to which other one this copy can be compared; before the first one a rollover may have left some
-    out."""
+    """Return the first and last record that can be compared; before the first one a rollover may have omitted records."""
     files, end = partition.files, partition.files.current.journal.end
     start = _compared_from(files, COMPARED_RECORDS)
     ends = [*_slots(files, start, 1), *_slots(files, max(start, end - records.RECORD_BYTES), 1)]
@@ -144,14 +143,14 @@ def reach(partition: Partition) -> Document:
 
 
 def _compared_from(files: FileSets, count: int) -> int:
-    # of the sync point that ended the last rollover
+    # offset of the sync point that ended the last rollover
     mark = int.from_bytes(files.read_journal(records.MARK_OFFSET, 8), "big") * 4
     return max(JOURNAL_HEADER_BYTES, mark, files.current.journal.end - count * records.RECORD_BYTES)
 
 
 def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
-    """A check for each BLOCK_RECORDS sequence numbers from `first` to `last`: how many records there are, and what they say.
-    Where in its files something lies, and sync points, may differ from node to node, and are left out."""
+    """Return the number and a checksum of the records of each BLOCK_RECORDS sequence numbers from `first` to `last`. Offsets
+    in files and sync points, which differ between nodes, are excluded."""
     files, end = partition.files, partition.files.current.journal.end
     blocks: dict[str, list[int]] = {}
     for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * records.RECORD_BYTES):
@@ -160,13 +159,13 @@ def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
             if first <= record.psn <= last:
                 block = blocks.setdefault(f"{record.lease}-{record.sequence // BLOCK_RECORDS}", [0, 0])
                 block[0] += 1
-                block[1] = crc32(_said(entry, record), block[1])
+                block[1] = crc32(_content(entry, record), block[1])
         yield
     return {"partition": partition.partition_id, "blocks": blocks}
 
 
-def _said(entry: Entry, record: JournalRecord) -> bytes:
-    """What a record says, wherever it lies."""
+def _content(entry: Entry, record: JournalRecord) -> bytes:
+    """Return the content of a record without offsets."""
     _, head, lease, wall, body = entry
     if record.type == JOURNAL_OP:
         return b""

@@ -1,6 +1,6 @@
-"""Stored messages of a queue at this node, be it primary or replica: lists, and one message whole, as JSON.
+"""Stored messages of a queue at its primary or a replica as JSON: lists, and single messages with payload.
 
-Nothing is consumed, and no attempt is counted. Answers are bounded, and made in steps: see `loop/scheduler.py`.
+Reading consumes nothing and uses no delivery attempt. Results are bounded and created in steps (`loop/scheduler.py`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from bmqtwist.storage.state import StoredQueue
 
 UNREADABLE = (PartitionUnavailable, PayloadDamaged, PeerError, OSError)
-LIMIT_MAX = 500  # messages of one list
-LIST_CHARS_MAX = 1 << 20  # of properties in one list
-ROW_CHARS_MAX = 4 << 10  # of properties of one message in a list
-PROPERTIES_CHARS_MAX = 256 << 10  # of one message that is shown whole
-PAYLOAD_BYTES_MAX = 1 << 20  # of one message that is shown whole
-ROWS_AT_ONCE = 16  # before the clock is asked, about 1 ms
+LIMIT_MAX = 500  # messages per list
+LIST_CHARS_MAX = 1 << 20  # of properties per list
+ROW_CHARS_MAX = 4 << 10  # of properties per message of a list
+PROPERTIES_CHARS_MAX = 256 << 10  # of a single message
+PAYLOAD_BYTES_MAX = 1 << 20  # of a single message
+ROWS_AT_ONCE = 16  # per step, about 1 ms
 Tree = dict[str, Any]
 _REASONS = {ConfirmReason.CONFIRMED: "confirmed", ConfirmReason.REJECTED: "rejected",
             ConfirmReason.AUTO_CONFIRMED: "unwanted"}
 
 
 class LocatedQueue(Struct, frozen=True):
-    """A queue that is stored here. `root`: it is led here."""
+    """Queue that is stored at this node. `root`: the queue itself if this node is its primary."""
 
     uri: str
     partition: Partition
@@ -59,34 +59,34 @@ class LocatedQueue(Struct, frozen=True):
 
     @property
     def messages(self) -> LongDict[bytes, Message]:
-        """By GUID, in order of arrival."""
+        """Messages by GUID, in order of arrival."""
         return self.store.messages
 
     def find(self, guid: str) -> Message:
-        """A message by its GUID in hexadecimal digits; LocalError."""
+        """Return a message by its GUID in hexadecimal digits. Raises LocalError."""
         message = self.messages.get(guid_of(guid))
         if message is None:
-            raise LocalError(f"Queue '{self.uri}' holds no message {guid[:32]}: it was confirmed, or has expired")
+            raise LocalError(f"Queue '{self.uri}' has no message {guid[:32]}: it was confirmed or has expired")
         return message
 
 
 def guid_of(text: str) -> bytes:
-    """A GUID as it is printed; LocalError."""
+    """Parse the printed form of a GUID. Raises LocalError."""
     try:
         guid = bytes.fromhex(text.strip())
     except ValueError:
         guid = b""
     if len(guid) != 16:
-        raise LocalError(f"'{text[:40]}' is no GUID: it has 32 hexadecimal digits")
+        raise LocalError(f"'{text[:40]}' is not a GUID: expected 32 hexadecimal digits")
     return guid
 
 
 def locate(broker: Broker, uri: str) -> LocatedQueue:
-    """Where a queue is stored at this node; LocalError: it is not."""
+    """Return a queue that is stored at this node. Raises LocalError if it is not."""
     try:
         canonical = parse_uri(uri).canonical
     except InvalidUri as error:
-        raise LocalError(f"'{uri[:80]}' is no URI of a queue: {error}") from None
+        raise LocalError(f"'{uri[:80]}' is not the URI of a queue: {error}") from None
     for cluster in broker.clusters.values():
         root = cluster.queues.get(canonical)
         if root is not None:
@@ -96,10 +96,10 @@ def locate(broker: Broker, uri: str) -> LocatedQueue:
             continue
         partition = cluster.partitions[record.partition_id]
         if cluster.replication is not None and cluster.replication.cells[record.partition_id].busy:
-            raise LocalError(f"Partition [{record.partition_id}] of queue '{canonical}' is being read anew: try again soon")
+            raise LocalError(f"Partition [{record.partition_id}] of queue '{canonical}' is being reloaded: try again")
         store = partition.state.queues.get(record.key)
         if store is None:
-            raise LocalError(f"Nothing of queue '{canonical}' is stored at this node yet")
+            raise LocalError(f"No record of queue '{canonical}' is stored at this node yet")
         return LocatedQueue(canonical, partition, store, None)
     raise LocalError(f"Queue '{canonical}' is not stored at this node")
 
@@ -111,7 +111,7 @@ def _check_written(partition: Partition, message: Message) -> None:
 
 
 def properties_of(located: LocatedQueue, message: Message) -> properties.Properties:
-    """Its properties with their types, as far as its first bytes hold them; `UNREADABLE`."""
+    """Return the properties of a message with their types, from its first bytes. Raises one of UNREADABLE."""
     if not message.has_properties:
         return {}
     if message.payload is not None:
@@ -125,14 +125,14 @@ def properties_of(located: LocatedQueue, message: Message) -> properties.Propert
 
 
 def data_slowly(located: LocatedQueue, message: Message) -> Steps[bytes]:
-    """All of its application data, checked, in steps; `UNREADABLE`."""
+    """Return the application data of a message after a checksum test, in steps. Raises one of UNREADABLE."""
     if message.payload is not None:
         return message.payload
     _check_written(located.partition, message)
     pieces: list[bytes] = []
     crc = at = 0
     while at < message.size:
-        partition = located.partition  # a rollover may move the message meanwhile
+        partition = located.partition  # a rollover may move the message between steps
         size = min(INFLATE_STEP_BYTES, message.size - at)
         piece = partition.payloads.piece(message, at, size)
         if not piece or message.live_key < 0:
@@ -142,13 +142,14 @@ def data_slowly(located: LocatedQueue, message: Message) -> Steps[bytes]:
         if at < message.size:
             yield
     if at != message.size or crc != message.crc:
-        raise PayloadDamaged(f"the stored data of message {message.guid.hex().upper()} cannot be read: it is damaged, or "
-                             "was deleted meanwhile")
+        raise PayloadDamaged(f"the stored data of message {message.guid.hex().upper()} cannot be read: it is damaged or "
+                             "has been deleted")
     return b"".join(pieces)
 
 
 def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX) -> Steps[tuple[bytes, bytes, int]]:
-    """(properties area; first `limit` bytes of the inflated payload; bytes of the payload, -1 = unknown); PeerError."""
+    """Return the properties area, the first `limit` bytes of the inflated payload, and the size of the payload (-1 =
+    unknown). Raises PeerError."""
     if message.compression != CAT_ZLIB:
         area, payload = application_data.open_data(data, message.has_properties, message.compression, message.schema_id)
         return area, payload[:limit], len(payload)
@@ -175,10 +176,10 @@ def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX)
 
 
 class Selection(Struct, frozen=True):
-    """Messages in the order of their arrival, the first `limit` of them.
+    """Selection of at most `limit` messages in order of arrival.
 
-    after: those behind this one; if it is gone, from the beginning. guid: this one alone. since, until: that arrived then,
-    seconds since the epoch. newest: the last ones first, `after` goes on towards the oldest.
+    after: begin behind this GUID; if it is gone, at the beginning. guid: only this message. since, until: range of arrival
+    times, seconds since the epoch. newest: newest first, `after` continues towards the oldest.
     """
 
     after: str = ""
@@ -190,7 +191,7 @@ class Selection(Struct, frozen=True):
 
 
 def listing(broker: Broker, uri: str, selection: Selection) -> Steps[Tree]:
-    """The messages of a queue that are selected; LocalError."""
+    """Return the selected messages of a queue, in steps. Raises LocalError."""
     located = locate(broker, uri)
     offset = broker.loop.wall_offset
     found = iter([located.find(selection.guid)]) if selection.guid else _from(located, selection, offset)
@@ -199,7 +200,7 @@ def listing(broker: Broker, uri: str, selection: Selection) -> Steps[Tree]:
     left, last, more = LIST_CHARS_MAX, "", False
     for number, message in enumerate(found, 1):
         if located.messages.get(message.guid) is not message:
-            continue  # it has gone since the first pause
+            continue  # removed since the first step
         if len(rows) >= limit or left <= 0:
             more = True
             break
@@ -226,7 +227,7 @@ def _from(located: LocatedQueue, selection: Selection, offset: float) -> Iterato
     if until is not None:
         high = bisect_left(waiting, until - offset, key=_arrived)
     if behind is not None:
-        at = bisect_left(waiting, _place(behind), key=_place)
+        at = bisect_left(waiting, _arrival_order(behind), key=_arrival_order)
         if at == len(waiting) or waiting[at] is not behind:
             at = waiting.index(behind)
         low, high = (low, min(high, at)) if newest else (max(low, at + 1), high)
@@ -239,8 +240,8 @@ def _arrived(message: Message) -> float:
     return message.arrived
 
 
-def _place(message: Message) -> tuple[int, int, int]:
-    """Ascends with the arrival: the PSN, or of what lives in memory the order."""
+def _arrival_order(message: Message) -> tuple[int, int, int]:
+    """Return a key that ascends with the arrival: the PSN, or the order of a message in memory."""
     return message.lease, message.sequence, message.order
 
 
@@ -280,7 +281,7 @@ def _apps(broker: Broker, located: LocatedQueue, message: Message) -> list[Tree]
 
 
 def _finished(located: LocatedQueue, message: Message) -> dict[bytes, tuple[str, int]]:
-    """App key -> how and when it was done with a message, by the CONFIRM records that are live."""
+    """Return for each app key how and when the app finished with the message, from live CONFIRM records."""
     found: dict[bytes, tuple[str, int]] = {}
     for key in message.confirms or ():
         record = located.partition.state.live.get(key)
@@ -292,7 +293,7 @@ def _finished(located: LocatedQueue, message: Message) -> dict[bytes, tuple[str,
 
 
 def _delivery(broker: Broker, app: App, message: Message) -> Tree:
-    """Who has a message that an app has not finished with, or why nobody has."""
+    """Return the consumer that has an unconfirmed message, or the reason why no consumer has it."""
     guid = message.guid
     for substream in app.substreams:
         entry = substream.unconfirmed.get(guid)
@@ -300,19 +301,19 @@ def _delivery(broker: Broker, app: App, message: Message) -> Tree:
             return {"state": "delivered", "to": [plain_text(substream.handle.client.description)],
                     "sinceSeconds": max(0.0, broker.loop.now - entry[2])}
     if guid in app.redelivery:
-        return {"why": "came back from a lost consumer"}
+        return {"why": "awaits redelivery"}
     if guid in app.aside:
         return {"why": "matches no subscription"}
     if guid in app.waiting:
-        return {"why": "its consumers are full"}
+        return {"why": "all consumers are at their limits"}
     if not app.substreams:
         return {"why": "no consumer"}
     return {}
 
 
 def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_MAX) -> Steps[Tree]:
-    """One message with its payload, or the beginning of that. LocalError: it is not here; what cannot be read is told in
-    `problem`."""
+    """Return one message with at most `payload_max` bytes of its payload; `problem` describes unreadable data. Raises
+    LocalError if the message is not stored here."""
     located = locate(broker, uri)
     message = located.find(guid)
     tree = _row(broker, located, message, broker.loop.wall_offset, PROPERTIES_CHARS_MAX)
@@ -336,7 +337,7 @@ def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_
 
 
 def payload(broker: Broker, uri: str, guid: str) -> Steps[bytes]:
-    """All of the inflated payload of one message; LocalError."""
+    """Return the whole inflated payload of one message. Raises LocalError."""
     located = locate(broker, uri)
     message = located.find(guid)
     try:

@@ -1,5 +1,5 @@
-"""Subscriptions tried out: what an expression is worth, which messages match it, and who would be given them. Nothing is
-delivered, and whose turn it is stays as it is.
+"""Test of a subscription expression: its validity, the stored messages that match it, and the consumers that would receive
+them. Delivers nothing and leaves the round-robin order of the consumers unchanged.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.queue.queue import App
 
-LAST_MAX = 500  # stored messages that are looked at
-AT_ONCE = 16  # of them, before the clock is asked, about 1 ms
+LAST_MAX = 500  # stored messages that are evaluated
+AT_ONCE = 16  # messages per step, about 1 ms
 _WORD = re.compile(r"[\w.]+|&&|\|\||[=!<>]=|.", re.DOTALL)
 
 Tree = dict[str, Any]
@@ -32,14 +32,14 @@ Values = Mapping[str, object]
 
 
 def error_tree(text: str, error: ExpressionError) -> Tree:
-    """What is wrong with an expression; `offset` and `length` are characters."""
+    """Return the error of an expression as JSON; `offset` and `length` are in characters."""
     offset = min(len(text.encode("utf-8", "surrogateescape")[:error.offset].decode("utf-8", "ignore")), len(text))
     found = _WORD.match(text, offset)
     return {"message": error.message, "code": error.code, "offset": offset, "length": len(found[0]) if found else 0}
 
 
 def would_choose(router: Router, values: Values) -> Subscription | str:
-    """What `Router.choose` would say, without anybody losing a turn."""
+    """Return the result of `Router.choose` without advancing its round-robin order."""
     matched: int | None = None
     room = False
     for group in router.groups:
@@ -61,8 +61,8 @@ def _next_with_room(group: Group) -> Subscription | None:
 
 def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any] | None = None,
          last: int = 50) -> Steps[Tree]:
-    """Try an expression on the last stored messages of a queue, or on `properties` as `typed_properties` has them. Without
-    an expression the routing alone is told. LocalError: the queue is not stored here, or the properties make no sense."""
+    """Evaluate an expression on the last stored messages of a queue, or on `properties` (see `typed_properties`). Without an
+    expression the result has the routing alone. LocalError: the queue is not stored here, or a property is invalid."""
     located = locate(broker, uri)
     tree: Tree = {"uri": located.uri, "role": "primary" if located.root is not None else "replica", "valid": True,
                   "error": None, "properties": [], "results": [], "matched": 0, "examined": 0}
@@ -117,7 +117,7 @@ def _why_not(compiled: Expression, values: Values) -> str:
 
 
 def _routed(app: App, mode: QueueMode, message: Message | None, values: Values) -> Tree:
-    """What an app would do with a message of these properties now."""
+    """Return how the app would route a message with these properties now."""
     row: Tree = {"appId": app.app_id, "outcome": "none", "to": None, "expression": None, "priority": None}
     if message is not None and not message.pending & app.bit:
         return row | {"outcome": "finished"}

@@ -1,7 +1,7 @@
-"""Message properties as JSON has them, both ways: `{"name": {"type": "int32", "value": 7}}`.
+"""Conversion of message properties to and from JSON: `{"name": {"type": "int32", "value": 7}}`.
 
-Whole numbers that a reader of JSON may not be able to hold are decimal strings, binary values are base64. What is no UTF-8
-is shown with replacement characters.
+Integers beyond 2**53 - 1 are decimal strings, binary values are base64. Text that is not UTF-8 is shown with replacement
+characters.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from bmqtwist.errors import LocalError
 from bmqtwist.limits import PROPERTIES_MAX
 from bmqtwist.wire.properties import Properties, PropertyType, Value
 
-EXACT_INT_MAX = (1 << 53) - 1  # that every reader of JSON can hold
+EXACT_INT_MAX = (1 << 53) - 1  # every JSON parser represents integers up to this exactly
 _LOSSLESS = "surrogateescape"
 _TYPES = {each.name.lower(): each for each in PropertyType}
 _WHOLE = (PropertyType.CHAR, PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
 
 
 def plain_text(text: str) -> str:
-    """A string off the wire as one that can be written anywhere."""
+    """Return a string from the wire as valid UTF-8, with replacement characters."""
     return text.encode("utf-8", _LOSSLESS).decode("utf-8", "replace")
 
 
 def _shown(value: Value, chars_max: int) -> tuple[Any, bool]:
-    """A value as JSON, and whether it is cut."""
+    """Return a value as JSON, and True if it is truncated."""
     if isinstance(value, bool):
         return value, False
     if isinstance(value, int):
@@ -38,7 +38,7 @@ def _shown(value: Value, chars_max: int) -> tuple[Any, bool]:
 
 
 def as_tree(properties: Properties, chars_max: int) -> tuple[dict[str, Any], bool]:
-    """Properties as JSON, of about so many characters at most, and whether something was left out or cut."""
+    """Return properties as JSON of about `chars_max` characters at most, and True if a value is omitted or truncated."""
     tree: dict[str, Any] = {}
     left, cut = chars_max, False
     for name, (kind, value) in properties.items():
@@ -52,7 +52,7 @@ def as_tree(properties: Properties, chars_max: int) -> tuple[dict[str, Any], boo
 
 
 def from_tree(tree: Mapping[str, Any]) -> Properties:
-    """The other way round; a value without a type is a bool, int64 or string by itself. LocalError says what is wrong."""
+    """Return properties from JSON; a value without a type becomes bool, int64 or string. Raises LocalError."""
     if len(tree) > PROPERTIES_MAX:
         raise LocalError(f"{len(tree)} properties: a message takes at most {PROPERTIES_MAX}")
     return {str(name): _read(str(name), given) for name, given in tree.items()}
@@ -66,15 +66,15 @@ def _read(name: str, given: object) -> tuple[PropertyType, Value]:
     if isinstance(given, str):
         return PropertyType.STRING, given
     if not isinstance(given, Mapping) or "value" not in given:
-        raise LocalError(f"property {name[:40]!r}: a value is wanted, or an object with 'type' and 'value'")
+        raise LocalError(f"property {name[:40]!r}: expected a value, or an object with 'type' and 'value'")
     value, named = given["value"], str(given.get("type", "string")).lower()
     kind = _TYPES.get(named)
     if kind is None:
-        raise LocalError(f"property {name[:40]!r}: '{named[:20]}' is no type; write one of {', '.join(_TYPES)}")
+        raise LocalError(f"property {name[:40]!r}: unknown type '{named[:20]}', expected one of {', '.join(_TYPES)}")
     try:
         return kind, _typed(kind, value)
     except (ValueError, TypeError, binascii.Error):
-        raise LocalError(f"property {name[:40]!r}: {str(value)[:40]!r} is no value of type {named}") from None
+        raise LocalError(f"property {name[:40]!r}: {str(value)[:40]!r} is not a value of type {named}") from None
 
 
 def _typed(kind: PropertyType, value: object) -> Value:

@@ -70,7 +70,7 @@ def test_a_stop_is_aborted_before_it_begins(tab: Tab, clusters: Clusters) -> Non
     tab.fill("dialog input[type=number]", "600")
     tab.fill("dialog input[aria-required] >> nth=1", "n2")
     tab.click("dialog button[type=submit]")
-    tab.until_text("#stop", "stops soon: waits, and can be aborted")
+    tab.until_text("#stop", "stops soon: scheduled, can be aborted")
     tab.until_text("#facts", "stops soon")
     tab.click("text=Abort the stop")
     tab.until_text("#toasts", "The stop of n2 is aborted.")

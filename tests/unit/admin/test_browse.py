@@ -100,10 +100,10 @@ def test_messages_are_found_by_guid_and_by_time(bench: Bench) -> None:
     assert listing(bench, since=walls[1], until=walls[4], newest=True, limit=2) == [guids[3], guids[2]]
     assert listing(bench, since=walls[1], after=guids[2]) == guids[3:]
     assert listing(bench, since=walls[4] + 100) == []
-    with pytest.raises(LocalError, match="holds no message"):
+    with pytest.raises(LocalError, match="has no message"):
         listing(bench, guid="00" * 16)
     for wrong in ("xyz", "00", "00" * 17):
-        with pytest.raises(LocalError, match="is no GUID"):
+        with pytest.raises(LocalError, match="is not a GUID"):
             listing(bench, guid=wrong)
 
 
@@ -356,7 +356,7 @@ def test_the_commands_show_the_same_as_text_and_as_json(bench: Bench) -> None:
     by_json = {"domains": {"domain": {"name": "d", "command": {"queue": {"name": "q", "command": {
         "subscription": {"expression": "n == 2"}}}}}}, "encoding": "JSON_COMPACT"}
     assert json.loads(bench.run(json.dumps(by_json)))["subscription"]["matched"] == 1
-    assert "holds no message" in bench.run(f"{queue}MESSAGE {'0' * 32}")
+    assert "has no message" in bench.run(f"{queue}MESSAGE {'0' * 32}")
     assert len(bench.queue().messages) == 3
 
 
