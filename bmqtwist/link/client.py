@@ -1,7 +1,7 @@
-"""The session of an application: PUT and CONFIRM events, requests about queues, and what queues send it.
+"""Sessions of clients: PUT and CONFIRM events, queue requests, and output of PUSHes and ACKs.
 
-CONFIRM events are walked here with precompiled struct; PUT events go to `link/puts.py`, control messages to
-`link/requests.py`.
+CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes are
+delayed by the rules of `link/pace.py`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _FAILED_ACK_LOG_S = 5.0
 _CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
 _CLOSED: Final = State.CLOSED
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
-_UNHURRIED_HANDLES_MAX: Final = 8  # looked at each time when CONFIRMs come
+_UNHURRIED_HANDLES_MAX: Final = 8  # examined with each CONFIRM event
+
 
 class ClientSession(SessionKind):
-    """An application: its handles, its requests, its deliveries."""
+    """Kind of a client's session: handles, requests, deliveries."""
 
     is_broker = False
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
@@ -53,25 +54,25 @@ class ClientSession(SessionKind):
         self._unacked = self.puts.unacked
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.remote.features.get("MPS", ())
         self.window = DeliveryWindow(session.context.output_bytes_max)
-        self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
+        self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the one in progress first
         self._converted = 0  # bytes in this turn
         self._acks, self._confirms = AckPace(), ConfirmPace()
-        self._busy = False  # it confirms, and has much to do: PUSHes wait for more of them
+        self._busy = False  # holds at least BUSY_MESSAGES and confirms steadily: PUSHes are batched
 
     @property
     def unacked(self) -> int:
-        """How many PUTs wait for their ACK."""
+        """Number of PUTs without an ACK."""
         return len(self._unacked)
 
-    # -- the life of the session ------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
-        """A client that is served has to show signs of life; Java SDKs stall on what asks for them."""
+        """As configured for clients; unlimited for Java SDKs, which stall on heartbeat requests."""
         return limits.client if self.session.state is State.SERVING and not self.session.remote.is_java else 0
 
     @property
     def may_be_slowed(self) -> bool:
-        """Whether the broker may stop reading from it while it does not read: not from one that must confirm."""
+        """True for clients without consumers: a consumer must be able to confirm."""
         return not any(handle.read_count for handle in self.handles.values())
 
     def ended(self, crashed: bool) -> None:
@@ -81,10 +82,10 @@ class ClientSession(SessionKind):
         self.requests.free()
 
     def drop_handles(self, crashed: bool) -> None:
-        """Give up every handle, and every request for one."""
+        """Drop all handles and cancel all pending requests."""
         self.requests.pending.cancel()
         self._converting.clear()
-        self._unacked.clear()  # it refers to handles, and these to this
+        self._unacked.clear()  # breaks a reference cycle through the handles
         handles = list(self.handles.items())
         self.handles.clear()
         for q_id, handle in handles:
@@ -100,7 +101,7 @@ class ClientSession(SessionKind):
             self.requests.pending.tick(now)
 
     def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
-        """A request; a long one is read in slices."""
+        """Handle a control message; one above 4 KiB is decoded in slices."""
         if end - start > _CONTROL_AT_ONCE_BYTES:
             return self._long_control(buffer, specific, start, end)
         message = self.decode_control(buffer, specific, start, end)
@@ -138,25 +139,25 @@ class ClientSession(SessionKind):
         self.window.caught_up()
         self.resume()
 
-    # -- what a queue calls -----------------------------------------------------------------------------------------
+    # -- called by queues -------------------------------------------------------------------------------------------
 
     def post_late(self, message: bytes, done: Callable[[], None]) -> None:
-        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
+        """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
         self.puts.post_late(message, done)
 
     def stop_deliveries(self) -> None:
-        """The other side goes away and has asked for an answer: to be done by those that mean it."""
+        """Stop deliveries before a stop response; clients never send a stop request."""
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle."""
-        if self._converting:  # those before it go first
+        if self._converting:  # keep the order
             self._converting.append((handle, sub_id, message, redelivered))
             return
         payload = message.payload
         if payload is None:
             try:
                 payload = handle.queue.payload(message)
-            except (PartitionUnavailable, OSError) as error:  # it stays stored; the partition has raised its alarm
+            except (PartitionUnavailable, OSError) as error:  # the partition has raised its alarm
                 self.context.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
                                        f"'{handle.queue.uri}' is not delivered: {error}")
                 return
@@ -183,7 +184,7 @@ class ClientSession(SessionKind):
         self._push(handle, sub_id, message, redelivered, compression, schema_id, payload)
 
     def _convert(self, conversion: Inflation) -> Steps[None]:
-        """Inflate a message that takes more than a step; then it is delivered, and what waits behind it."""
+        """Inflate a message in steps; deliver it and the messages deferred after it."""
         while not conversion.step():
             yield
         waiting, self._converting = self._converting, deque()
@@ -224,10 +225,10 @@ class ClientSession(SessionKind):
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:
-        """The same for who has clients behind it."""
+        """Append a PUSH in the form for downstream brokers."""
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
-        """Acknowledge a PUT of this session; after the final close of its handle nothing is said any more."""
+        """Acknowledge a PUT of this session; a handle after its final close receives no ACK."""
         if self._unacked.get(guid) is handle:
             del self._unacked[guid]
         if handle.closing:
@@ -246,7 +247,7 @@ class ClientSession(SessionKind):
             self.context.output.flush_later(session)
 
     def acks_are_due(self, now: float, waited: bool) -> None:
-        """Messages that had not been written are in this turn. `waited`: for as long as was meant."""
+        """Flush delayed ACKs: write coalescing has written their records. `waited`: for the intended delay."""
         if self.session.state is not _CLOSED:
             if waited:
                 self.lingered(now)
@@ -269,7 +270,7 @@ class ClientSession(SessionKind):
     # -- PUT --------------------------------------------------------------------------------------------------------
 
     def on_puts(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
-        """Take the messages of a PUT event."""
+        """Post the messages of a PUT event."""
         if not self.is_broker:
             self._acks.arrived(self.session.now)
             self.session.holds_acks = self._acks.holding
@@ -279,7 +280,7 @@ class ClientSession(SessionKind):
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
     def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
-        """Walk the messages of a CONFIRM event, those of a large one in slices; unknown ones are ignored."""
+        """Process a CONFIRM event, in slices if it is large; confirms of unknown messages are ignored."""
         if not self.is_broker:
             held = self._held() if self._confirms.arrived(self.session.now) else None
             self.session.unhurried, self._busy = held is not None, held is not None and held >= BUSY_MESSAGES
@@ -290,8 +291,8 @@ class ClientSession(SessionKind):
         return None
 
     def _held(self) -> int | None:
-        """How many messages it has to confirm, if all it does is to read, from few queues that have plenty of room, and
-        that is at most half of what it may hold; otherwise None."""
+        """Return the number of unconfirmed messages if a read pause is harmless: the client only consumes, has at most 8
+        handles, its queues have plenty of free quota, and no subscription is more than half full. Otherwise None."""
         handles, held = self.handles, 0
         if len(handles) > _UNHURRIED_HANDLES_MAX:
             return None
@@ -333,7 +334,7 @@ class ClientSession(SessionKind):
             handle.queue.confirm(substream, guid, now, wall)
 
     def confirm_layout(self, what: str, buffer: bytes, position: int, end: int) -> tuple[int, int]:
-        """Where the messages of a CONFIRM or REJECT event begin, and the size of each; `end` if that makes no sense."""
+        """Return position and size (bytes) of the messages of a CONFIRM or REJECT event; position `end` if it is invalid."""
         sizes = buffer[position] if position < end else 0
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
@@ -343,7 +344,7 @@ class ClientSession(SessionKind):
         return position, step
 
     def confirms(self, what: str, buffer: bytes, position: int, end: int, step: int) -> bytes:
-        """The whole messages of a CONFIRM or REJECT event, one behind the other."""
+        """Return the complete messages of a CONFIRM or REJECT event, joined."""
         if step != _CONFIRM_BYTES:
             buffer = b"".join(buffer[at:at + _CONFIRM_BYTES] for at in range(position, end - step + 1, step))
             position, end = 0, len(buffer)

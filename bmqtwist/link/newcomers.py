@@ -1,7 +1,7 @@
-"""Connections whose negotiation is not done: nobody knows who they are, so little is kept for them.
+"""Limits for unauthenticated connections: connections that have not completed their negotiation.
 
-Each may send NEGOTIATION_BYTES_MAX until it is negotiated; all of them together may be so many and may have sent so
-much. One address may have so many of them, and may connect so many times a second.
+Each may send NEGOTIATION_BYTES_MAX bytes before its negotiation is complete. Further limits apply to their number, to the
+sum of their bytes, to their number per address, and to new connections per second and address.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from bmqtwist.limits import NEGOTIATION_BYTES_MAX
 
 
 class Newcomer(Protocol):
-    """One of them."""
+    """An unauthenticated connection."""
 
     peer: str  # address and port
 
 
 class Newcomers:
-    """Who has connected and is not negotiated yet, with the bytes that each has sent. A limit of 0 = any number."""
+    """The unauthenticated connections with the bytes that each has sent. A limit of 0 = unlimited."""
 
     def __init__(self, connections_max: int, bytes_max: int, per_address_max: int = 0,
                  per_address_a_second_max: int = 0) -> None:
         self.connections_max, self.bytes_max = connections_max, bytes_max
         self._per_address_max, self._a_second_max = per_address_max, per_address_a_second_max
-        self.bytes = 0  # sent by all of them
-        self._sent: dict[Newcomer, int] = {}
-        self._present = Counter[str]()  # of each address
-        self._second = float("-inf")  # when the second began that is counted
-        self._connected = Counter[str]()  # since then, by address
+        self.bytes = 0  # sum over all connections
+        self._sent: dict[Newcomer, int] = {}  # bytes
+        self._present = Counter[str]()  # connections by address
+        self._second = float("-inf")  # start of the counted second
+        self._connected = Counter[str]()  # in the counted second, by address
 
     def refusal(self, peer: str, now: float) -> str:
-        """Why one more connection, from `peer`, is not taken now; empty = it is."""
+        """Return why a new connection from `peer` must be refused; empty = accept it."""
         address = _address(peer)
         if now - self._second >= 1.0:
             self._second = now
@@ -47,12 +47,12 @@ class Newcomers:
         return ""
 
     def add(self, session: Newcomer) -> None:
-        """Somebody has connected."""
+        """Add a new connection."""
         self._sent[session] = 0
         self._present[_address(session.peer)] += 1
 
     def received(self, session: Newcomer, size: int) -> str:
-        """It has sent `size` bytes more; why that is too much, empty = it is not."""
+        """Count `size` received bytes; return the exceeded limit, empty = none."""
         self._sent[session] = sent = self._sent.get(session, 0) + size
         self.bytes += size
         if sent > NEGOTIATION_BYTES_MAX:
@@ -62,14 +62,14 @@ class Newcomers:
         return ""
 
     def remove(self, session: Newcomer) -> None:
-        """It is negotiated, or gone."""
+        """Remove a connection that is negotiated or lost."""
         sent = self._sent.pop(session, None)
         if sent is None:
             return
         self.bytes -= sent
         address = _address(session.peer)
         self._present[address] -= 1
-        if self._present[address] <= 0:  # a connection made from here was not added
+        if self._present[address] <= 0:  # negative: an outgoing connection was not added
             del self._present[address]
 
 

@@ -1,20 +1,20 @@
-"""The broker's side of one connection, without the connection: chunks in, chunks out.
+"""Protocol core of one connection, without I/O: received chunks in, chunks to write out.
 
-    session.receive(chunk, now, wall)      what the socket delivered
-    session.take()                         what to write, asked for at the end of the turn
-    session.kind.written(behind)           it is written, but for so many bytes
-    session.lost(now, wall)                the channel is gone without a disconnect
+    session.receive(chunk, now, wall)      process a chunk that the socket delivered
+    session.take()                         return the chunks to write at the end of the turn
+    session.kind.written(behind)           report that all but `behind` bytes of the output are written
+    session.lost(now, wall)                report that the connection was lost without a disconnect
 
-The parts of a session are `remote` (what the other side says of itself), `channel` (times and counters of the connection),
-`frames` (events that are not complete), `outbox` (output of this turn) and `guard` (authentication).
+A session consists of `remote` (the identity of the peer), `channel` (times and counters of the connection), `frames`
+(incomplete events), `outbox` (output of this turn) and `guard` (authentication).
 
-What the connection is used for is its kind: negotiation first (`link/negotiation.py`), then an application, an
-administrator or another broker (`link/client.py`, `admin.py`, `peer.py`). Each kind has a table of what it does with which
-event in which state (`link/states.py`). Nothing a peer sends raises out of `receive`. What a session asks of the broker is
-`SessionContext`; a kind that asks for more has a protocol of its own.
+The kind of a session is its role: first negotiation (`link/negotiation.py`), then client, administrator or peer broker
+(`link/client.py`, `admin.py`, `peer.py`). Each kind has a transition table by state and event type (`link/states.py`).
+Invalid input never raises out of `receive`. The broker implements `SessionContext` for sessions; kinds that need more
+declare a protocol of their own.
 
-Input that is more than a slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice each step; the input behind
-it waits for the end of that job.
+Input above one slice (`SLICE_BYTES`) is processed as a job of the scheduler, one slice per step; later input of the session
+is processed after that job.
 """
 
 from __future__ import annotations
@@ -56,66 +56,66 @@ _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 
 
 class OutputContext(Protocol):
-    """When output of a session is written."""
+    """Scheduler of the sessions' output."""
 
     def flush_later(self, session: Session) -> None:
-        """The session has something to write at the end of the turn."""
+        """Write the session's output at the end of the turn."""
 
     def write_now(self) -> None:
-        """What is stored so far is written before the output of this turn."""
+        """Write the records of this turn to the files before the output of this turn."""
 
     def flush_soon(self, session: Session) -> None:
-        """The session has something to write that may wait for a moment; `session.lingered` is called then."""
+        """Call `session.lingered` at the latest after the delay for batched output."""
 
     def share_a_turn(self, session: Session) -> None:
-        """The same, and it is called by the first turn after a shorter moment, if there is one."""
+        """Call `session.lingered` in the first turn after a shorter delay, at the latest as `flush_soon`."""
 
 
 class SessionContext(Protocol):
-    """The broker as every session sees it."""
+    """Services of the broker for sessions of every kind."""
 
     report: Report
     event_bytes_max: int  # of one event
-    output_bytes_max: int  # that may wait for a client; 0 = any number
-    newcomers: Newcomers  # connections that are not negotiated
+    output_bytes_max: int  # limit of unsent output of a client; 0 = unlimited
+    newcomers: Newcomers  # unauthenticated connections
     held: Held  # incomplete events of all connections
-    serving: bool  # False: stopping, new opens are left for the broker that comes after
+    serving: bool  # False: the broker is stopping; it leaves new opens to its successor
 
     @property
     def now(self) -> float:
-        """The moment of this turn, seconds, monotonic."""
+        """Time of this turn, monotonic seconds."""
 
     @property
     def output(self) -> OutputContext:
-        """Where its output is announced."""
+        """Scheduler of the sessions' output."""
 
     def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
+        """Convert monotonic seconds to seconds since the epoch."""
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
-        """Process input of the session as a job; while it lasts nothing is read, and `session.has_jobs`. `first`: before the
-        other jobs of the session."""
+        """Process input of the session as a job, from this turn on. Until the job ends, `session.has_jobs` is true and its
+        socket is not read. `first`: run it before the other jobs of the session."""
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
-        """The same, in a later turn."""
+        """Like `start_input`, from the next turn on."""
 
     def cancel_input(self, session: Session) -> None:
         """Drop the jobs of the session."""
 
     def too_much_held(self) -> None:
-        """More than `held.bytes_max` is held of incomplete events: the connection with the most of it is closed."""
+        """Close the connection that holds the most bytes of incomplete events: their sum exceeds `held.bytes_max`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
+        """Run an authenticator on a worker thread, then call `session.authenticated`."""
 
     def gone(self, session: Session) -> None:
-        """The session is closed; forget it."""
+        """Remove a closed session."""
 
 
 class Channel(Counters):
-    """Counters and times of the connection itself. Bytes and chunks are totals, as the socket saw them; times are seconds of
-    the monotonic clock. `taken`: bytes of the output that the other side has taken; `taken_at`: when it last took some.
-    `lost`: the connection is gone, the input before that is not processed yet."""
+    """Counters and times of one connection. Bytes and chunks are totals at the socket; times are monotonic seconds. `taken`:
+    bytes of output that the peer has acknowledged; `taken_at`: time of its last acknowledgement. `lost`: the connection was
+    lost while earlier input is still to be processed."""
 
     __slots__ = ("in_bytes", "out_bytes", "in_chunks", "out_chunks", "connected_at", "negotiated_at", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "lost")
@@ -130,8 +130,8 @@ class Channel(Counters):
 
 
 class Remote:
-    """The other side of a connection, as it introduces itself. `features`: what it can do, by group. `sends_at_once`: it
-    waits for no acknowledgement of TCP before it sends more. `session_number`: the broker's count of negotiations."""
+    """Identity of the peer, as sent during negotiation. `features`: lists of features by group. `sends_at_once`: the peer
+    sends without waiting for TCP acknowledgements. `session_number`: serial number of the negotiation at this broker."""
 
     __slots__ = ("identity", "features", "encoding", "sends_at_once", "session_number")
 
@@ -148,24 +148,24 @@ class Remote:
 
     @property
     def description(self) -> str:
-        """Its name in the log."""
+        """Name of the peer in the log."""
         identity = self.identity
         suffix = f".{identity.session_id}" if identity.session_id != 1 else ""
         return f"{identity.process_name or '?'}:{identity.pid}{suffix}"
 
     @property
     def is_java(self) -> bool:
-        """Java SDKs stall on heartbeats they did not ask for."""
+        """True for Java SDKs, which stall on heartbeat requests."""
         return self.identity.sdk_language == SdkLanguage.E_JAVA
 
     @property
     def makes_guids(self) -> bool:
-        """Whether its messages come with GUIDs; if not, with correlation ids."""
+        """True if the client creates the GUIDs of its messages; otherwise its PUTs carry correlation ids."""
         return bool(self.identity.guid_info.client_id)
 
 
 class Session:
-    """One connection: its bytes, its state, its kind. `transitions`: of its state."""
+    """State machine of one connection. `kind`: its role; `transitions`: its transition history."""
 
     __slots__ = ("context", "peer", "state", "kind", "description", "remote", "guard", "outbox", "stats", "channel",
                  "closing", "waiting", "now", "wall", "transport", "lines", "frames", "transitions", "has_jobs", "heard_in",
@@ -175,29 +175,29 @@ class Session:
         self.context, self.peer, self.guard = context, peer, guard
         self.description = peer
         self.remote = Remote(ClientIdentity())
-        self.heard_in = 0.0  # the performer's: when the turn began that it was heard in last
-        self.unhurried = False  # what it has sent last, and sends next, may be read a moment later
-        self.holds_acks = False  # what it sends is not answered at once
-        self.transport: object = None  # what performs take(), the performer's
-        self.outgoing: Outgoing | None = None  # the same, where it is a socket
+        self.heard_in = 0.0  # of the performer: start of the last turn with input of this session
+        self.unhurried = False  # a read pause is allowed for its input
+        self.holds_acks = False  # ACKs are delayed
+        self.transport: object = None  # the performer's connection
+        self.outgoing: Outgoing | None = None  # the performer's connection, if it is a socket
         self.outbox = Outbox()
         self.stats = ClientStats()
         self.channel = Channel(now)
-        self.closing = False  # close the connection once everything is written
+        self.closing = False  # the connection closes once all output is written
         self.waiting = False  # a flush is due at the end of the turn
-        self._lingers = self._unflushed = False  # `lingered` will be called; something is to be written by then
+        self._lingers = self._unflushed = False  # a call of `lingered` is due; batched output is to be written by then
         self.now, self.wall = now, 0
         self.lines = LineLimiter()
-        self.state = State.CLOSED  # until it becomes something
+        self.state = State.CLOSED  # until the first `become`
         self.kind: SessionKind = GONE
         self.transitions = TransitionLog()
         self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
-        self.has_jobs = False  # input that the scheduler has not processed yet; no more is read meanwhile
+        self.has_jobs = False  # jobs process its input; the socket is not read meanwhile
 
     # -- from the transport -----------------------------------------------------------------------------------------
 
     def receive(self, chunk: bytes, now: float, wall: int, later: bool = False) -> None:
-        """Process what the socket delivered, or `later` in a job; answers are in the outbox afterwards."""
+        """Process a chunk of input, if `later` as a job; responses go to the outbox."""
         self.now, self.wall = now, wall
         if self.state is _CLOSED:
             return
@@ -233,7 +233,7 @@ class Session:
         self.walked()
 
     def walked(self) -> None:
-        """All events of a chunk are dealt with."""
+        """Complete a chunk after its last event: close the session if the framing failed."""
         frames = self.frames
         if frames.error is not None:
             self.close("#TCP_READ_ERROR %s: %s", self.description, frames.error)
@@ -243,17 +243,17 @@ class Session:
             self.context.too_much_held()
 
     def proceed(self) -> None:
-        """Continue in a later turn: a peer whose input is being processed is alive."""
+        """Update the session's time in a later turn of a job; a peer whose input is in progress counts as alive."""
         now = self.now = self.channel.last_received = self.context.now
         self.wall = self.context.wall(now)
         self.channel.missed_heartbeats = 0
 
     def do_first(self, steps: Steps[None]) -> None:
-        """Run a job from the next turn on, before all input that waits."""
+        """Run a job from the next turn on, before all deferred input."""
         self.context.add_input(self, _in_turns(self, steps), True)
 
     def take(self) -> list[bytes]:
-        """What to write now, in order."""
+        """Return the chunks to write now, in order."""
         self.waiting = self._unflushed = False
         self.kind.turn_over()
         data = self.outbox.take()
@@ -261,10 +261,8 @@ class Session:
         return data
 
     def lost(self, now: float, wall: int) -> None:
-        """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it.
-
-        What it brought before is dealt with first.
-        """
+        """End the session after the connection was lost; input received before is processed first. Each unconfirmed message
+        uses one delivery attempt, unless this broker closed the connection."""
         self.now, self.wall = now, wall
         if self.has_jobs:
             self.channel.lost = True
@@ -289,17 +287,17 @@ class Session:
         self.outbox.take()
         self.context.gone(self)
         self.kind.free()
-        self.kind = GONE  # a kind refers to the session: without it, it is freed at once
+        self.kind = GONE  # breaks the reference cycle between session and kind
 
     def close(self, reason: str, *args: object, crashed: bool = True) -> None:
-        """Write what is collected, then close; nothing more is read. Not `crashed`: the other side does not read, and the
-        messages that it could not take cost no delivery attempt."""
+        """Log the reason, write the collected output, then close; input is dropped. `crashed`: each unconfirmed message uses
+        one delivery attempt."""
         if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
             self._end(crashed and self.context.serving, reason % args if args else reason)
 
     def leave(self) -> None:
-        """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
+        """Close because the broker stops: write the collected output first; no delivery attempt is used."""
         if self.state is not _CLOSED:
             self._end(False, "the broker goes away")
 
@@ -311,7 +309,7 @@ class Session:
         self.flush()
 
     def _forget(self) -> None:
-        """Free what was kept of the other side's bytes now. An error refers to those that it was raised over."""
+        """Free the input buffers and cancel the jobs; an error of the framing refers to its input."""
         self.frames.clear()
         self.frames.error = None
         if self.has_jobs:
@@ -321,7 +319,7 @@ class Session:
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
-        """It is known who is at the other end: whole events may come."""
+        """Accept events up to the configured size: the negotiation is complete."""
         self.channel.negotiated_at = self.now
         self.frames.limit_bytes = self.context.event_bytes_max
         self.context.newcomers.remove(self)
@@ -329,14 +327,14 @@ class Session:
     # -- state ------------------------------------------------------------------------------------------------------
 
     def become(self, kind: SessionKind, state: State, cause: str) -> None:
-        """It is known what the connection is used for: from now on the row `state` of the kind's table answers events."""
+        """Set kind and state: row `state` of the kind's transition table handles events from now on."""
         if self.kind is not GONE:
             self.kind.lifecycle.check(self.state, state)
         self.transitions.note(self.now, self.state.name, state.name, cause)
         self.kind, self.state, kind.handlers = kind, state, kind.lifecycle.rows[state]
 
     def enter(self, state: State, cause: str) -> None:
-        """Change state."""
+        """Change the state within the kind."""
         self.become(self.kind, state, cause)
 
     def _leave_state(self, crashed: bool, cause: str) -> None:
@@ -344,33 +342,32 @@ class Session:
         self.enter(State.CLOSED, cause)
 
     def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
-        """Deal with events that were kept back, before anything that has come behind them."""
+        """Process deferred events, before all later input."""
         self.context.start_input(self, _in_turns(self, chain.from_iterable(
             _slices(self, buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
 
     def introduce(self, identity: ClientIdentity) -> None:
-        """The other side has said who it is."""
+        """Take the identity that the peer has sent."""
         self.remote = Remote(identity)
         self.description = self.remote.description
 
     def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
-        """An authenticator has judged, on its own time."""
+        """Process the result of the authenticator that `authenticate` started."""
         self.now, self.wall = now, wall
         self._perform(self.guard.done(token, outcome, now))
 
     def tick(self, now: float, wall: int) -> None:
-        """Time has passed: requests and credentials may be over."""
+        """Expire requests and credentials."""
         self.kind.tick(now)
         if self.guard.deadline is not None and now >= self.guard.deadline:
             self.now, self.wall = now, wall
             self._perform(self.guard.tick(now))
 
     def _perform(self, effects: list[Effect]) -> None:
-        """Do what the authentication decided."""
         self.kind.lifecycle.table[self.state][SessionEvent.OUTCOME].action(self.kind, effects)
 
     def log(self, tag: str, text: str, *args: object, error: bool = False) -> None:
-        """Log what is wrong with something that the other side has sent; only a few lines a second."""
+        """Log invalid input of the peer, limited to a few lines per second."""
         if self.lines.admits(self.now):
             line = f"{tag} {self.description}: {text % args if args else text}"
             (self.context.report.error if error else self.context.report.warn)(line)
@@ -378,26 +375,26 @@ class Session:
     # -- output -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Something is to be written at the end of the turn."""
+        """Write the output at the end of the turn."""
         if not self.waiting:
             self.context.output.flush_later(self)
 
     def flush_soon(self) -> None:
-        """Something is to be written with whatever comes next, or in a moment."""
+        """Write the output with the next flush, at the latest after the delay for batched output."""
         self._unflushed = True
         if not self._lingers:
             self._lingers = True
             self.context.output.flush_soon(self)
 
     def share_a_turn(self) -> None:
-        """Something is to be written with whatever comes next, or in one of the next turns."""
+        """Write the output with the next flush, at the latest in one of the next turns."""
         self._unflushed = True
         if not self._lingers:
             self._lingers = True
             self.context.output.share_a_turn(self)
 
     def lingered(self, now: float) -> None:
-        """The moment is over, or the turn has come."""
+        """Write the batched output: its delay is over."""
         self._lingers = False
         if self._unflushed and self.state is not _CLOSED:
             self.kind.lingered(now)
@@ -405,22 +402,21 @@ class Session:
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
              encoding: int | None = None) -> None:
-        """Queue a schema message behind everything collected so far."""
+        """Append a schema message to the output."""
         self.send_event(control.encode_event(message, self.remote.encoding if encoding is None else encoding))
 
     def answer(self, r_id: int, choice: str, value: object) -> None:
-        """Answer a request, once all that was stored before is written."""
+        """Append the response to a request; records appended before are written to the files first."""
         self.context.output.write_now()
         self.send(ControlMessage(r_id, choice, value))
 
     def send_event(self, event: bytes) -> None:
-        """Queue a whole event behind everything collected so far."""
+        """Append a complete event to the output."""
         self.outbox.event(event)
         self.flush()
 
 
 def _read_later(session: Session, chunk: bytes) -> Steps[None]:
-    """Process a chunk that had to wait."""
     session.proceed()
     try:
         buffer, frames = session.frames.receive(chunk)
@@ -438,7 +434,6 @@ def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
 
 
 def _walk(session: Session, steps: Iterable[None]) -> Steps[None]:
-    """Process the events of a chunk."""
     yield from _in_turns(session, steps)
     session.walked()
 
@@ -457,63 +452,63 @@ def _slices(session: Session, buffer: bytes, frames: Iterable[Span]) -> Steps[No
 
 
 class SessionKind:
-    """What a connection is used for. Here is what all kinds have in common."""
+    """Role of a connection: base class with the behaviour of all kinds."""
 
-    output_bytes_max = 0  # that may wait for a connection that does not take it; 0 = as configured for clients
-    unread = "#CLIENT_SEND_FAILURE %s: the client does not read"  # the log record when it is cut off for that
+    output_bytes_max = 0  # limit of unsent output; 0 = as configured for clients
+    unread = "#CLIENT_SEND_FAILURE %s: the client does not read"  # log record when the limit closes the connection
     __slots__ = ("session", "context", "lifecycle", "handles", "handlers", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, lifecycle: Lifecycle, unexpected_tag: str = "") -> None:
         self.session, self.context, self.lifecycle = session, session.context, lifecycle
-        self._unexpected_tag = unexpected_tag  # of the log record of an event that this kind does not send
-        self.handles: dict[int, Handle] = {}  # of queues, by queue id; none but for a client
-        self.handlers: list[Handler] = []  # in the state of the session, by event type
+        self._unexpected_tag = unexpected_tag  # of the log record for event types that this kind does not send
+        self.handles: dict[int, Handle] = {}  # by queue id; empty unless the peer uses queues
+        self.handlers: list[Handler] = []  # of the session's present state, by event type
 
-    # -- what the session and the broker ask ------------------------------------------------------------------------
+    # -- called by the session and the broker -----------------------------------------------------------------------
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
-        """How many signs of life the other side may owe before the connection counts as dead; 0 = any number."""
+        """Number of missed heartbeats after which the connection is closed; 0 = unlimited."""
         return 0
 
     @property
     def may_be_slowed(self) -> bool:
-        """Whether the broker may stop reading from it while it does not read."""
+        """True if the broker may stop reading from the peer while the peer does not read."""
         return True
 
     @property
     def is_from_outside(self) -> bool:
-        """Whether what flows through it is posted and taken by applications, those behind proxies included."""
+        """True if the traffic is that of applications, including applications of proxies."""
         return True
 
     def ended(self, crashed: bool) -> None:
-        """The session is over; `crashed`: without a goodbye."""
+        """Release the resources of a session that ends; `crashed`: without a disconnect."""
 
     def free(self) -> None:
-        """The connection is gone: let go of what refers back to this, so that its memory is free at once."""
+        """Break reference cycles after the connection is lost, so that memory is freed at once."""
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Expire requests and credentials."""
 
     def turn_over(self) -> None:
-        """The output of a turn is taken."""
+        """Reset the state of one turn; called before its output is taken."""
 
     def lingered(self, now: float) -> None:
-        """Output that could wait has waited long enough."""
+        """Prepare batched output whose delay is over."""
 
     def written(self, behind: int) -> bool:
-        """The output of a turn is written; `behind` bytes are not taken. True: `resume` is due in the next turn."""
+        """Report the write of a turn's output; `behind` bytes remain unsent. True if `resume` is due in the next turn."""
         return False
 
     def resume(self) -> None:
-        """What was held back for the sake of the last turn goes on."""
+        """Resume deliveries that the delivery window had stopped."""
 
     def drained(self) -> None:
-        """The other side has taken all its output."""
+        """Report that no output remains unsent."""
 
     # -- authentication ---------------------------------------------------------------------------------------------
 
     def on_authentication(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """A credential, before the negotiation or again later."""
+        """Handle an authentication request, before the negotiation or for renewal."""
         session = self.session
         try:
             message = control.decode_authentication(buffer[start:end], encoding_of(specific), NEGOTIATION_VALUES_MAX)
@@ -535,7 +530,7 @@ class SessionKind:
                                          f"{why}")
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the authentication decided."""
+        """Perform the effects of the authentication."""
         session = self.session
         for effect in effects:
             match effect:
@@ -553,16 +548,16 @@ class SessionKind:
                     assert_never(effect)
 
     def proceed(self) -> None:
-        """The clientIdentity is accepted: only who negotiates has given one."""
+        """Continue the negotiation after its clientIdentity is accepted; other kinds ignore it."""
 
-    # -- events that all kinds answer alike -------------------------------------------------------------------------
+    # -- events that all kinds handle alike -------------------------------------------------------------------------
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
-        """A control message that can be answered; None = told in the log."""
+        """Decode a control message; None = invalid, and logged."""
         return at_once(self.decode_slowly(buffer, specific, start, end))
 
     def decode_slowly(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[ControlMessage | None]:
-        """The same in slices."""
+        """Decode a control message in slices."""
         tag = "#CORRUPTED_EVENT"
         try:
             if end - start > CONTROL_BYTES_MAX:
@@ -578,21 +573,21 @@ class SessionKind:
         return None
 
     def on_heartbeat(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Answer a sign of life."""
+        """Answer a heartbeat request."""
         self.session.send_event(HEARTBEAT_RSP)
 
     def on_unexpected(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """An event that this kind does not send."""
+        """Drop an event of a type that this kind does not send, and log it."""
         self.session.log(self._unexpected_tag, "event of an unexpected type dropped", error=True)
 
     def on_invalid_packet(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """An event whose header made no sense."""
+        """Drop an event with an invalid header, and log it."""
         self.session.log("#TCP_INVALID_PACKET", "event with an impossible header dropped", error=True)
 
 
 def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool = True) -> Lifecycle:
-    """The table of a kind that serves: the events that all such kinds answer alike, and its `own`. `leaving`: the kind knows
-    disconnect."""
+    """Build the transition table of a kind after negotiation: common event types and its `own`. `leaving`: the kind has a
+    state LEAVING after a disconnect."""
     outcome, ended = to(kind.perform, State.CLOSED), to(kind.ended, State.CLOSED)
     rows = {State.SERVING: row(
         to(kind.on_unexpected), INVALID=to(kind.on_invalid_packet), HEARTBEAT_REQ=to(kind.on_heartbeat),
@@ -603,7 +598,7 @@ def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool 
 
 
 class Gone(SessionKind):
-    """What a session is used for when its connection is gone, and before it is anything: nothing."""
+    """Kind of a session before its first role and after its end."""
 
     __slots__ = ()
 

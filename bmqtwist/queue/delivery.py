@@ -1,7 +1,7 @@
-"""Delivering from a queue: redelivery first, then what was put aside, then new messages, app by app.
+"""Delivery from a queue, app by app: redelivered messages first, then put-aside messages, then new messages.
 
-A turn delivers TURN_MESSAGES_MAX of a queue and looks at TURN_EVALUATIONS_MAX expressions for an app: whatever is left goes
-on in the next turn, in the same order.
+A turn delivers at most TURN_MESSAGES_MAX messages of a queue and evaluates at most TURN_EVALUATIONS_MAX expressions for an
+app; delivery continues in the next turn, in the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bmqtwist.storage.message import Message
 
 
 def deliver(queue: Queue, now: float, held: int = 0) -> None:
-    """Hand out whatever the consumers of the queue have room for; those of apps whose bits are `held` have to wait."""
+    """Deliver messages to consumers with room, except for apps in the bit mask `held`."""
     queue.touched = False
     for app in queue.active:
         if app.unrouted:
@@ -36,12 +36,12 @@ def deliver(queue: Queue, now: float, held: int = 0) -> None:
 
 
 def broadcast(queue: Queue, app: App, message: Message) -> int:
-    """Hand a message to everybody who is there; nothing of it is kept. How many have asked for messages."""
+    """Deliver a message to all consumers without storing it. Return the number of subscriptions, at least 1."""
     if app.condition is not None and not app.condition.matches(queue.values(message)):
         return 1
     for subscription in app.routes().eligible(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
-        if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
+        if handle.client.window.behind:  # broadcast has no limit of unconfirmed messages
             if queue.lines.admits(message.arrived):
                 queue.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message of "
                                           f"queue '{queue.uri}' is not delivered to it")
@@ -57,12 +57,12 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
 
 
 def _share(app: App) -> int:
-    """How many messages one turn may try on the expressions of an app."""
+    """Return the number of messages of an app that a turn may evaluate."""
     return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
 def _deliver_fresh(queue: Queue, app: App, now: float) -> None:
-    """Hand out new messages. The usual case is one group that matches everything."""
+    """Deliver new messages; fast path for one group without an expression."""
     fresh, bit, router = app.fresh, app.bit, app.router
     group = router.only
     alone = group.members[0] if group is not None and len(group.members) == 1 else None
@@ -102,8 +102,8 @@ def _put_aside(queue: Queue, app: App, message: Message) -> None:
 
 
 def _recheck(queue: Queue, app: App, now: float) -> bool:
-    """Offer what was put aside again, in order, until nobody has room. False: the rest of it, and what came later, has to
-    wait for the next turn."""
+    """Route put-aside messages again, in order, until all consumers are full. False: the rest and all new messages wait for
+    the next turn."""
     again, bit = app.again, app.bit
     for _ in range(min(len(again), _share(app))):
         message = again.popleft()
@@ -125,7 +125,7 @@ def _recheck(queue: Queue, app: App, now: float) -> bool:
 
 
 def _redeliver(queue: Queue, app: App, now: float) -> bool:
-    """Offer the returned messages, oldest first; False = one of them must wait and everything behind it waits too."""
+    """Redeliver returned messages, oldest first. False: one of them must wait, and all later messages with it."""
     for _ in range(_share(app)):
         message = app.redelivery.first()
         if message is None:
@@ -158,7 +158,7 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
 
 
 def _delay(queue: Queue, app: App, message: Message) -> float:
-    """Seconds a possibly poisonous message keeps its distance from the last one redelivered to a consumer."""
+    """Return the minimum distance of a possibly poisonous message to the consumer's last redelivery, seconds."""
     throttle = queue.domain.throttle
     left = None if message.attempts is None or app.ordinal not in message.attempts else message.attempts[app.ordinal]
     if left is None or not throttle.high_threshold or left > throttle.high_threshold:

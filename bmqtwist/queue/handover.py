@@ -1,9 +1,9 @@
-"""A queue changes its kind under its clients: a node that becomes primary of it, or is primary no longer.
+"""Conversion between relay and primary of a queue, when this node becomes its primary or stops being its primary.
 
-    to_root     what waited for the primary is posted here; what consumers hold stays with them
-    to_relay    what no other node is known to have waits for the next primary; what consumers hold stays with them
+    to_root     posts the relay's pending PUTs; consumers keep their unconfirmed messages
+    to_relay    keeps uncommitted PUTs for the next primary; consumers keep their unconfirmed messages
 
-Handles go from one queue to the other with their ids and windows, so clients are told nothing.
+Handles move between the queue objects with their ids and windows; clients do not notice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bmqtwist.storage.partition import PartitionUnavailable
 
 
 def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
-    """The root has just been restored, and has no clients yet."""
+    """Move all clients of a relay to a root, which is restored and has no clients yet."""
     def stored(app: App, message: Message) -> Message | None:
         found = root.messages.get(message.guid)
         return found if found is not None and found.pending & app.bit else None
@@ -45,7 +45,7 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
 
 
 def _leave_out(fresh: deque[Message], held: dict[bytes, Message]) -> None:
-    """Consumers have these already; they are near the head."""
+    """Remove messages that consumers hold from `fresh`; they are near its head."""
     newest = max((message.order for message in held.values()), default=-1)
     passed = list[Message]()
     while fresh and fresh[0].order <= newest:
@@ -56,7 +56,7 @@ def _leave_out(fresh: deque[Message], held: dict[bytes, Message]) -> None:
 
 
 def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int) -> None:
-    """What consumers were done with while there was no primary."""
+    """Process the CONFIRMs that the relay has kept."""
     for guid in guids:
         message = root.messages.get(guid)
         if app is not None and message is not None and message.pending & app.bit:
@@ -65,7 +65,7 @@ def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int
 
 
 def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:
-    """These clients of a root go on with a relay; `waiting`: unacknowledged PUTs in order, which `keep` has kept."""
+    """Move handles from a root to a relay. `waiting`: unacknowledged PUTs in order, prepared by `keep`."""
     _move(root, list(handles), relay, lambda app, message: _hold(relay, app, _copy(message)))
     for put in waiting:
         if put.handle is not None and not put.handle.closing and put.handle.queue is relay:
@@ -73,7 +73,7 @@ def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], wait
 
 
 def keep(root: RootQueue, put: Put) -> bool:
-    """Make a PUT independent of the log, which may be cut. False: it cannot be read, and is answered so."""
+    """Copy a PUT's message from the log, which may be truncated. False: it is unreadable, and the PUT receives a NACK."""
     try:
         put.message = _copy(put.message, root.payload(put.message))
     except (PartitionUnavailable, OSError):
@@ -83,7 +83,7 @@ def keep(root: RootQueue, put: Put) -> bool:
 
 
 def _take_posts(relay: RelayQueue) -> list[Put]:
-    """What waits for an answer, in order, to be posted here."""
+    """Remove and return the relay's pending PUTs, in order."""
     found: list[Put] = []
     for guid in list(relay.pending):
         repeated = relay.repeated.get(guid, ())
@@ -93,7 +93,7 @@ def _take_posts(relay: RelayQueue) -> list[Put]:
 
 
 def _wait_for_primary(relay: RelayQueue, put: Put) -> None:
-    """A PUT that this node has taken as the primary waits for the next one."""
+    """Keep a PUT that this node had accepted as primary for the next primary."""
     put.queue, put.stored = relay, False
     if put.message.guid in relay.pending:
         relay.repeated.setdefault(put.message.guid, []).append(put)
@@ -102,7 +102,7 @@ def _wait_for_primary(relay: RelayQueue, put: Put) -> None:
 
 
 def _hold(relay: RelayQueue, app: App, message: Message) -> Message:
-    """A consumer has got this message from this node as the primary."""
+    """Add a message that a consumer received from this node as primary."""
     message = relay.messages.setdefault(message.guid, message)
     message.pending |= app.bit
     relay.number(message)
@@ -110,7 +110,7 @@ def _hold(relay: RelayQueue, app: App, message: Message) -> Message:
 
 
 def _copy(message: Message, payload: bytes | None = None) -> Message:
-    """Of a message that records may change."""
+    """Copy a message, because records may change the original."""
     copy = Message(message.guid, message.payload if payload is None else payload, message.options, message.has_properties,
                    message.compression, message.schema_id, message.crc, message.arrived, message.wall)
     copy.size, copy.lease, copy.sequence = message.size, message.lease, message.sequence
@@ -118,7 +118,7 @@ def _copy(message: Message, payload: bytes | None = None) -> Message:
 
 
 def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Message], Message | None]) -> None:
-    """Handles from one queue to another. `same`: what a message that a consumer holds is there; None: it is gone."""
+    """Move handles to another queue. `same(app, message)` returns its object for an unconfirmed message; None = removed."""
     moved: dict[App, None] = {}
     for handle in handles:
         del old.handles[handle]
@@ -138,7 +138,7 @@ def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Me
 
 
 def _keep(substream: Substream, same: Callable[[App, Message], Message | None]) -> None:
-    """What a consumer holds of another queue's messages."""
+    """Replace a consumer's unconfirmed messages by the new queue's objects."""
     held, substream.unconfirmed = substream.unconfirmed, {}
     totals = {subscription: [0, 0] for subscription in substream.subscriptions}
     for guid, (message, subscription, pushed_at) in held.items():

@@ -1,23 +1,22 @@
-"""One queue as its consumers and producers see it, wherever its primary is: handles, apps, subscriptions, PUTs.
+"""Queue state common to primaries and relays: handles, apps, subscriptions, PUTs.
 
-    storage/state.py StoredQueue    what is stored and who still needs it; fed by records alone, on every replica
-    queue/root.py    RootQueue      who gets what next: the engine of the primary
-    Queue (here)                    handles, apps, windows: what both the primary and a node on the way to it need
-    queue/relay.py RelayQueue       on the way to the primary: `post` and `finish` go upstream
+    storage/state.py StoredQueue    stored messages and the apps that need them, at every replica; changed by records only
+    queue/root.py    RootQueue      the queue at its primary: storage, deduplication, quotas, delivery
+    queue/relay.py   RelayQueue     the queue at other nodes: forwards PUTs and CONFIRMs upstream
+    Queue (here)                    base class of both: handles, apps, windows of unconfirmed messages
 
     Queue --handles--> Handle --substreams--> Substream --subscriptions--> Subscription
       |                (one client, one id)   (one consumer of one App)    (one expression with its window)
       +--apps--> App --router--> Router --groups--> Group of Subscriptions
 
-These classes refer to each other, so they are in one module.
-
-Choosing a consumer (`Router`), per app of a queue:
-- subscriptions with the same expression text form a group, of which only the highest priority consumes;
-- a message is examined group by group, highest priority first; in the first group that matches, the next
-  subscription with room gets it; when all of that group are full, other matching groups of the *same* priority are
-  tried, lower ones never (no spill-over);
-- ASIDE: nothing matched, or the matching groups are full while another examined group has room: go on with the next;
-- STOP: every examined group is full, or there is none: the app waits here.
+Routing of a message to a consumer (`Router`), per app of a queue:
+- subscriptions with the same expression text form a group; only its subscriptions with the highest priority consume;
+- groups are examined from the highest priority down; in the first group that matches, the next subscription with room
+  receives the message; if that group is full, other matching groups of the *same* priority are examined, lower
+  priorities never (no spill-over);
+- ASIDE: no group matched, or the matching groups are full while another examined group has room: the message is put
+  aside, and delivery continues with the next message;
+- STOP: every examined group is full, or there is no group: the app stops before this message.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ _NO_COPIES: Final = Copies.NONE  # a member of an enumeration is slow to look up
 
 
 class Client(Protocol):
-    """The session core at the other end of a handle, as far as a queue needs it."""
+    """A session that uses queues."""
 
     description: str
     window: DeliveryWindow
-    is_broker: bool  # with clients of its own behind it
-    is_member: bool  # such a broker that has the records of the queue itself
+    is_broker: bool  # a downstream broker
+    is_member: bool  # a downstream broker that is a replica of the queue's partition
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 
@@ -71,12 +70,12 @@ class MemberClient(Client, Protocol):
     """A client with `is_member`."""
 
     def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
-        """A PUT is acknowledged as soon as its record is safe there."""
+        """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
-    """One consumer of one subscription, as a configure names it."""
+    """One consumer of one subscription in a configure request."""
 
     s_id: int
     expression_version: int
@@ -85,11 +84,11 @@ class ConsumerSpec:
     count: int
     max_messages: int
     max_bytes: int
-    matcher: Expression | None = None  # the expression, if it is compiled already
+    matcher: Expression | None = None  # the compiled expression, if compiled before
 
 
 class Subscription:
-    """One way a consumer asked to be given messages, with its window of unconfirmed ones."""
+    """A consumer's subscription, with counts of its unconfirmed messages. `given`: messages delivered since configured."""
 
     __slots__ = ("substream", "spec", "s_id", "matcher", "text", "priority", "count", "max_messages", "max_bytes",
                  "low_messages", "low_bytes", "messages", "bytes", "given", "full", "turns", "window")
@@ -101,12 +100,12 @@ class Subscription:
         self.priority, self.count = spec.priority, max(1, spec.count)
         self._set_limits(spec.max_messages, spec.max_bytes)
         self.messages = self.bytes = self.turns = 0
-        self.given = 0  # messages since it was configured, confirmed ones included
+        self.given = 0
         self.full = spec.max_messages <= 0 or spec.max_bytes <= 0
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
-        """A full consumer goes on when a fifth is free. A broker below us at once: it does so for each of its consumers, and
-        what one of them holds may be more than four fifths of all."""
+        """Set the limits of unconfirmed messages. A full subscription resumes at 80 % of both limits; one of a downstream
+        broker as soon as it is below them, because the downstream broker applies the 80 % to each of its consumers."""
         self.max_messages, self.max_bytes = max_messages, max_bytes
         self.low_messages, self.low_bytes = max_messages - 1, max_bytes - 1
         if not self.substream.handle.client.is_broker:
@@ -114,14 +113,14 @@ class Subscription:
             self.low_bytes = min(-(-max_bytes * 4 // 5), self.low_bytes)
 
     def become(self, new: Subscription) -> None:
-        """From now on be what was asked for with another one; what is unconfirmed goes on counting against this one."""
+        """Take over the parameters of a new subscription; unconfirmed messages keep counting here."""
         self.spec, self.s_id, self.matcher, self.text = new.spec, new.s_id, new.matcher, new.text
         self.priority, self.count = new.priority, new.count
         self._set_limits(new.max_messages, new.max_bytes)
         self.turns = self.given = 0
 
     def carry_over(self, messages: int, size: int) -> None:
-        """Start with what the substream already holds unconfirmed (a reconfigure takes nothing back)."""
+        """Set the counts of unconfirmed messages and bytes."""
         self.messages, self.bytes = messages, size
         self.full = messages >= self.max_messages or size >= self.max_bytes
 
@@ -136,11 +135,11 @@ class Group:
         self.members: deque[Subscription] = deque((first,))
 
     def has_room(self) -> bool:
-        """Whether any member could take a message now."""
+        """True if a subscription of the group can receive a message now."""
         return any(not member.full and member.window.open for member in self.members)
 
     def next_with_room(self, excluded: frozenset[Substream] | None = None) -> Subscription | None:
-        """The member whose turn it is, skipping full (and excluded) ones; None when nobody has room."""
+        """Return the next subscription in weighted round-robin order, without full and excluded ones; None = all full."""
         members = self.members
         for _ in range(len(members)):
             head = members[0]
@@ -156,8 +155,8 @@ class Group:
 
 
 class Router:
-    """The groups of one app, rebuilt whenever a consumer of it opens, configures or closes. `at_members`: there are
-    consumers, and all of them are at other nodes that have the records of the queue, too."""
+    """Routing table of one app, rebuilt after a consumer opens, configures or closes. `at_members`: the app has consumers,
+    and all of them are clients of other members, which have copies of the records."""
 
     __slots__ = ("groups", "only", "subscriptions", "at_members")
 
@@ -177,10 +176,8 @@ class Router:
         self.only = first if len(self.groups) == 1 and first is not None and first.matcher is None else None
 
     def choose(self, values: Mapping[str, object], excluded: frozenset[Substream] | None = None) -> Subscription | str:
-        """The subscription that gets a message with these property values, or ASIDE, or STOP.
-
-        `excluded` substreams are treated as full (a redelivery that must wait for them).
-        """
+        """Return the subscription that receives a message with these property values, or ASIDE, or STOP. `excluded`
+        substreams count as full: a redelivery to them is delayed."""
         matched: int | None = None
         room = False
         for group in self.groups:
@@ -196,11 +193,11 @@ class Router:
         return ASIDE if room else STOP
 
     def has_room(self) -> bool:
-        """Whether any group could take a message now."""
+        """True if a group can receive a message now."""
         return any(group.has_room() for group in self.groups)
 
     def eligible(self, values: Mapping[str, object]) -> list[Subscription]:
-        """Broadcast: of every handle the first subscription that matches; a limit of 0 takes a consumer out."""
+        """Return the first matching subscription of each handle (broadcast); those with a limit of 0 are left out."""
         found: dict[object, Subscription] = {}
         for group in self.groups:
             if group.matcher is None or group.matcher.matches(values):
@@ -210,11 +207,11 @@ class Router:
         return list(found.values())
 
 
-Unconfirmed = tuple[Message, Subscription, float]  # a message, against which window it counts, when it was pushed
+Unconfirmed = tuple[Message, Subscription, float]  # message, subscription that it counts against, time of its PUSH
 
 
 class Substream:
-    """One consumer of one app: (handle, subId)."""
+    """The part of a handle that belongs to one app, identified by its subId: a consumer."""
 
     __slots__ = ("handle", "app", "sub_id", "app_id", "read_count", "subscriptions", "counting", "unconfirmed",
                  "redelivered")
@@ -223,13 +220,14 @@ class Substream:
         self.handle, self.app, self.sub_id, self.app_id = handle, app, sub_id, app_id
         self.read_count = 0
         self.subscriptions: list[Subscription] = []
-        self.counting: list[Subscription] = []  # these, or those before a pause: what is unconfirmed counts against them
+        self.counting: list[Subscription] = []  # unconfirmed messages count against these; kept while there are none
         self.unconfirmed: dict[bytes, Unconfirmed] = {}  # by GUID
-        self.redelivered: tuple[bytes, float] | None = None  # the last redelivered message sent here, and when
+        self.redelivered: tuple[bytes, float] | None = None  # GUID and time of the last redelivery
 
 
 class Handle:
-    """One client's use of one queue under one queue id."""
+    """A client's use of a queue, identified by a queue id. `closing`: after its final close it receives no ACK or PUSH.
+    `merges`: one PUSH may name several substreams."""
 
     __slots__ = ("client", "queue", "q_id", "flags", "read_count", "write_count", "substreams", "closing", "merges",
                  "acks_failed_at")
@@ -238,12 +236,11 @@ class Handle:
         self.client, self.queue, self.q_id = client, queue, q_id
         self.flags = self.read_count = self.write_count = 0
         self.substreams: dict[int, Substream] = {}
-        self.closing = False  # the final close was asked for: no ACK, no PUSH any more
-        self.merges = False  # several substreams: one PUSH may name several of them
-        self.acks_failed_at = float("-inf")  # when a refused PUT of this handle was last logged, monotonic seconds
+        self.closing = self.merges = False
+        self.acks_failed_at = float("-inf")  # time of the last log record of a NACK, monotonic seconds
 
     def resume(self) -> None:
-        """The window of its client is open again: what waited for it is delivered."""
+        """Resume delivery after the client's delivery window has opened."""
         for substream in self.substreams.values():
             if substream.subscriptions:
                 substream.app.recheck_waiting = True
@@ -251,17 +248,17 @@ class Handle:
 
 
 Place = deque[Message] | dict[bytes, Message]
-_NO_CONSUMERS = Router()  # nothing is kept for the sake of consumers that are gone
+_NO_CONSUMERS = Router()  # frees the subscriptions of closed consumers
 
 
 class App:
-    """The state of one appId: its position in the stored messages, and its consumers. A priority or broadcast queue has one,
+    """State of one app of a queue: its undelivered messages and its consumers. A priority or broadcast queue has one app,
     `__default`.
 
-    A message an app has not finished with is in exactly one of: `fresh` (not looked at yet), `aside` (no subscription
-    matched), `waiting` (the matching ones were full), `again` (both of these, to be looked at again), `redelivery` (came
-    back from a lost consumer), or unconfirmed at one of the substreams. `fresh` and `again` may still hold messages that are
-    gone; they are skipped when met.
+    Each pending message of an app is in exactly one list: `fresh` (not examined yet), `aside` (no subscription matched),
+    `waiting` (the matching subscriptions were full), `again` (messages of the last two to be examined again), `redelivery`
+    (returned by a lost consumer), or `unconfirmed` of a substream. `fresh` and `again` may also hold messages that were
+    removed from the queue; delivery skips them.
     """
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
@@ -270,18 +267,18 @@ class App:
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
-        self.condition: Expression | None = None  # application subscription: false = this app never sees the message
+        self.condition: Expression | None = None  # application subscription: the app receives matching messages only
         self.substreams: list[Substream] = []
-        self.router, self.unrouted = _NO_CONSUMERS, False  # and whether consumers have changed since it was made
+        self.router, self.unrouted = _NO_CONSUMERS, False  # unrouted: consumers have changed since the router was built
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
-        self.returning = 0  # consumers whose messages come back in slices: until then nothing is delivered
-        self.purged = 0  # the messages of an earlier arrival order were purged
-        self.lease = self.sequence = 0  # PSN of the newest message that consumers here were given as a new one; 0 = unknown
+        self.returning = 0  # lost consumers whose messages are being returned in slices; nothing is delivered meanwhile
+        self.purged = 0  # messages with a lower arrival order are purged
+        self.lease = self.sequence = 0  # PSN of the newest message first delivered here; 0 = unknown
         self.register(key, ordinal, first_order)
 
     def register(self, key: bytes, ordinal: int, first_order: int) -> None:
-        """Start (again) as an app of the queue that sees the messages of arrival order `first_order` and later."""
+        """Reset as an app that receives messages from arrival order `first_order` on; `ordinal` -1 = unregistered."""
         self.key, self.ordinal, self.first_order = key, ordinal, first_order
         self.bit = 1 << ordinal if ordinal >= 0 else 0
         self.registered = ordinal >= 0
@@ -291,27 +288,27 @@ class App:
         self.waiting: dict[bytes, Message] = {}
         self.redelivery = Returned()
         self.recheck_aside = self.recheck_waiting = self._unsorted = False
-        self.stopped_at = b""  # GUID of the message for which nobody had room, as the log was told
+        self.stopped_at = b""  # GUID of the message before which delivery stopped, as logged
 
     def unregister(self) -> list[Place]:
-        """Forget every message; consumers stay connected and get nothing. Where messages were kept."""
+        """Unregister; consumers stay connected and receive nothing. Return the message lists of the app."""
         places = self._places()
         self.register(b"", -1, 0)
         return places
 
     def purge(self, order: int) -> list[Place]:
-        """The messages that came before this arrival order are gone; where they were kept."""
+        """Drop all messages before this arrival order. Return the message lists of the app."""
         places = self._places()
         self.register(self.key, self.ordinal, self.first_order)
         self.purged = order
         return places
 
     def overtaken(self, message: Message) -> bool:
-        """Whether consumers here were given newer ones before: another primary had meant this one for somebody else."""
+        """True if consumers here received newer messages before: an earlier primary had sent this one to another node."""
         return message.lease > 0 and (message.lease, message.sequence) < (self.lease, self.sequence)
 
     def follow(self, other: App) -> None:
-        """Consumers of the other app are this one's from now on."""
+        """Take over the newest delivered PSN of an app whose consumers move to this one."""
         if (self.lease, self.sequence) < (other.lease, other.sequence):
             self.lease, self.sequence = other.lease, other.sequence
 
@@ -319,32 +316,32 @@ class App:
         return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]
 
     def routes(self) -> Router:
-        """`router` as it is now. It is made when it is looked at, since a thousand consumers may change in one turn."""
+        """Return the router, rebuilt at most once after any number of changes in a turn."""
         if self.unrouted:
             self.unrouted = False
             self.router = Router(each for substream in self.substreams for each in substream.subscriptions)
         return self.router
 
     def reroute(self) -> None:
-        """Route anew after a consumer changed; everything put aside is looked at again."""
+        """Invalidate the router after a consumer changed, and examine the put-aside list again."""
         self.router, self.unrouted = _NO_CONSUMERS, True
         self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
         self.stopped_at = b""
 
     def give_back(self, messages: list[Message]) -> None:
-        """Messages of a lost consumer join the redelivery list, in arrival order."""
+        """Add messages of a lost consumer to the redelivery list."""
         for message in messages:
             self.redelivery.add(message)
 
     def set_aside(self, message: Message) -> None:
-        """Keep a message nobody wants now; one that comes late finds its place in `sort_aside`."""
+        """Put a message aside that no subscription matches; `sort_aside` restores the order."""
         aside = self.aside
         if aside and aside[next(reversed(aside))].order > message.order:
             self._unsorted = True
         aside[message.guid] = message
 
     def look_again(self) -> None:
-        """Have messages that were put aside looked at again, in the order of their arrival."""
+        """Move messages to examine again from `aside` and `waiting` to `again`, in order of arrival."""
         found = list(self.again)
         if self.recheck_aside:
             found += self.aside.values()
@@ -357,13 +354,13 @@ class App:
         self.recheck_aside = self.recheck_waiting = False
 
     def sort_aside(self) -> None:
-        """Put the messages that nobody wants now in the order of their arrival: once a turn, however many came back."""
+        """Restore the order of arrival in `aside`; called at most once per turn."""
         if self._unsorted:
             self._unsorted = False
             self.aside = {kept.guid: kept for kept in sorted(self.aside.values(), key=_order)}
 
     def forget(self, messages: Iterable[Message]) -> None:
-        """Messages are gone for this app without having been confirmed by a consumer."""
+        """Drop messages that were removed without a consumer's CONFIRM."""
         for place in (self.aside, self.waiting, self.redelivery):
             if place:
                 for message in messages:
@@ -371,14 +368,14 @@ class App:
         self.trim()
 
     def trim(self) -> None:
-        """Drop what is gone from the heads of `fresh` and `again`, so that they cannot grow without consumers."""
+        """Drop removed messages from the heads of `fresh` and `again`: without consumers, nothing else shortens them."""
         bit = self.bit
         for place in (self.fresh, self.again):
             while place and not place[0].pending & bit:
                 place.popleft()
 
     def undelivered(self) -> list[Message]:
-        """The oldest message of each place where undelivered ones are kept, oldest first (stuck-queue check)."""
+        """Return the oldest undelivered message of each list, oldest first (stuck-queue check)."""
         self.trim()
         self.sort_aside()
         heads = [next(iter(place.values())) for place in (self.aside, self.waiting) if place]
@@ -388,11 +385,11 @@ class App:
         return sorted(heads, key=_order)
 
     def put_aside_count(self) -> int:
-        """How many messages were passed over because no subscription could take them."""
+        """Number of messages that no subscription could receive when they were examined."""
         return len(self.aside) + len(self.waiting) + len(self.again)
 
     def consumers(self) -> int:
-        """How many readers have the app open (sum of read counts)."""
+        """Number of readers of the app (sum of read counts)."""
         return sum(substream.read_count for substream in self.substreams)
 
 
@@ -402,20 +399,20 @@ def _order(message: Message) -> int:
 
 @mypyc_attr(acyclic=True)
 class Put(Gated):
-    """One PUT, from its arrival until its acknowledgement: the primary of a queue keeps it at the gate until its records are
-    safe; a node on the way to the primary keeps it until the primary has answered.
+    """A PUT between its arrival and its ACK. A primary keeps it at the durability gate until its records are durable or
+    committed; a relay keeps it until the primary has answered.
 
-    handle: whose, None = nobody is to be answered. message: what was posted; `arrived` and `wall` of it are those of the
-    PUT. correlation_id: of a client that makes no GUIDs itself. wants_ack: an ACK was asked for. queue: set when it is
-    taken. stored: the message is to be delivered, not a duplicate or a message that no app wants. copies: which other
-    nodes must have it, too. position: of the newest record that it waits for, see `storage.gate`. ahead: bits of the apps
-    whose consumers are given it, and all that came before it, before it is acknowledged. told_ahead: another node may know
-    that it is committed before this one does.
+    handle: of the producer; None = no answer is sent. message: the posted message; its `arrived` and `wall` are those of
+    the PUT. correlation_id: of a client that creates no GUIDs. wants_ack: the producer requested an ACK. queue: the queue
+    that accepted it. stored: deliver the message (false: a duplicate, or no app accepts it). copies: copies at other nodes
+    required before the ACK. position: of its newest record, see `storage.gate`. ahead: bits of the apps that receive this
+    and all earlier messages before the ACK. told_ahead: an early acknowledgement or delivery was sent; another node may
+    know of the commit first.
     """
 
     __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "ahead", "told_ahead")
 
-    queue: Queue  # that has taken it
+    queue: Queue
 
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack
@@ -424,13 +421,13 @@ class Put(Gated):
         self.position = self.ahead = 0
 
     def answer(self, status: int) -> None:
-        """Acknowledge it, if that was asked for; a refusal is always told."""
+        """Send the ACK if it was requested; a NACK is always sent."""
         if self.handle is not None and (self.wants_ack or status):
             self.handle.client.ack(self.handle, self.message.guid, self.correlation_id, status)
 
 
 class QueueContext(Protocol):
-    """What a queue asks of the broker around it."""
+    """Services of the broker for queues."""
 
     report: Report
     ack_latency: AckLatency  # of all queues
@@ -439,22 +436,22 @@ class QueueContext(Protocol):
         """Deliver from this queue at the end of the turn."""
 
     def touch_next(self, queue: Queue) -> None:
-        """Go on with delivering from this queue in the next turn."""
+        """Continue delivering from this queue in the next turn."""
 
     def wake_at(self, when: float, queue: Queue) -> None:
-        """Deliver from this queue again at a moment of the monotonic clock."""
+        """Deliver from this queue at `when`, monotonic seconds."""
 
     def hold_until_written(self, put: Put) -> None:
-        """A PUT to a queue that lives in memory: released at the end of the turn."""
+        """Release a PUT to a queue in memory at the end of the turn."""
 
     def client_failed(self, client: Client, error: Exception) -> None:
-        """A client raised when it was spoken to: it is closed when nothing is in the middle of a delivery."""
+        """Close a client whose session raised, once no delivery is in progress."""
 
 
 class Queue(ABC):
-    """Who uses a queue, and what was delivered to whom."""
+    """Handles, apps and deliveries of one queue."""
 
-    reach = 1  # to how many apps, or consumers at once, a PUT goes
+    reach = 1  # number of apps, or of broadcast consumers, that receive a PUT
 
     def __init__(self, uri: str, name: str, domain: DomainRules, context: QueueContext) -> None:
         self.uri, self.name, self.domain, self.context = uri, name, domain, context
@@ -465,90 +462,90 @@ class Queue(ABC):
         self.handles: dict[Handle, None] = {}
         self.stats = QueueStats(context.ack_latency)
         self.lines = LineLimiter()
-        self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are busy stops behind every message
+        self.stop_lines = LineLimiter(60.0)  # a queue with busy consumers stops after every message
         self.touched = False
-        self.disabled = False  # nothing is taken or delivered: see `disable`; at a primary `lifecycle` says why
+        self.disabled = False  # neither accepts nor delivers messages; at a primary, `lifecycle` has the cause
         self.idle_since: float | None = None
 
-    # -- what depends on where the queue is led ---------------------------------------------------------------------
+    # -- different at primaries and relays --------------------------------------------------------------------------
 
     @abstractmethod
     def post(self, put: Put, now: float, wall: int) -> int:
-        """Take one PUT; 0 = accepted (the ACK follows later if it is wanted), else the status of the NACK."""
+        """Accept a PUT; 0 = accepted (an ACK follows if requested), else the status of the NACK."""
 
     @abstractmethod
     def release(self, put: Put, now: float) -> None:
-        """What a PUT was held back for has come: acknowledge it, hand its message on."""
+        """Acknowledge a PUT and deliver its message: the durability gate has released it."""
 
     @abstractmethod
     def forget_post(self, guid: bytes) -> None:
-        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
+        """Undo the deduplication entry of a `post` that raised before the message was stored."""
 
     @abstractmethod
     def finish(self, app: App, message: Message, wall: int) -> None:
-        """A consumer is done with a message of its app."""
+        """Confirm a message for an app."""
 
     @abstractmethod
     def reject(self, app: App, message: Message, wall: int) -> None:
-        """No delivery attempt is left: the app loses the message, the operator is told."""
+        """Remove a poison message from an app: no delivery attempt is left."""
 
     @abstractmethod
     def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
-        """A node below us is done with a message that it was not given on this connection, but on an earlier one."""
+        """Confirm a message that a downstream broker received on an earlier connection."""
 
     @abstractmethod
     def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
-        """A consumer was lost with a message: take one attempt off. False = it was the last one, the message is rejected."""
+        """Count a delivery attempt of a message whose consumer was lost. False: none is left, the message is rejected."""
 
     @property
     @abstractmethod
     def has_plenty(self) -> bool:
-        """Whether it may hold PLENTY times what it holds: no producer is refused if CONFIRMs count a moment later."""
+        """True if usage is at most 1/PLENTY of the quota: delayed CONFIRMs cannot cause NACKs."""
 
     @abstractmethod
     def deliver(self, now: float) -> None:
-        """Hand out whatever the consumers have room for."""
+        """Deliver messages to consumers with room."""
 
     @abstractmethod
     def payload(self, message: Message) -> bytes:
-        """The application data of a message."""
+        """Return the application data of a message."""
 
     def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
-        """At least so many bytes of it, or all there are."""
+        """Return at least the first `size` bytes of the application data, or all."""
         return self.payload(message)
 
     def holds(self, app: App, message: Message) -> bool:
-        """Whether an app still needs a message."""
+        """True if the message is pending for the app."""
         return bool(message.pending & app.bit)
 
     def in_slices(self, work: Steps[Any], doing: str) -> None:
-        """Do what may take long: here at once."""
+        """Run work that may take long; primaries run it as a job."""
         at_once(work)
 
     def settle(self) -> bool:
-        """Whether its clients use another one from now on: see `RootQueue.move`."""
+        """Complete a pending conversion, see `RootQueue.move`. True if the handles use another queue object now."""
         return False
 
     def later(self, act: Callable[[], None]) -> bool:
-        """Of a queue that is `disabled`: whether `act` waits until its clients use another one, that of their handles."""
+        """Defer `act` until the handles use another queue object. False: no conversion is pending."""
         return False
 
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def app_for_reader(self, app_id: str) -> App:
-        """The app a consumer named, registered or not."""
+        """Return the app of a consumer, registered or not."""
         app = self.apps.get(app_id)
         if app is None:
             app = self.apps[app_id] = App(app_id, b"", -1)
         return app
 
     def forget_app(self, app: App) -> None:
-        """An unregistered app whose last consumer left leaves nothing behind."""
+        """Remove an unregistered app without consumers."""
         if not app.registered and not app.substreams:
             self.apps.pop(app.app_id, None)
 
     def confirm(self, substream: Substream, guid: bytes, now: float, wall: int) -> None:
-        """A consumer is done with a message; unknown, late and repeated confirms are ignored."""
+        """Process a CONFIRM; unknown, late and repeated ones are ignored."""
         if self.disabled and self.later(partial(_again, "confirm", substream, guid, now, wall)):
             return
         unconfirmed = substream.unconfirmed
@@ -562,7 +559,7 @@ class Queue(ABC):
         messages = subscription.messages = subscription.messages - 1
         held = subscription.bytes = subscription.bytes - message.size
         if subscription.full and messages <= subscription.low_messages and held <= subscription.low_bytes:
-            subscription.full = False  # 80 % of both limits
+            subscription.full = False
             substream.app.recheck_waiting = True
             self.touch()
         if substream.redelivered is not None and substream.redelivered[0] == guid:
@@ -576,7 +573,7 @@ class Queue(ABC):
         self.finish(app, message, wall)
 
     def rejected(self, substream: Substream, guid: bytes, wall: int) -> None:
-        """A node below us has lost a consumer with a message: it goes on trying while attempts are left."""
+        """Process a REJECT: a downstream broker has lost a consumer with a message, and retries while attempts are left."""
         if self.disabled and self.later(partial(_again, "rejected", substream, guid, wall)):
             return
         entry = substream.unconfirmed.get(guid)
@@ -585,7 +582,7 @@ class Queue(ABC):
         self._take_from(substream, guid)
 
     def returned(self, substream: Substream, guid: bytes) -> None:
-        """A node below us has nobody for a message any more: somebody else is given it."""
+        """Take back a message that a downstream broker has no consumer for, and redeliver it."""
         if self.disabled and self.later(partial(_again, "returned", substream, guid)):
             return
         if guid in substream.unconfirmed:
@@ -594,7 +591,6 @@ class Queue(ABC):
                 substream.app.give_back([message])
 
     def _take_from(self, substream: Substream, guid: bytes) -> Message:
-        """A consumer has one of its messages no longer, and room for another one."""
         message, subscription, _ = substream.unconfirmed.pop(guid)
         subscription.carry_over(subscription.messages - 1, subscription.bytes - message.size)
         substream.app.recheck_waiting = True
@@ -602,7 +598,7 @@ class Queue(ABC):
         return message
 
     def values(self, message: Message) -> Mapping[str, object]:
-        """The property values of a message, read once; what cannot be read counts as absent."""
+        """Return the property values of a message, read once; unreadable properties count as absent."""
         found: Mapping[str, object] | None = message.properties
         if found is None:
             found = {}
@@ -621,20 +617,20 @@ class Queue(ABC):
         return properties.values(data, message.schema_id != 0)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
-        """Remaining delivery attempts of a message for an app; None = unlimited."""
+        """Return the remaining delivery attempts of a message for an app; None = unlimited."""
         if not self.domain.max_attempts or message.attempts is None:
             return self.domain.max_attempts or None
         return message.attempts.get(app.ordinal, message.attempts.get(-1, self.domain.max_attempts))
 
     def answer(self, put: Put, status: int) -> None:
-        """Answer a PUT; a client that fails costs no other client anything."""
+        """Answer a PUT; an error in the client's session closes that session only."""
         try:
             put.answer(status)
         except Exception as error:
             self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
 
     def disable(self, now: float, cause: str) -> None:
-        """Take and deliver nothing until a restart."""
+        """Accept and deliver nothing until a restart."""
         self.disabled = True
 
     def touch(self) -> None:
@@ -652,5 +648,4 @@ class Queue(ABC):
 
 
 def _again(method: str, substream: Substream, *arguments: object) -> None:
-    """What a client has done while its queue was about to be another one."""
     getattr(substream.handle.queue, method)(substream, *arguments)

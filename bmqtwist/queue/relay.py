@@ -1,12 +1,12 @@
-"""One queue on the way to its primary: what its clients post goes up, what comes from above goes to its consumers.
+"""Relays: queues at a node that is not their primary. PUTs and CONFIRMs go upstream, PUSHes and ACKs to the clients.
 
-    post        keeps each PUT until the primary has answered, and sends it when the upstream is open
-    pushed      a message from above: the same apps, routing and windows as at the primary hand it on
-    finish      a consumer is done with it: a CONFIRM goes up, or waits until it can
+    post        keeps a PUT until the primary has answered it; sends it when the upstream accepts PUTs
+    pushed      delivers a message from the upstream, with the same apps, routing and windows as at a primary
+    finish      sends a CONFIRM upstream, or keeps it until the upstream accepts CONFIRMs
 
-The upstream may be lost and another take its place. `posts_stopped` and `confirms_stopped` then hold everything back,
-`confirms_open` and `posts_open` send what has waited: CONFIRMs in their order, PUTs in the order of their arrival, once for
-each generation of the upstream. The primary knows a PUT that it is given twice by its GUID.
+After the loss of the upstream, `posts_stopped` and `confirms_stopped` keep PUTs and CONFIRMs; `confirms_open` and
+`posts_open` send them to the next upstream, in order of arrival and once per generation of the upstream. The primary
+recognizes a repeated PUT by its GUID.
 """
 
 from __future__ import annotations
@@ -25,70 +25,70 @@ from bmqtwist.queue.queue import App, Put, Queue, QueueContext, Substream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import SEQUENCE_BITS
 
-NOT_READY_RETRY_S = 0.25  # before PUTs are sent again that the primary was not ready for
+NOT_READY_RETRY_S = 0.25  # until PUTs that the primary refused as not ready are sent again
 
 
 class Uplink(Protocol):
-    """What a queue sends to the upstream; it leaves with the turn."""
+    """Output of relays to the upstream broker; it is written at the end of the turn."""
 
     def put(self, queue: RelayQueue, put: Put) -> None:
-        """A PUT."""
+        """Send a PUT."""
 
     def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A CONFIRM."""
+        """Send a CONFIRM."""
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A consumer was lost with the message: that costs an attempt."""
+        """Send a REJECT: a lost consumer has used one delivery attempt of the message."""
 
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
-        """Nobody here wants these messages any more; False = those above do not take them back, or not now."""
+        """Return messages that no consumer here can receive. False: the upstream takes none back, or not now."""
 
     def payload(self, queue: RelayQueue, message: Message) -> bytes:
-        """The application data of a message that is here without them. PartitionUnavailable or OSError: they are gone."""
+        """Read the application data of a message from the replica. PartitionUnavailable or OSError: it is unreadable."""
 
     def keep(self, put: Put) -> None:
-        """A PUT is kept until the primary has answered."""
+        """Count a PUT that is kept until the primary has answered."""
 
     def let_go(self, put: Put) -> None:
-        """It is kept no longer."""
+        """Stop counting a kept PUT."""
 
     def post_again_at(self, queue: RelayQueue, when: float) -> None:
-        """Call `post_again` then."""
+        """Call `queue.post_again` at `when`, monotonic seconds."""
 
 
 class RelayQueue(Queue):
-    """State and rules of one queue at a node that is not its primary."""
+    """A queue at a node that is not its primary."""
 
     def __init__(self, uri: str, name: str, domain: DomainRules, context: QueueContext, uplink: Uplink) -> None:
         super().__init__(uri, name, domain, context)
         self.uplink = uplink
-        self.pending: dict[bytes, Put] = {}  # without an answer, by GUID, in the order of arrival
-        self.repeated: dict[bytes, list[Put]] = {}  # of these, PUTs that were posted again
-        self.generation = 0  # of the upstream that takes PUTs; 0 = none does
-        self.open_apps: set[str] = set()  # whose CONFIRMs the upstream takes
-        self.held_confirms: dict[str, deque[bytes]] = {}  # by app: GUIDs that wait until it does
-        self.messages: dict[bytes, Message] = {}  # that a consumer here has, or is to have
+        self.pending: dict[bytes, Put] = {}  # PUTs without an answer, by GUID, in order of arrival
+        self.repeated: dict[bytes, list[Put]] = {}  # repetitions of pending PUTs
+        self.generation = 0  # of the upstream that accepts PUTs; 0 = none
+        self.open_apps: set[str] = set()  # apps whose CONFIRMs the upstream accepts
+        self.held_confirms: dict[str, deque[bytes]] = {}  # GUIDs of kept CONFIRMs by app
+        self.messages: dict[bytes, Message] = {}  # delivered or to be delivered to a consumer here
         self._order = 0
         self._ordinals = 0
         self._retry_due = False
-        self.stopped = False  # the upstream is lost: nothing is delivered until `confirms_stopped`
+        self.stopped = False  # the upstream is lost; nothing is delivered until `confirms_stopped`
 
     # -- PUT ----------------------------------------------------------------------------------------------------------
 
     def post(self, put: Put, now: float, wall: int) -> int:
-        """Keep a PUT until it is answered, and send it if that can be done now."""
+        """Keep a PUT until the primary answers it; send it if the upstream accepts PUTs."""
         put.queue = self
         if self.disabled:
             return AckStatus.NOT_READY
         message = put.message
-        if message.guid in self.pending:  # its client has connected anew, and is to be answered there
+        if message.guid in self.pending:  # repeated on a new connection of the client
             self.repeated.setdefault(message.guid, []).append(put)
             return 0
         self.stats.put_msgs += 1
         self.stats.put_bytes += message.size
         if not self.broadcast or not self.generation:
             self.keep(put)
-        elif put.wants_ack:  # what is delivered at most once is sent once, and nobody above answers
+        elif put.wants_ack:  # broadcast: sent once, and the upstream does not answer
             self.stats.acked(now - message.arrived)
             self.answer(put, 0)
         if self.generation:
@@ -96,10 +96,10 @@ class RelayQueue(Queue):
         return 0
 
     def acked(self, guid: bytes, status: int, now: float) -> None:
-        """The primary has answered a PUT."""
+        """Process the primary's answer to a PUT."""
         if guid not in self.pending:
             return
-        if status == AckStatus.NOT_READY:  # what follows must not overtake it, so everything waits for a while
+        if status == AckStatus.NOT_READY:  # stop all PUTs, to keep their order
             if not self._retry_due:
                 self._retry_due = True
                 self.uplink.post_again_at(self, now + NOT_READY_RETRY_S)
@@ -110,18 +110,19 @@ class RelayQueue(Queue):
         self._answer_pending(guid, status)
 
     def post_again(self, generation: int) -> None:
-        """The pause is over; `generation` of the upstream that takes PUTs, 0 = none."""
+        """Send the pending PUTs again after the primary was not ready. `generation`: of the upstream that accepts PUTs,
+        0 = none."""
         if self._retry_due:
             self._retry_due = False
             if generation:
                 self._send_pending(generation)
 
     def posts_open(self, generation: int) -> None:
-        """The upstream takes PUTs: send those without an answer, in the order of their arrival."""
+        """Send the pending PUTs to an upstream that accepts PUTs, in order of arrival."""
         if generation == self.generation:
             return
         self._retry_due = False
-        if not self.writers():  # those above would take nothing
+        if not self.writers():  # the upstream would refuse them
             for guid in list(self.pending):
                 self._answer_pending(guid, AckStatus.UNKNOWN)
         self._send_pending(generation)
@@ -136,11 +137,11 @@ class RelayQueue(Queue):
                 self.uplink.put(self, put)
 
     def posts_stopped(self) -> None:
-        """The upstream takes no PUTs any more."""
+        """Keep PUTs from now on: the upstream is lost or closed."""
         self.generation = 0
 
     def expire(self, now: float) -> None:
-        """Give up what has waited so long that the primary might not know it again."""
+        """NACK PUTs that are pending longer than the deduplication window: the primary might store a repetition twice."""
         patience = self.domain.settings.deduplication_ms / 1000
         while self.pending:
             guid, put = next(iter(self.pending.items()))
@@ -149,38 +150,38 @@ class RelayQueue(Queue):
             self._answer_pending(guid, AckStatus.UNKNOWN)
 
     def forget_released(self) -> None:
-        """For handles that are gone nobody is to be answered any more: their sessions say nothing, and forget the PUTs."""
+        """Detach pending PUTs from closed handles; they receive no answer."""
         for put in (*self.pending.values(), *(put for puts in self.repeated.values() for put in puts)):
             if put.handle is not None and put.handle.closing:
                 self.answer(put, AckStatus.UNKNOWN)
                 put.handle = None
 
     def posts_closed(self) -> None:
-        """Those above know of no producer any more, and answer nothing that was posted before."""
+        """Drop PUTs of closed handles: the upstream has no producer any more and will not answer."""
         for guid, put in list(self.pending.items()):
             if put.handle is None and not any(each.handle for each in self.repeated.get(guid, ())):
                 self.take_pending(guid)
 
     def forget_all(self) -> None:
-        """Nobody has the queue open any more, here or above."""
+        """Drop all PUTs and messages: the queue is closed here and upstream."""
         for guid in list(self.pending):
             self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
     def number(self, message: Message) -> None:
-        """Its place among all that come: where it is stored, if those above say so; else it is behind what came before."""
+        """Set the message's arrival order: by its PSN if it is known, else after all earlier messages."""
         if message.lease:
             message.order = message.lease << SEQUENCE_BITS | message.sequence
         elif not message.order:
             self._order = message.order = self._order + 1
 
     def keep(self, put: Put) -> None:
-        """A PUT waits for the answer of the primary."""
+        """Keep a PUT until the primary answers it."""
         self.pending[put.message.guid] = put
         self.uplink.keep(put)
 
     def take_pending(self, guid: bytes) -> Put | None:
-        """A PUT waits no longer."""
+        """Remove and return a pending PUT."""
         put = self.pending.pop(guid, None)
         if put is not None:
             self.repeated.pop(guid, None)
@@ -188,7 +189,6 @@ class RelayQueue(Queue):
         return put
 
     def _answer_pending(self, guid: bytes, status: int) -> None:
-        """A PUT waits no longer: tell everybody who has posted it."""
         repeated = self.repeated.get(guid, ())
         put = self.take_pending(guid)
         if put is not None:
@@ -199,12 +199,13 @@ class RelayQueue(Queue):
         self.take_pending(guid)
 
     def release(self, put: Put, now: float) -> None:
-        """Nothing waits for a file here."""
+        """Do nothing: PUTs of a relay do not pass a durability gate."""
 
     # -- PUSH ---------------------------------------------------------------------------------------------------------
 
     def pushed(self, message: Message, targets: list[tuple[str, int | None]], late: bool) -> None:
-        """A message from above for some apps, each with the delivery attempts that are left (None: any number)."""
+        """Deliver a message from the upstream. `targets`: app ids with the remaining delivery attempts, None = unlimited;
+        `late`: a redelivery."""
         if self.broadcast:
             if DEFAULT_APP_ID in self.apps:
                 delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
@@ -213,7 +214,7 @@ class RelayQueue(Queue):
         for app_id, attempts in targets:
             app = self.apps.get(app_id)
             if app is None or message.pending & app.bit:
-                continue  # its last consumer has just left; or it is a repetition of what is still here
+                continue  # its last consumer has just left, or the message is a repetition
             message.pending |= app.bit
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
@@ -229,18 +230,18 @@ class RelayQueue(Queue):
 
     @property
     def has_plenty(self) -> bool:
-        """By what its consumers here have to confirm, if the limit is known here; the rest is the primary's to know."""
+        """True if the messages of consumers here are at most 1/PLENTY of the quota, or the quota is unknown here."""
         limit = self.domain.settings.queue_limits.messages
         return not limit or PLENTY * len(self.messages) <= limit
 
     def deliver(self, now: float) -> None:
-        """As at the primary. What nobody here wants is given back."""
+        """Deliver as at a primary; return messages that no consumer here can receive to the upstream."""
         if self.stopped:
             self.touched = False
             return
         delivery.deliver(self, now)
         for app in self.active:
-            suspended = bool(app.substreams) and not app.router.groups  # all its consumers
+            suspended = bool(app.substreams) and not app.router.groups  # no consumer has subscriptions
             if not app.aside and not suspended:
                 continue
             unwanted = list(app.aside.values())
@@ -256,13 +257,13 @@ class RelayQueue(Queue):
                 app.register(app.key, app.ordinal, app.first_order)
 
     def settled(self, app_id: str) -> None:
-        """Those above know what the consumers of the app want."""
+        """Deliver after the upstream has confirmed the app's stream parameters: it now takes messages back."""
         app = self.apps.get(app_id)
         if app is not None and (app.aside or not app.routes().groups):
             self.touch()
 
     def payload(self, message: Message) -> bytes:
-        """It came with the message, unless this node was primary then."""
+        """Return the application data that came with the message, or read it from the replica."""
         return message.payload if message.payload is not None else self.uplink.payload(self, message)
 
     # -- CONFIRM, REJECT ----------------------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ class RelayQueue(Queue):
             self._confirm(app.app_id, message.guid)
 
     def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
-        """A node below us has confirmed what it was given before we lost each other: those above may wait for it."""
+        """Forward a CONFIRM of a downstream broker for a message of an earlier connection."""
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
             self._drop(app, message)
@@ -290,21 +291,21 @@ class RelayQueue(Queue):
             self.uplink.confirm(self, app_id, guid)
             return
         held = self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX))
-        held.append(guid)  # the oldest goes if there are too many: its message comes again
+        held.append(guid)  # drops the oldest above the limit; its message is then redelivered
 
     def confirm_again(self, app_id: str, guid: bytes) -> None:
-        """Nobody knows what became of a CONFIRM that was sent: it waits again, before those that have waited since. Called
-        with the newest first."""
+        """Keep a CONFIRM again that was sent without a receipt, before all kept ones. Call with the newest first."""
         self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX)).appendleft(guid)
 
     def confirms_open(self, app_id: str) -> None:
-        """The upstream takes the CONFIRMs of an app: send those that have waited, in order."""
+        """Send the kept CONFIRMs of an app, in order: the upstream accepts them."""
         self.open_apps.add(app_id)
         for guid in self.held_confirms.pop(app_id, ()):
             self.uplink.confirm(self, app_id, guid)
 
     def confirms_stopped(self, app_id: str) -> None:
-        """The upstream is lost. What no consumer here has been given yet, those above deliver again, here or elsewhere."""
+        """Keep CONFIRMs of an app after the loss of the upstream, and drop its undelivered messages: the primary delivers
+        them again."""
         self.open_apps.discard(app_id)
         app = self.apps.get(app_id)
         if app is None:
@@ -315,7 +316,7 @@ class RelayQueue(Queue):
         app.register(app.key, app.ordinal, app.first_order)
 
     def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
-        """A consumer was lost with a message: the nodes above count as well."""
+        """Count a delivery attempt here and, by a REJECT, upstream."""
         attempts = message.attempts
         if attempts is None or app.ordinal not in attempts:
             return True
@@ -328,7 +329,7 @@ class RelayQueue(Queue):
         return False
 
     def reject(self, app: App, message: Message, wall: int) -> None:
-        """No delivery attempt is left; the primary tells the operator."""
+        """Drop a poison message; the primary raises the alarm."""
         self.stats.reject_msgs += 1
         self._drop(app, message)
 
@@ -338,7 +339,7 @@ class RelayQueue(Queue):
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def app_for_reader(self, app_id: str) -> App:
-        """Whether its domain knows the app is for the primary to say."""
+        """Return the app of a consumer; the primary decides whether it is registered."""
         app = self.apps.get(app_id)
         if app is None:
             app = self.apps[app_id] = App(app_id, b"", self._ordinals)
@@ -349,10 +350,10 @@ class RelayQueue(Queue):
         return app
 
     def forget_app(self, app: App) -> None:
-        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have it back."""
+        """Keep the messages of an app without consumers until the next consumer or `app_closed`."""
 
     def app_closed(self, app_id: str) -> None:
-        """Those above know of no consumer of the app any more, and have taken back what was here for it."""
+        """Remove an app that is closed at the upstream, which has taken its messages back."""
         app = self.apps.get(app_id)
         if app is None or app.substreams:
             return

@@ -1,13 +1,13 @@
-"""One queue at its primary: what it takes, for whom, and when a message is gone.
+"""Queues at their primary: acceptance, storage, release and removal of messages.
 
-A PUT is checked, deduplicated, metered and turned into records that join the turn's batch of the partition. The ACK and
-the first delivery wait at the gate until those records are safe. What is stored, and which apps still need it, is in the
-`StoredQueue` of the partition, which records alone change; this class decides which records there are.
+A PUT is deduplicated, checked against the quotas and turned into records of the turn's batch of the partition. Its ACK and
+first delivery wait at the durability gate until the records are durable or committed. The `StoredQueue` of the partition
+has the stored messages and the apps that need them; records alone change it, and `RootQueue` decides on the records.
 
-Of a purge, and of an app that leaves, the record comes first, and what it means for a million messages follows in steps. The
-record says all: a restart in the midst completes it. From then on no consumer is given a purged message, and a queue that
-was purged as a whole is empty. What takes long is to let go of all of it, and for one app to find the messages that no other
-app needs, each of which has a DELETION of its own. The requester of the purge is answered at the end.
+Purges and the removal of an app append one record first and process the messages in slices afterwards; a restart in
+between completes the work. From the record on, no consumer receives a purged message, and a queue purged as a whole is
+empty. The slices free memory and, for one app, append a DELETION for each message that no other app needs. The requester
+of the purge receives its answer after the last slice.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _DISABLED = QueuePhase.DISABLED, QueuePhase.DISABLED_DELETING, QueuePhase.RETIRE
 
 
 class RootContext(QueueContext, Protocol):
-    """What a queue at its primary asks of the broker beyond that."""
+    """Services of the broker for queues at their primary."""
 
     def metered(self, queue: RootQueue) -> None:
-        """A meter changed its state: its events are to be taken."""
+        """Report the state changes of the queue's meter and its domain's."""
 
     def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
-        """A message ran out of delivery attempts."""
+        """Raise the alarm for a poison message."""
 
     def in_slices(self, queue: RootQueue, doing: str, work: Steps[Any]) -> None:
-        """Do work of a queue that may take long, in this turn and those that follow."""
+        """Run work of a queue as a job, from this turn on."""
 
 
 class RootQueue(Queue):
-    """State and rules of one queue at its primary."""
+    """A queue at its primary."""
 
     _convert: Callable[[RootQueue], None]
 
@@ -66,9 +66,9 @@ class RootQueue(Queue):
         self.store, self.key, self.partition = store, store.key, partition
         self.partition_id = partition.partition_id
         self.root_context = context
-        self._siblings = domain.queues  # the queues of its domain, by name
+        self._siblings = domain.queues
         self.lifecycle = QueueLifecycle()
-        self.since = now  # when this node began to lead it
+        self.since = now  # time of its activation at this node
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
         self.history = store.history
@@ -76,16 +76,16 @@ class RootQueue(Queue):
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted = Uncommitted(self)
         self._order = 0
-        self.purges: list[MessageSteps] = []  # under way
-        self._purged = 0  # of what came before this order something was purged
-        self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
-        self.moving: list[Callable[[], None]] | None = None  # what clients did since `move`
+        self.purges: list[MessageSteps] = []  # in progress
+        self._purged = 0  # messages with a lower order may be purged
+        self._remembered = b""  # GUID of a new PUT whose `post` has not completed
+        self.moving: list[Callable[[], None]] | None = None  # actions of clients deferred since `move`
 
     def is_collectable(self, now: float, keepalive_s: float, started: float) -> bool:
-        """Whether it may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
+        """True if the queue may be deleted: empty and without handles for `keepalive_s` seconds.
 
-        A queue that nobody has opened yet counts as unused since this node has it: after a failover, clients of other nodes
-        have yet to open it here. `started`: when the broker did. Times are of the monotonic clock.
+        A queue that was never opened here counts as unused since its activation: after a failover, clients of other nodes
+        have yet to open it. `started`: start of the broker. Times are monotonic seconds.
         """
         if self.handles or self.messages or self.purges or self.domain.opening:
             return False
@@ -94,7 +94,7 @@ class RootQueue(Queue):
     # -- apps -------------------------------------------------------------------------------------------------------
 
     def register_apps(self, first_order: int | None = None) -> None:
-        """Register the apps of the store that are not yet: for the messages from now on, or from `first_order` on."""
+        """Register new apps of the store for all later messages, or for those from arrival order `first_order` on."""
         first_order = self._order if first_order is None else first_order
         for stored in self.store.apps.values():
             app = self.apps.get(stored.app_id)
@@ -107,7 +107,7 @@ class RootQueue(Queue):
         self._list_apps()
 
     def remove_app(self, app: App, wall: int) -> None:
-        """Unregister: its messages are gone for it; consumers stay and get nothing. PartitionUnavailable: it stays."""
+        """Unregister an app and drop its messages; consumers stay connected. PartitionUnavailable: nothing changed."""
         work = _remove_app(self, app, wall)
         self._list_apps()
         self.in_slices(work, "the end of an app")
@@ -120,7 +120,7 @@ class RootQueue(Queue):
         self.set_conditions()
 
     def set_conditions(self) -> None:
-        """Take the application subscriptions of the domain as they are now."""
+        """Apply the domain's application subscriptions."""
         for app in self.apps.values():
             app.condition = self.domain.conditions.get("" if app.app_id == DEFAULT_APP_ID else app.app_id)
         self.conditions = [app for app in self.active if app.condition is not None]
@@ -149,7 +149,7 @@ class RootQueue(Queue):
                                          f"[{put.handle.client.description if put.handle else ''}], GUID "
                                          f"[{guid.hex().upper()}]")
             if put.wants_ack:
-                put.copies = self.domain.settings.copies  # the first one may not be in the cluster yet
+                put.copies = self.domain.settings.copies  # the first PUT may not be committed yet
                 self._hold(put)
             return 0
         self._remembered = guid
@@ -188,14 +188,14 @@ class RootQueue(Queue):
         return 0
 
     def _append(self, put: Put, message: Message, mask: int, wall: int) -> None:
-        """Store a message for the apps with these bits. PartitionUnavailable: nothing is stored."""
+        """Store a message for the apps in `mask`. PartitionUnavailable: nothing is stored."""
         put.copies = copies = self.domain.settings.copies
         if copies and copies is not _MAJORITY:
             self.partition.copies.counted = True
         if self.in_memory:
             self.store.hold(message)
             message.pending = mask
-            put.position = 0 if self.partition.replicated else COMMITTED_ALL  # no other node gets it
+            put.position = 0 if self.partition.replicated else COMMITTED_ALL  # never replicated
             return
         message.ref_count = len(self.store.apps) if mask == self.store.mask else mask.bit_count()
         if mask != self.store.mask:
@@ -217,23 +217,23 @@ class RootQueue(Queue):
                 mask &= ~app.bit
         return mask
 
-    # -- released by the gate ---------------------------------------------------------------------------------------
+    # -- released by the durability gate ----------------------------------------------------------------------------
 
     def release(self, put: Put, now: float) -> None:
-        """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
+        """Acknowledge and deliver a PUT whose records are durable here, or wait for its commit, in order."""
         if self.uncommitted.puts or put.copies and put.position > self.partition.copies.marks[put.copies]:
             self.uncommitted.add(put, now)
         else:
             self.acknowledge(put, now)
 
     def hand_on(self, put: Put) -> None:
-        """The records of a PUT are not written yet, but nobody waits for its ACK: its message may be delivered now."""
+        """Deliver a message before its ACK: its records await write coalescing, and its producer does not wait."""
         if put.stored:
             self.ready(put.message, ~put.ahead)
             put.ahead = -1
 
     def acknowledge(self, put: Put, now: float) -> None:
-        """Acknowledge a PUT and hand its message on."""
+        """Acknowledge a PUT and deliver its message."""
         message, handle = put.message, put.handle
         if put.wants_ack and handle is not None:
             self.stats.acked(now - message.arrived)
@@ -245,7 +245,7 @@ class RootQueue(Queue):
             self.ready(message, ~put.ahead)
 
     def ready(self, message: Message, apps: int = -1) -> None:
-        """A message may be delivered to the consumers of the apps with these bits."""
+        """Deliver a message to the consumers of the apps in the bit mask `apps`."""
         pending = apps & message.pending
         if message.order < self._purged:
             pending &= sum(app.bit for app in self.active if self.holds(app, message))
@@ -262,7 +262,7 @@ class RootQueue(Queue):
             self.history.discard(guid)
 
     def restore(self, found: Restored, wall: int) -> None:
-        """Take over what was recovered: every stored message is to be delivered, in order of arrival."""
+        """Take over the recovered messages; all of them are delivered again, in order of arrival."""
         self._order = found.messages
         self.meter.force_add(found.messages, found.bytes)
         for app in self.active:
@@ -280,7 +280,7 @@ class RootQueue(Queue):
         return message.payload if message.payload is not None else self.partition.payloads.whole(message)
 
     def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
-        """Of a long message that is not in memory no more is read."""
+        """Read only the beginning of a message that is not in memory."""
         return message.payload if message.payload is not None else self.partition.payloads.beginning(message, size)
 
     # -- leaving messages -------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class RootQueue(Queue):
         return False
 
     def remove(self, message: Message, reason: int, wall: int) -> None:
-        """Take a message out of the store; records say so."""
+        """Remove a message, with a DELETION record if it is in the journal."""
         self.meter.remove(1, message.size + len(message.options))
         if self.meter.events:
             self.root_context.metered(self)
@@ -332,8 +332,8 @@ class RootQueue(Queue):
             self.partition.append_deletion(self.key, message, reason, wall)
 
     def expire(self, wall: int) -> bool:
-        """Remove what is older than the domain's TTL, oldest first: MESSAGES_AT_ONCE messages, fewer if many apps have to
-        forget them. True: there may be more."""
+        """Remove messages older than the domain's TTL, oldest first: at most MESSAGES_AT_ONCE, fewer with many apps. True:
+        there may be more."""
         ttl = self.domain.ttl_s
         most = MESSAGES_AT_ONCE * 8 // (7 + max(1, len(self.active)))
         gone = []
@@ -355,32 +355,29 @@ class RootQueue(Queue):
         return len(gone) == most
 
     def purge(self, app: App | None, wall: int) -> Steps[tuple[int, int]]:
-        """Drop all messages, or those one app has not finished with; gives how many and how many bytes.
-
-        PartitionUnavailable: nothing was dropped, because nothing could be recorded.
-        """
+        """Drop all messages, or the pending messages of one app; return their number and bytes. PartitionUnavailable:
+        nothing was dropped."""
         return _purge_queue(self, wall) if app is None else _purge_app(self, app, wall)
 
     def mark_purged(self, apps: list[App]) -> list[Place]:
-        """Nothing of what is here now is given to these apps any more; where it was kept for them."""
+        """Exclude all present messages from delivery to these apps. Return the apps' message lists."""
         self._purged = self._order
         return [place for app in apps for place in app.purge(self._order)]
 
     def move(self, convert: Callable[[RootQueue], None]) -> None:
-        """This node leads it no longer: it takes and delivers nothing, PUTs and CONFIRMs wait. `convert(queue)` lets its
-        clients use another one: now for a request of a client, else later."""
+        """Stop the queue because this node is no longer its primary; PUTs and CONFIRMs are deferred. `convert(queue)` moves
+        the handles to another queue object: at once for a request of a client, else in a job."""
         self.moving, self.disabled, self._convert = [], True, convert
         self._siblings.pop(self.name, None)
 
     def settle(self) -> bool:
-        """See `move`."""
         if self.moving is None:
             return False
         self._convert(self)
         return True
 
     def later(self, act: Callable[[], None]) -> bool:
-        """A queue that is used much is converted before its turn."""
+        """Defer an action of a client; MOVED_QUEUE deferred actions convert the queue at once."""
         if self.moving is None:
             return False
         self.moving.append(act)
@@ -389,7 +386,7 @@ class RootQueue(Queue):
         return True
 
     def feed(self, change: QueueChange, now: float, cause: str) -> None:
-        """A change of its lifecycle."""
+        """Process a change of the queue's lifecycle."""
         self.lifecycle.feed(change, now, cause)
         self.disabled = self.moving is not None or self.lifecycle.phase in _DISABLED
         if self.lifecycle.is_over:
@@ -399,7 +396,7 @@ class RootQueue(Queue):
         self.feed(QueueChange.FAILED, now, cause)
 
     def holds(self, app: App, message: Message) -> bool:
-        """Whether an app still needs a message: one that was purged may look as if."""
+        """True if the message is pending for the app and not purged."""
         return bool(message.pending & app.bit) and message.order >= app.purged and self.moving is None
 
     def in_slices(self, work: Steps[Any], doing: str) -> None:
@@ -407,17 +404,17 @@ class RootQueue(Queue):
 
 
 class Uncommitted:
-    """PUTs of one queue whose records are safe here, but not in the cluster, and those that came after them, in order."""
+    """PUTs of one queue that await their commit, and all later PUTs, in order."""
 
     __slots__ = ("puts", "_queue", "_holds_apps")
 
     def __init__(self, queue: RootQueue) -> None:
         self._queue = queue
         self.puts: deque[Put] = deque()
-        self._holds_apps = False  # an app waits until the cluster has what may be delivered ahead
+        self._holds_apps = False  # delivery to an app waits for a commit
 
     def add(self, put: Put, now: float) -> None:
-        """One more waits for the cluster."""
+        """Add a PUT, and send early acknowledgements where two copies are a majority."""
         partition = self._queue.partition
         if partition.copies.pair_commits:
             self._go_ahead(put, now)
@@ -426,11 +423,11 @@ class Uncommitted:
         self.puts.append(put)
 
     def _go_ahead(self, put: Put, now: float) -> None:
-        """A node that has the records, too, may answer its producers and give its consumers a message when they are safe
-        there: they are safe here, and two copies are a majority. It need not wait until it is told so."""
+        """Send the ACK and the message to members before the commit is known. A member releases them once its own copy of
+        the records is durable: with the copy here, that is a majority."""
         waiting, ahead = self.puts, -1
         if waiting:
-            ahead = waiting[len(waiting) - 1].ahead  # nothing overtakes what came before
+            ahead = waiting[len(waiting) - 1].ahead  # keep the order
         if put.stored and put.copies is _MAJORITY:
             self._ack_ahead(put, now)
             may = 0
@@ -456,7 +453,8 @@ class Uncommitted:
                 queue.context.client_failed(handle.client, error)
 
     def held_apps(self) -> int:
-        """The bits of apps that have messages the cluster does not have yet, and consumers who may not be given them."""
+        """Return the bits of apps that must wait for a commit: the first PUT was sent to them early, but not all their
+        consumers are at members any more."""
         held, ahead = 0, self.puts[0].ahead if self.puts else 0
         if ahead:
             for app in self._queue.active:
@@ -466,7 +464,7 @@ class Uncommitted:
         return held
 
     def committed(self, now: float) -> None:
-        """The cluster has more than before: release what waited for it, in order."""
+        """Release PUTs after a commit, in order."""
         waiting, queue = self.puts, self._queue
         marks = queue.partition.copies.marks
         while waiting and waiting[0].position <= marks[waiting[0].copies]:
@@ -477,8 +475,8 @@ class Uncommitted:
             queue.touch()
 
     def expire(self, now: float, wall: int) -> None:
-        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on. What
-        another node may have told to be committed stays."""
+        """NACK and remove PUTs without a commit for longer than the deduplication window, then release later ones. PUTs with
+        an early acknowledgement stay: another node may know of their commit."""
         queue = self._queue
         patience = queue.domain.settings.deduplication_ms / 1000
         waiting, late, others = self.puts, list[Put](), list[Put]()
@@ -503,7 +501,7 @@ class Uncommitted:
 
 
 def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
-    """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
+    """Drop all messages. PartitionUnavailable: none was dropped."""
     steps = (queue.partition.state.empty(queue.store) if queue.in_memory
              else queue.partition.queues.purge(queue.key, None, None, wall))
     queue.messages = queue.store.messages
@@ -514,7 +512,7 @@ def _purge_queue(queue: RootQueue, wall: int) -> Steps[tuple[int, int]]:
 
 
 def _purge_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
-    """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
+    """Drop the pending messages of one app. PartitionUnavailable: none was dropped."""
     seen = _first_of(queue, app)
     steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
              else queue.partition.queues.purge(queue.key, app.key, seen, wall))
@@ -525,21 +523,21 @@ def _purge_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
 
 
 def _remove_app(queue: RootQueue, app: App, wall: int) -> Steps[tuple[int, int]]:
-    """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
+    """Record the removal of an app and return the remaining work. PartitionUnavailable: nothing changed."""
     seen = _first_of(queue, app)
     if seen is not None and not queue.in_memory:
-        queue.partition.queues.purge(queue.key, app.key, seen, wall)  # what it means is part of what the deletion means
+        queue.partition.queues.purge(queue.key, app.key, seen, wall)  # the deletion includes its effects
     steps = queue.partition.queues.delete_app(queue.key, app.key, wall)
     return _without(queue, steps, app.unregister(), wall)
 
 
 def _first_of(queue: RootQueue, app: App) -> Message | None:
-    """The first message that an app has seen."""
     return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
 
 
 def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int | None) -> Steps[tuple[int, int]]:
-    """An app is done with messages: those that no other app needs are removed at `wall`; None: all are gone already."""
+    """Process the messages of a purge; at `wall`, remove those that no app needs any more (None: all are removed already).
+    Return their number and bytes."""
     count = size = 0
     queue.purges.append(steps)
     for number, step in enumerate(steps):
@@ -566,7 +564,6 @@ def _finish(queue: RootQueue, messages: list[Message], wall: int) -> Steps[Any]:
 
 
 def _post_again(put: Put, now: float, wall: int) -> None:
-    """A PUT that came while its queue was about to be another one."""
     if put.handle is not None and not put.handle.closing:
         queue = put.handle.queue
         refused = queue.post(put, now, wall)
@@ -575,15 +572,15 @@ def _post_again(put: Put, now: float, wall: int) -> None:
 
 
 def _freeze_attempts(queue: RootQueue, limit: int) -> None:
-    """Messages stored so far keep `limit` attempts although the domain's number changes."""
-    frozen = {-1: limit}  # of all of them; nobody changes it
+    """Keep `limit` delivery attempts for the messages stored so far."""
+    frozen = {-1: limit}  # shared by all messages, never modified
     for message in queue.messages.values():
         if message.attempts is None:
             message.attempts = frozen
 
 
 class Domain(DomainRules):
-    """A domain at the primary of its queues."""
+    """A domain with the queues that have this node as their primary."""
 
     def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
         super().__init__(name, source, cluster, settings, throttle)
@@ -591,14 +588,14 @@ class Domain(DomainRules):
         self.removing = False  # the first phase of DOMAINS REMOVE was run
 
     def adopt_queue(self, queue: RootQueue) -> None:
-        """A queue of this domain comes to life."""
+        """Add an activated queue."""
         self.queues[queue.name] = queue
         queue.meter.reconfigure(*self.settings.queue_limits)
         if self.mode == QueueMode.BROADCAST:
             queue.meter.disabled = True
 
     def reconfigure(self, settings: DomainSettings) -> None:
-        """Take new settings (validated: same mode and storage); apps are the broker's to add and remove."""
+        """Apply validated settings (same mode and storage); the broker adds and removes apps."""
         before = self.max_attempts
         self.adopt(settings)
         for queue in self.queues.values():
