@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 }
 # Between a front and its core: there because of Python's visibility, not for applications. So is what a base of ours
 # leaves abstract.
-MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "stand_in", "token"}
+MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "report_on_stop", "token", "wait_in"}
 # Never made by applications.
 GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostRefused", "PostsFailed", "Queue", "SessionEvent"}
 MACHINERY_SAYS = ("From the ", "From a ")

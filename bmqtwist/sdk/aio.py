@@ -241,10 +241,10 @@ class Session(LoopSession):
     def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
         return self.loop.call_soon_threadsafe(action, argument)
 
-    async def breathe(self) -> None:
+    async def yield_turn(self) -> None:
         await asyncio.sleep(0)
 
-    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
+    def run_concurrently(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
         return self.loop.create_task(coroutine).cancel
 
     def make_channel(self, attempt: int) -> _Channel:

@@ -63,7 +63,7 @@ class Requester(Generic[ValueT]):
         for promise in list(self._waiting.values()):
             self._base.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
-            await self._queue._leave(True)
+            await self._queue._exit_block(True)
 
     async def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                       timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
@@ -87,7 +87,7 @@ class Requester(Generic[ValueT]):
             try:
                 queue._put(data, values, None, post)
             except SdkError as error:
-                await queue._place(error, data, values, None, post, end)
+                await queue._post_when_room(error, data, values, None, post, end)
             outcome = await promise
         finally:
             cancel()
@@ -151,12 +151,12 @@ class Responder:
 
     async def __aexit__(self, *_: object) -> None:
         while self._queues:
-            await self._queues.pop(next(iter(self._queues)))._leave(True)
+            await self._queues.pop(next(iter(self._queues)))._exit_block(True)
 
     async def _writer(self, uri: str) -> BaseQueue[Any]:
         session = self._base
         while uri in self._opening:
-            await session.stand_in(self._opening[uri])
+            await session.wait_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
         known = session.core.queues.get(uri)
         if queue is None and known is not None and known.writable and known.is_open:  # by somebody else of this session
@@ -180,7 +180,7 @@ class Responder:
     async def _drop(self, uri: str) -> None:
         self._opening[uri] = deque()  # nobody may open it before it is closed
         try:
-            await self._queues.pop(uri)._leave(True)
+            await self._queues.pop(uri)._exit_block(True)
         finally:
             self._base.fire_all(self._opening.pop(uri))
 
@@ -208,7 +208,7 @@ class Responder:
             try:
                 message = await queue._get()
             except SdkError:
-                if queue._over:
+                if queue._is_exhausted:
                     return
                 raise
             assert message is not None

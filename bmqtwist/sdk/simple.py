@@ -83,14 +83,14 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
         """
         session = self.session
-        post = self._noted(ack, on_ack, correlation, compress)
+        post = self._post_options(ack, on_ack, correlation, compress)
         if guid is not None:
             post.guid = guid
         data = self._encoded(payload)
         try:
             made = self._put(data, properties, types, post)
         except SdkError as error:
-            made = session.run(self._place(error, data, properties, types, post))
+            made = session.run(self._post_when_room(error, data, properties, types, post))
         if session.core.batch_bytes >= session.options.batch_bytes_max:
             session.step()
         return made
@@ -119,7 +119,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         try:
             return session.run(self._get(end))
         except SdkError:
-            if self._over:
+            if self._is_exhausted:
                 return None
             raise
 
@@ -172,7 +172,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self.session.running:
-            self.session.run(self._leave(kind is not None))
+            self.session.run(self._exit_block(kind is not None))
 
 
 class Session(BaseSession):
@@ -360,7 +360,7 @@ class Session(BaseSession):
         self._timers.set(key, due)
         return partial(self._timers.clear, key)
 
-    async def breathe(self) -> None:
+    async def yield_turn(self) -> None:
         self._transport.perform()
         self._transport.step(0.0)
 

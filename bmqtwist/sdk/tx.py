@@ -191,14 +191,14 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
             self._producer_paused = True
             if self._streaming:
                 self._producer.pauseProducing()
-            session.run_aside(self._resume_producer(len(data)))
+            session.run_concurrently(self._resume_producer(len(data)))
 
     def _pull(self) -> None:
         if self._producer is not None:
             self._producer.resumeProducing()
 
     async def _resume_producer(self, size: int) -> None:
-        await self.session.breathe()  # not from within the producer's own call
+        await self.session.yield_turn()  # not from within the producer's own call
         await self.session._room(None, size)
         self._producer_paused = False
         self._pull()
@@ -297,12 +297,12 @@ class Session(LoopSession):
         call = getattr(self.reactor, "callFromThread", None)  # a twisted.internet.task.Clock has no threads
         return call(action, argument) if call is not None else self.reactor.callLater(0, action, argument)
 
-    async def breathe(self) -> None:
+    async def yield_turn(self) -> None:
         promise = self.promise()
         self.reactor.callLater(0, self.fire, promise, None)
         await promise
 
-    def run_aside(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
+    def run_concurrently(self, coroutine: Coroutine[Any, Any, None]) -> Cancel:
         return Deferred.fromCoroutine(coroutine).cancel
 
     def make_channel(self, attempt: int) -> _Channel:

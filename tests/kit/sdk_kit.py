@@ -65,7 +65,7 @@ class Bench:
         self._ticks = count(1)
         identity = schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPCLIENT)
         self.make_guid: Callable[[], bytes] = lambda: self._guids.make(next(self._ticks))
-        self.core = SessionCore(self.options, identity, lambda: self.make_guid(), self.now, wake=self._wake)
+        self.core = SessionCore(self.options, identity, lambda: self.make_guid(), self.now, on_output=self._wake)
         self._frames = FrameBuffer(1 << 20)
         self._wire: deque[bytes] = deque()
         self._negotiated = False

@@ -165,7 +165,7 @@ class Playback:
     def lose(self, following: list[Event]) -> None:
         """The connection is cut; what the recorded client posted before the next one is posted now."""
         self.bench.lose()
-        known = {put.guid for put in self.core.kept.values()}
+        known = {put.guid for put in self.core.unacked.values()}
         for mine, raw in following:
             if mine and raw[4] & 63 == EventType.PUT:
                 for put in decoded(raw, False):
@@ -201,7 +201,7 @@ class Playback:
             for ack in acks:
                 if self.java:
                     ack.guid = java_guid(ack.correlation_id)
-                self.expected_acks += ack.guid in self.core.kept
+                self.expected_acks += ack.guid in self.core.unacked
             return events.encode_ack(acks)
         if kind != EventType.CONTROL or first:
             return raw

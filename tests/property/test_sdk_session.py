@@ -316,7 +316,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.outcomes.keys() <= self.tokens
         found = core.counters()
         assert found.posts == self.posted == found.acked + found.nacked + found.unasked + found.unacked_now
-        assert core._posts.held_bytes == sum(len(put.packed) for put in core.kept.values())
+        assert core._posts.unacked_bytes == sum(len(put.packed) for put in core.unacked.values())
         assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
 
     @invariant()
@@ -325,10 +325,10 @@ class Sessions(RuleBasedStateMachine):
         core = self.core
         live = len(core.queues)
         assert len(core._queues.registry.handles) <= live + 5
-        assert len(core._connection._requests.under_way) <= 4 * live + 8 + len(self.bench.requests)
+        assert len(core._connection._requests.pending) <= 4 * live + 8 + len(self.bench.requests)
         assert len(core._deadlines._due) <= 3 * live + 10
         assert len(core._deadlines._heap) <= 2 * len(core._deadlines._due) + 100
-        assert len(core._outbox.posts) <= len(core.kept)
+        assert len(core._outbox.posts) <= len(core.unacked)
         for queue in core.queues.values():
             assert queue.state is not QueueState.CLOSED
         for key, (queue, _) in core._deliveries.routes.items():
@@ -344,9 +344,9 @@ class Sessions(RuleBasedStateMachine):
         bench.turn()
         bench.advance(30.0)
         assert core.state is State.STOPPED and core.deadline() is None
-        assert not core.kept and not core._posts.held_bytes and not core.queues and not core._deliveries.routes
-        assert not core._connection._requests.under_way and not core._queues.registry.handles
-        assert not core._posts.room_wanted
+        assert not core.unacked and not core._posts.unacked_bytes and not core.queues and not core._deliveries.routes
+        assert not core._connection._requests.pending and not core._queues.registry.handles
+        assert not core._posts.room_requested
         self.outcomes_come_once_and_numbers_add_up()
         assert set(self.outcomes) == self.tokens
         assert self.requests == set(bench.done), self.requests ^ set(bench.done)

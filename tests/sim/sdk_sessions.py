@@ -50,7 +50,7 @@ class SdkSession(Receiver):
             protocol_version=1, client_type=ClientType.E_TCPCLIENT, process_name=name, pid=1,
             session_id=1, features=FEATURES, sdk_language=SdkLanguage.E_CPP,
             guid_info=GuidInfo(client_id.hex().upper(), 1), user_agent="simulated")
-        self.core = SessionCore(options, identity, lambda: make_guid(int(world.now * 1e9)), world.now, wake=self._wake,
+        self.core = SessionCore(options, identity, lambda: make_guid(int(world.now * 1e9)), world.now, on_output=self._wake,
                                 random=self.random.random)
         self.events: list[EventKind] = []
         self.queue: Queue | None = None  # once it is open

@@ -70,7 +70,7 @@ class Auto:
                     await until(self._signalled, asyncio.sleep(settings.shutdown_grace))
                 if self._error is not None:
                     raise self._error
-                if queue.core.is_open and not session.core.kept:
+                if queue.core.is_open and not session.core.unacked:
                     await queue.close()
         finally:
             await session.stop()

@@ -49,10 +49,10 @@ class BaseSession(ABC):
 
     def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
         self._on_event, self._on_nack = on_event, on_nack
-        self._rooms: deque[Any] = deque()
+        self._room_waiters: deque[Any] = deque()
         self.open_queues: set[BaseQueue[Any]] = set()
         self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
-        self._deaf: Callable[[], None] | None = None
+        self._stop_listening: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
@@ -103,7 +103,7 @@ class BaseSession(ABC):
         """Call back at that time of the clock."""
 
     @abstractmethod
-    async def breathe(self) -> None:
+    async def yield_turn(self) -> None:
         """Let input and output proceed."""
 
     @abstractmethod
@@ -130,7 +130,7 @@ class BaseSession(ABC):
             case SessionEvent():
                 self._on_session_event(effect)
             case Room():
-                self.fire_all(self._rooms)
+                self.fire_all(self._room_waiters)
             case Connect():
                 self._on_connect(effect)
             case Close():
@@ -155,9 +155,9 @@ class BaseSession(ABC):
 
     def _on_close(self, effect: Close) -> None:
         if self.core.state is State.STOPPED:
-            if self._deaf is not None:
-                self._deaf()
-                self._deaf = None
+            if self._stop_listening is not None:
+                self._stop_listening()
+                self._stop_listening = None
             for queue in list(self.open_queues):
                 queue.end()
 
@@ -167,29 +167,29 @@ class BaseSession(ABC):
         """Apply the state of a health monitor, and call `listener` at its changes until the session ends."""
         if health is not None:
             self._set_health(health.healthy)
-            self._deaf = health.listen(listener)
+            self._stop_listening = health.listen(listener)
 
     def _set_health(self, healthy: bool) -> None:
         self.core.set_health(healthy, self.clock())
 
-    async def stand_in(self, line: deque[Any], end: float | None = None) -> None:
-        """Wait until a promise appended to `line` is fired, at the latest until `end`."""
+    async def wait_in(self, waiters: deque[Any], end: float | None = None) -> None:
+        """Wait until a promise appended to `waiters` is fired, at the latest until `end`."""
         promise = self.promise()
-        line.append(promise)
+        waiters.append(promise)
         cancel = None if end is None else self.call_at(end, lambda: self.fire(promise, None))
         try:
             await promise
         finally:
             if cancel is not None:
                 cancel()
-            if promise in line:
-                line.remove(promise)
+            if promise in waiters:
+                waiters.remove(promise)
 
-    def fire_all(self, line: deque[Any]) -> None:
-        """Fire the promises that are in `line` now; those that are appended meanwhile wait for the next call."""
-        for _ in range(len(line)):
-            if line:
-                self.fire(line.popleft(), None)
+    def fire_all(self, waiters: deque[Any]) -> None:
+        """Fire the promises that are in `waiters` now; those that are appended meanwhile wait for the next call."""
+        for _ in range(len(waiters)):
+            if waiters:
+                self.fire(waiters.popleft(), None)
 
     async def _request(self, make: Request) -> None:
         promise = self.promise()
@@ -214,10 +214,10 @@ class BaseSession(ABC):
         if failures is not None and drain:
             raise failures
 
-    def leave_to_report(self, groups: list[Group]) -> None:
+    def report_on_stop(self, groups: list[Group]) -> None:
         """A queue is closed: failures of these posts without a report are raised when the session stops."""
         if self._on_nack is None:
-            self._unreported += [group for group in groups if group.untold and not group.reported]
+            self._unreported += [group for group in groups if group.unreported and not group.reported]
 
     def take_failures(self) -> PostsFailed | None:
         """The posts of closed queues that failed without a report."""
@@ -226,12 +226,12 @@ class BaseSession(ABC):
         for group in groups:
             group.reported = True
         failed: list[Ack] = [ack for group in groups for ack in group.failed if ack.token is None]
-        return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
+        return PostsFailed(sum(group.unreported for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
 
     def take_all_failures(self) -> PostsFailed | None:
         """The posts of all queues, open ones included, that failed without a report."""
         for queue in self.open_queues:
-            queue.leave_failures()
+            queue.hand_over_failures()
         return self.take_failures()
 
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
@@ -267,8 +267,8 @@ class BaseSession(ABC):
         """Wait until a post of so many bytes may be tried again, not longer than to that time."""
         self.turn(flush=True)
         while not self.core.has_room(size) and (end is None or self.clock() < end):
-            self.core.want_room()
-            await self.stand_in(self._rooms, end)
+            self.core.request_room()
+            await self.wait_in(self._room_waiters, end)
 
 
 Properties = Mapping[str, object]
@@ -347,10 +347,10 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self._getters: deque[Any] = deque()
         self._group = Group()  # of posts that nobody waits for
         self._sealed: list[Group] = []  # of earlier ones, not reported yet
-        self._flushing: deque[Any] = deque()
+        self._flush_waiters: deque[Any] = deque()
         self._draining = False
-        self._unfinished = 0  # messages that the application has, neither confirmed nor given back
-        self._finishing: deque[Any] = deque()  # who waits for these
+        self._in_process = 0  # messages that the application has, neither confirmed nor given back
+        self._drain_waiters: deque[Any] = deque()  # who waits for these
 
     @property
     def is_open(self) -> bool:
@@ -383,7 +383,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         session = self._session
         return session.core.post(self.core, data, session.clock(), properties, types, post)
 
-    async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
+    async def _post_when_room(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
                      post: Post, latest: float = math.inf) -> bytes:
         """A post did not find room: try again when there is some, within `post_wait_s`."""
         if error.result is not Result.BW_LIMIT:
@@ -406,10 +406,10 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         try:
             self._put(data, properties, types, post)
         except SdkError as error:
-            await self._place(error, data, properties, types, post)
+            await self._post_when_room(error, data, properties, types, post)
         return accepted(await promise)
 
-    def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
+    def _post_options(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
         if on_ack is not None and not ack:
             raise LocalError("on_ack is never called with ack=False: leave one of them out")
         return Post(ack, on_ack, correlation, self._group, compress)
@@ -425,11 +425,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
                 try:
                     guids.append(self._put(data, properties, None, post))
                 except SdkError as error:
-                    guids.append(await self._place(error, data, properties, None, post))
+                    guids.append(await self._post_when_room(error, data, properties, None, post))
                 if not len(guids) % _POSTS_A_TURN:
-                    await session.breathe()
+                    await session.yield_turn()
             self._seal(group)
-            await self._settled([group])
+            await self._wait_for_outcomes([group])
         except BaseException:  # what is posted is posted: the next flush waits for it
             if not group.sealed:
                 self._seal(group)
@@ -441,12 +441,12 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         return [ack if (ack := acks[guid]).ok else PostRefused(ack) for guid in guids]
 
     def _seal(self, group: Group) -> None:
-        group.token = partial(self._session.fire_all, self._flushing)
+        group.token = partial(self._session.fire_all, self._flush_waiters)
         self._session.core.seal(group)
 
-    async def _settled(self, groups: list[Group]) -> None:
+    async def _wait_for_outcomes(self, groups: list[Group]) -> None:
         while any(group.outstanding for group in groups):
-            await self._session.stand_in(self._flushing)
+            await self._session.wait_in(self._flush_waiters)
 
     async def _flush(self) -> None:
         group = self._group
@@ -456,7 +456,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             self._seal(group)
         groups = list(self._sealed)
         self._session.turn(flush=True)
-        await self._settled(groups)
+        await self._wait_for_outcomes(groups)
         failures, failed = 0, []
         for group in groups:
             if group in self._sealed:  # no other flush has reported it
@@ -469,7 +469,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     # -- consuming --------------------------------------------------------------------------------------------------
 
-    def _closed(self) -> SdkError:
+    def _closed_error(self) -> SdkError:
         return self.error or SdkError(Result.INVALID_QUEUE, f"{self.uri} is closed")
 
     def _check_readable(self) -> None:
@@ -484,16 +484,16 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         while not self._inbox:
             self._check_readable()
             if self.ended:
-                raise self._closed()
+                raise self._closed_error()
             if self._draining:
                 raise SdkError(Result.CANCELED, f"{self.uri} is drained: no more messages come, unless it is resumed")
             if end is not None and session.clock() >= end:
                 return None
             try:
-                await session.stand_in(getters, end)
+                await session.wait_in(getters, end)
             except BaseException:
                 if self._inbox:  # the message is for another caller
-                    self._wake_getter()
+                    self._fire_getter()
                 raise
         return self.get_nowait()
 
@@ -501,7 +501,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         """The next message if it is here already; IndexError if not."""
         message = self._inbox.popleft()
         message._taken = True
-        self._unfinished += 1
+        self._in_process += 1
         self._session.core.consumed(1)
         return message
 
@@ -511,11 +511,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self._inbox.clear()
         for message in messages:
             message._taken = True
-        self._unfinished += len(messages)
+        self._in_process += len(messages)
         self._session.core.consumed(len(messages))
         return messages
 
-    def _wake_getter(self) -> None:
+    def _fire_getter(self) -> None:
         if self._getters:
             self._session.fire(self._getters.popleft(), None)
 
@@ -529,12 +529,12 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         """Be done with a message, confirmed or not, as `message.give_back()` is."""
         if message._taken:
             message._taken = False
-            self._unfinished -= 1
-            if self._finishing and not self._unfinished:
-                self._session.fire_all(self._finishing)
+            self._in_process -= 1
+            if self._drain_waiters and not self._in_process:
+                self._session.fire_all(self._drain_waiters)
 
     @property
-    def _over(self) -> bool:
+    def _is_exhausted(self) -> bool:
         """Does an iteration end, without an error?"""
         return self._draining or self.ended and self.error is None
 
@@ -547,32 +547,32 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             return
         if self.on_message is not None:
             message._taken = True
-            self._unfinished += 1
+            self._in_process += 1
             self._session.core.consumed(1)
             self._session.call(self.on_message, message)
             return
         self._inbox.append(message)
-        self._wake_getter()
+        self._fire_getter()
 
     def end(self, error: SdkError | None = None) -> None:
         """From the session: no more messages come, and delivered ones cannot be confirmed."""
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
-            self.leave_failures()
+            self.hand_over_failures()
             self._empty_inbox()
-            self._session.fire_all(self._finishing)
+            self._session.fire_all(self._drain_waiters)
 
-    def leave_failures(self) -> None:
+    def hand_over_failures(self) -> None:
         """From the session: it reports failed posts of `post_nowait`."""
-        self._session.leave_to_report([self._group, *self._sealed])
+        self._session.report_on_stop([self._group, *self._sealed])
 
     def _empty_inbox(self) -> None:
         """Return untaken messages; end the calls that wait for one."""
         self._session.core.consumed(len(self._inbox))
         self._inbox.clear()
         while self._getters:
-            self._wake_getter()
+            self._fire_getter()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -595,11 +595,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self._draining = True
         self._empty_inbox()
         await self._pause(True, timeout_s)
-        while self._unfinished and not self.ended:
+        while self._in_process and not self.ended:
             if end is not None and session.clock() >= end:
-                raise SdkError(Result.TIMEOUT, f"{self._unfinished} messages of {self.uri} are neither confirmed nor given "
+                raise SdkError(Result.TIMEOUT, f"{self._in_process} messages of {self.uri} are neither confirmed nor given "
                                                f"back after {timeout_s:g} s")
-            await session.stand_in(self._finishing, end)
+            await session.wait_in(self._drain_waiters, end)
 
     async def _close(self, timeout_s: float | None) -> None:
         session = self._session
@@ -609,7 +609,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             if not self.core.is_open:
                 self.end()
 
-    async def _leave(self, failed: bool) -> None:
+    async def _exit_block(self, failed: bool) -> None:
         """The end of a block: flush, unless it failed, and close. The error of a failed block is kept."""
         if not self.is_open:
             return

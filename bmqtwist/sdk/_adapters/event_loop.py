@@ -42,7 +42,7 @@ class LoopSession(BaseSession):
         self._dialling: Cancel | None = None
         self._timer: Cancel | None = None
         self._timer_due = 0.0
-        self.core = make_core(options, clock(), self._wake)
+        self.core = make_core(options, clock(), self._schedule_turn)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
 
     # -- each kind of session has its own -----------------------------------------------------------------------------
@@ -56,7 +56,7 @@ class LoopSession(BaseSession):
         """The same, asked for by any thread."""
 
     @abstractmethod
-    def run_aside(self, coroutine: Any) -> Cancel:
+    def run_concurrently(self, coroutine: Any) -> Cancel:
         """Run a coroutine concurrently."""
 
     @abstractmethod
@@ -70,14 +70,14 @@ class LoopSession(BaseSession):
     def __del__(self) -> None:
         core = getattr(self, "core", None)
         if core is not None and core.state not in (State.IDLE, State.STOPPED):
-            lost, failures = len(core.kept), self.take_all_failures()
+            lost, failures = len(core.unacked), self.take_all_failures()
             warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
                           + (f"; {lost} posts are not acknowledged" if lost else "") + (f"; {failures}" if failures else ""),
                           UserWarning if lost or failures else ResourceWarning, stacklevel=2)
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self.call_soon(self.turn)
@@ -120,7 +120,7 @@ class LoopSession(BaseSession):
     # -- the channel ------------------------------------------------------------------------------------------------
 
     def _on_connect(self, effect: Connect) -> None:
-        self._dialling = self.run_aside(self._connect(effect))
+        self._dialling = self.run_concurrently(self._connect(effect))
 
     async def _connect(self, effect: Connect) -> None:
         core, channel, reason = self.core, self.make_channel(effect.attempt), ""
@@ -191,7 +191,7 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
         `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
         """
-        return self._put(self._encoded(payload), properties, types, self._noted(ack, on_ack, correlation, compress))
+        return self._put(self._encoded(payload), properties, types, self._post_options(ack, on_ack, correlation, compress))
 
     def close(self, timeout_s: float | None = None) -> Any:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
@@ -208,12 +208,12 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
             self._streak += 1
             if self._streak < _MESSAGES_A_TURN:
                 return self.get_nowait()
-            await self._session.breathe()
+            await self._session.yield_turn()
         self._streak = 0
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:
-            if self._over:
+            if self._is_exhausted:
                 raise StopAsyncIteration from None
             raise
 
@@ -222,4 +222,4 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        await self._leave(kind is not None)
+        await self._exit_block(kind is not None)

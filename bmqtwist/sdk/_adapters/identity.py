@@ -24,7 +24,7 @@ _OF_THE_ONLY_SUBSCRIPTION = {"consumer_priority", "max_unconfirmed_bytes", "max_
 _numbers = itertools.count(1)
 
 
-def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> SessionCore:
+def make_core(options: SessionOptions, now: float, on_output: Callable[[], None]) -> SessionCore:
     """A core that knows this process; `now` on the clock that the adapter uses."""
     number, wall_ns = next(_numbers), time.time_ns()
     client_id = make_client_id(socket.gethostname() + os.urandom(8).hex(), wall_ns, os.getpid(), number)
@@ -35,7 +35,7 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
         user_agent=options.user_agent)
     clock = time.monotonic_ns
     make = GuidGenerator(client_id, clock()).make
-    return SessionCore(options, identity, lambda: make(clock()), now, wake=wake, random=random.random)
+    return SessionCore(options, identity, lambda: make(clock()), now, on_output=on_output, random=random.random)
 
 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,

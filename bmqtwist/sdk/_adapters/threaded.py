@@ -44,8 +44,8 @@ class ThreadedCore:
         self.clock: Final = self.transport.clock
         self.changed: Final = threading.Condition(self.lock)
         self.failed: BaseException | None = None  # what has ended the thread, if that was not `end`
-        self._moving = True
-        self._thread = threading.Thread(target=self._move, name=name, daemon=True)
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -53,7 +53,7 @@ class ThreadedCore:
     def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
         """Wait for a condition, evaluated under the lock; return it."""
         with self.changed:
-            self.changed.wait_for(lambda: done() or not self._moving, timeout_s)
+            self.changed.wait_for(lambda: done() or not self._running, timeout_s)
             return bool(done())
 
     def request(self, make: Callable[[object, float], object], timeout_s: float | None = None) -> bool:
@@ -88,7 +88,7 @@ class ThreadedCore:
 
     def end(self) -> None:
         """End the thread without a disconnect request. From any thread, with or without the lock."""
-        self._moving = False
+        self._running = False
         self.transport.poke()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -96,16 +96,16 @@ class ThreadedCore:
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
-    def _move(self) -> None:
+    def _run(self) -> None:
         try:
-            while self._moving:
+            while self._running:
                 self.transport.step()
                 self._step_done()
         except BaseException as error:
             self.failed = error
             raise
         finally:
-            self._moving = False
+            self._running = False
             self.transport.dispose()
             with self.changed:
                 self.changed.notify_all()

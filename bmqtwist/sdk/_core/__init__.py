@@ -1,2 +1,2 @@
-"""One session without a socket, clock, thread or random numbers: calls and bytes go in, effects and bytes come out.
-`session.py` makes its parts."""
+"""Session core without sockets, clocks, threads or random numbers: calls and bytes in, effects and bytes out. `session.py`
+constructs its parts."""

@@ -1,4 +1,4 @@
-"""The connection of a session: attempts, negotiation, heartbeats, loss, reconnect, and the end of the session."""
+"""Connection of a session: attempts, negotiation, heartbeats, reconnect, and the end of the session."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bmqtwist.wire.control import AuthenticationMessage, NegotiationMessage, enc
 from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.frames import FrameBuffer
 
-_RENEWAL_S = 5.0  # a credential is shown again so long before it expires, or at nine tenths of its lifetime
+_RENEWAL_S = 5.0  # a credential is sent again so long before it expires, or at 0.9 of its lifetime if that is earlier
 
 
 class Backoff:
-    """Rotates over the addresses: no pause within a round, a growing one (with chance in it) between rounds.
+    """Rotation over the broker addresses with exponential backoff between rounds.
 
-    `random` gives numbers in [0, 1). The first pause after a loss is at most `first_s`; each round doubles it up to
-    `max_s`; half of a pause is chance, so that many clients of one broker do not come back in step.
+    Pauses: none within a round; at most `first_s` after a connection loss, doubled by each round up to `max_s`. Half of a
+    pause is random, so that the clients of a broker do not reconnect simultaneously. `random` returns numbers in [0, 1).
     """
 
     __slots__ = ("_addresses", "_first_s", "_max_s", "_next", "_pause_s", "_random", "_tried")
@@ -67,7 +67,7 @@ class Backoff:
 
 
 class Heartbeats:
-    """Heartbeats of the current connection. `received`: bytes have arrived in this interval."""
+    """Heartbeats of the current connection. `received`: bytes were received in this interval."""
 
     def __init__(self, shared: Shared) -> None:
         self._state, self._outbox, self._deadlines = shared.state, shared.outbox, shared.deadlines
@@ -77,7 +77,7 @@ class Heartbeats:
         self._missed_max = 0
 
     def begin(self, interval_s: float, missed_max: int) -> None:
-        """Start for a new session, with the values of the broker; 0 = no heartbeats."""
+        """Start with the broker's values for a new connection; 0 = no heartbeats."""
         self._silent, self.received = 0, True
         self._interval_s, self._missed_max = interval_s, missed_max
         if missed_max > 0 and interval_s > 0:
@@ -86,20 +86,21 @@ class Heartbeats:
     def on_request(self, *_: object) -> None:
         self._outbox.write(HEARTBEAT_RSP)
 
-    def due(self) -> None:
+    def on_due(self) -> None:
         if self.received:
             self.received, self._silent = False, 0
         else:
             self._silent += 1
             if self._silent > self._missed_max:
-                self._state.feed(Input.LOST, f"nothing heard for {self._silent} heartbeats")
+                self._state.feed(Input.LOST, f"no data for {self._silent} heartbeat intervals")
                 return
             self._outbox.write(HEARTBEAT_REQ)
         self._deadlines.after(Input.HEARTBEAT_DUE, self._interval_s)
 
 
 class Connection:
-    """`attempt` numbers the attempts to connect: what is reported of an earlier one is void. `address`: of the last one."""
+    """Connects, reconnects and ends a session. `attempt`: number of the current attempt, events of earlier ones are ignored;
+    `address`: broker of the last attempt."""
 
     def __init__(self, shared: Shared, posts: Posts, queues: Queues, requests: Requests, heartbeats: Heartbeats,
                  random: Callable[[], float]) -> None:
@@ -112,8 +113,8 @@ class Connection:
         self.address: Address = options.brokers[0]
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._was_connected = False
-        self._causes: dict[Address, str] = {}  # why each address gave us no session, the last time it was tried
-        self._refusals = 0  # by brokers, of the first connection
+        self._causes: dict[Address, str] = {}  # reason of the last failed attempt, by address
+        self._refusals = 0  # of the first connection, by brokers
         self._start_token: object = None
         self._stop_tokens: list[object] = []
 
@@ -141,13 +142,13 @@ class Connection:
         self.connect()
 
     def refuse_start(self, token: object) -> None:
-        raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started once: make a new one")
+        raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started only once: create a new one")
 
-    def start_due(self) -> None:
+    def on_start_due(self) -> None:
         self._causes.setdefault(self.address, "no answer")
-        self._give_up(Result.TIMEOUT, f"no connection within {self._options.connect_timeout_s:g} s")
+        self._fail_start(Result.TIMEOUT, f"no connection within {self._options.connect_timeout_s:g} s")
 
-    def _give_up(self, result: Result, message: str) -> None:
+    def _fail_start(self, result: Result, message: str) -> None:
         message = ": ".join(filter(None, (message, "; ".join(f"{each}: {why}" for each, why in self._causes.items()))))
         self._outbox.note(WARNING, f"the session did not start: {message or result}")
         if result is Result.TIMEOUT:
@@ -163,20 +164,20 @@ class Connection:
         self.address = self._backoff.address()
         seconds = self._options.attempt_timeout_s
         end = self._deadlines.due(Input.START_DUE)
-        if end is not None:  # the time for the first connection is that of all addresses together
+        if end is not None:  # the attempts of the first connection share one timeout
             seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.left)
         self._deadlines.after(Input.ATTEMPT_DUE, seconds)
         self._outbox.add(Connect(self.attempt, self.address, seconds))
 
-    # -- attempts that fail -----------------------------------------------------------------------------------------
+    # -- failed attempts --------------------------------------------------------------------------------------------
 
     def retry(self, reason: str = "") -> None:
-        """The attempt has failed: try again, after a pause between rounds."""
+        """Handle a failed attempt: try the next address, after a pause between rounds."""
         self._drop_channel()
         self._causes[self.address] = reason or "no reason given"
         rounds_max = self._options.connect_rounds_max
         if rounds_max and Input.START_DUE in self._deadlines and self._backoff.rounds >= rounds_max:
-            self._give_up(Result.NOT_CONNECTED, "")
+            self._fail_start(Result.NOT_CONNECTED, "")
             return
         pause = self._backoff.pause()
         self._outbox.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
@@ -187,29 +188,29 @@ class Connection:
         else:
             self.connect()
 
-    def refused(self, result: Result, message: str) -> None:
-        """The broker refuses the session: final if every broker refuses the first connection."""
+    def on_refused(self, result: Result, message: str) -> None:
+        """Handle a refusal by the broker: final if every broker refuses the first connection."""
         self._refusals += 1
-        self._outbox.note(WARNING, f"{self.address} refuses this session: {result} {message}".rstrip())
+        self._outbox.note(WARNING, f"{self.address} refused the session: {result} {message}".rstrip())
         if not self._was_connected and self._refusals >= len(self._options.brokers):
             self._causes[self.address] = message or result.value
-            self._give_up(result, "")
+            self._fail_start(result, "")
             return
         self._outbox.event(EventKind.ERROR, result, message)
         self.retry(message)
 
-    def attempt_due(self) -> None:
+    def on_attempt_due(self) -> None:
         self.retry("no answer")
 
     def on_unexpected(self, *_: object) -> None:
         self.retry("data before the end of the negotiation")
 
-    # -- a connection that comes up and is lost ---------------------------------------------------------------------
+    # -- established connection -------------------------------------------------------------------------------------
 
-    def accepted(self, response: schema.BrokerResponse) -> None:
+    def on_accepted(self, response: schema.BrokerResponse) -> None:
         features = {name: values.split(",") for name, _, values in
                     (part.partition(":") for part in response.broker_identity.features.split(";"))}
-        self._posts.connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
+        self._posts.on_connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
         self._backoff.succeeded()
         self._causes.clear()
         self._state.enter(State.RESTORING)
@@ -219,63 +220,63 @@ class Connection:
         if again:
             self._counters.reconnects += 1
             self._outbox.event(EventKind.RECONNECTED)
-            self._posts.expiry_due()
+            self._posts.on_expiry_due()
         else:
             self._outbox.event(EventKind.CONNECTED)
             token, self._start_token = self._start_token, None
             self._outbox.complete(token)
-        if self._queues.connected("CONFIGURE_STREAM" in features.get("SUBSCRIPTIONS", ())):
+        if self._queues.on_connected("CONFIGURE_STREAM" in features.get("SUBSCRIPTIONS", ())):
             self.ready(again)
 
     def ready(self, again: bool = True) -> None:
-        """All queues are reopened: send the kept posts. `again`: this is not the first connection."""
+        """Retransmit posts after all queues are reopened. `again`: not the first connection."""
         self._state.enter(State.READY)
-        kept = self._posts.send_kept()
+        count = self._posts.retransmit()
         if again:
-            self._outbox.note(INFO, f"all queues are back, {kept} posts are sent")
+            self._outbox.note(INFO, f"all queues are reopened, {count} posts are sent")
             self._outbox.event(EventKind.STATE_RESTORED)
 
     def reconnect(self, reason: str = "") -> None:
-        """The connection of a session that was up is lost: keep queues and posts, connect again."""
+        """Connection lost: keep queues and posts, reconnect."""
         sent = self._state.state is State.READY
         self._state.enter(State.WAITING, reason)
         self._drop_channel(sent)
         self._counters.losses += 1
         self._outbox.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
-                                f"queues and {len(self._posts.kept)} posts are kept")
+                                f"queues and {len(self._posts.unacked)} posts are kept")
         self._outbox.event(EventKind.CONNECTION_LOST, message=reason)
-        self._queues.lost()
-        if self._posts.kept:
-            self._posts.expiry_due()
+        self._queues.on_connection_lost()
+        if self._posts.unacked:
+            self._posts.on_expiry_due()
         self._deadlines.after(Input.PAUSE_DUE, self._backoff.pause())
 
     def _drop_channel(self, sent: bool = False) -> None:
-        """Drop all state of the channel and close it. `sent`: were posts sent on it?"""
+        """Close the channel and drop its state. `sent`: posts were sent on it."""
         self._outbox.add(Close(self.attempt))
         self.attempt += 1
-        self._posts.lost(sent)
+        self._posts.on_connection_lost(sent)
         self._outbox.clear()
-        self._requests.under_way.clear()
+        self._requests.pending.clear()
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
     def drain(self, token: object, drain: bool) -> None:
         self._stop_tokens.append(token)
-        self._queues.stopping()
-        if self._posts.kept and drain and self._options.drain_s and self._state.state is State.READY:
+        self._queues.on_stopping()
+        if self._posts.unacked and drain and self._options.drain_s and self._state.state is State.READY:
             self._state.enter(State.DRAINING)
             self._deadlines.after(Input.DRAIN_DUE, self._options.drain_s)
-            self._outbox.wake()
+            self._outbox.notify()
             return
         self.leave()
 
     def on_ack_draining(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         self._posts.on_ack(buffer, specific, start, end)
-        self.sent()
+        self.on_sent()
 
-    def sent(self) -> None:
-        if not self._posts.kept:
+    def on_sent(self) -> None:
+        if not self._posts.unacked:
             self.leave()
 
     def leave(self) -> None:
@@ -294,10 +295,10 @@ class Connection:
         self.finish()
 
     def finish(self, reason: str = "") -> None:
-        """End the session: every request and post gets its outcome."""
+        """End the session: complete pending requests, close the queues, fail their posts."""
         self._drop_channel()
         self._state.enter(State.STOPPED, reason)
-        self._queues.stopped()
+        self._queues.on_stopped()
         self._outbox.complete(self._start_token, Result.CANCELED, "the session was stopped")
         self._start_token = None
         if self._was_connected:
@@ -306,22 +307,22 @@ class Connection:
         tokens, self._stop_tokens = self._stop_tokens, []
         for each in tokens:
             self._outbox.complete(each)
-        self._posts.give_room()
+        self._posts.signal_room()
 
 
 class Negotiation:
-    """Credentials if there are any, then the client's identity; `connection` receives the result. Credentials that expire
-    are shown again."""
+    """Authentication, if the session has a credential, then negotiation; passes the result to `connection`. A credential is
+    sent again before it expires."""
 
     def __init__(self, shared: Shared, identity: schema.ClientIdentity, connection: Connection) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self._identity, self._connection = identity, connection
 
-    def introduce(self) -> None:
+    def begin(self) -> None:
         try:
             shown = self._authenticate()
-        except Exception as error:  # noqa: BLE001 - the application's own code: without a credential there is no session
+        except Exception as error:  # noqa: BLE001 - application code; no session without the credential
             self._connection.retry(str(error))
             return
         if shown:
@@ -343,14 +344,14 @@ class Negotiation:
         if message.choice != "brokerResponse":
             self._connection.retry("not a brokerResponse")
         elif response.result.category != Category.E_SUCCESS:
-            self._connection.refused(result_of(response.result.category), response.result.message)
+            self._connection.on_refused(result_of(response.result.category), response.result.message)
         else:
-            self._connection.accepted(response)
+            self._connection.on_accepted(response)
 
     # -- credentials ------------------------------------------------------------------------------------------------
 
     def _authenticate(self) -> bool:
-        """Show the credential; False if the session has none."""
+        """Send the credential; False if the session has none."""
         try:
             given = self._options.credential
             credential = given() if callable(given) else given
@@ -376,28 +377,28 @@ class Negotiation:
             self._connection.retry(str(error))
             return
         if response.status.category != Category.E_SUCCESS:
-            self._connection.refused(result_of(response.status.category), response.status.message)
+            self._connection.on_refused(result_of(response.status.category), response.status.message)
             return
         self._identify()
-        self._renew_later(response.lifetime_ms)
+        self._schedule_renewal(response.lifetime_ms)
 
-    def _renew_later(self, lifetime_ms: int | None) -> None:
+    def _schedule_renewal(self, lifetime_ms: int | None) -> None:
         if lifetime_ms is not None:
             life = lifetime_ms / 1000
             self._deadlines.after(Input.REAUTHENTICATE_DUE, max(min(0.9 * life, life - _RENEWAL_S), 0.0))
 
-    def reauthenticate_due(self) -> None:
-        with contextlib.suppress(Exception):  # the application's own code: the broker ends the session if it stays so
+    def on_reauthenticate_due(self) -> None:
+        with contextlib.suppress(Exception):  # application code; the broker ends the session at the expiry
             self._authenticate()
 
     def on_reauthentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         try:
             response = self._response(buffer, specific, start, end)
         except PeerError as error:
-            self._outbox.nonsense(error)
+            self._outbox.report_invalid(error)
             return
         if response.status.category == Category.E_SUCCESS:
-            self._renew_later(response.lifetime_ms)
+            self._schedule_renewal(response.lifetime_ms)
         else:
-            self._outbox.note(WARNING, f"{self._connection.address} refuses the new credential: {response.status.message}")
+            self._outbox.note(WARNING, f"{self._connection.address} refused the new credential: {response.status.message}")
             self._outbox.event(EventKind.ERROR, result_of(response.status.category), response.status.message)

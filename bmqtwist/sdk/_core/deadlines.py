@@ -1,18 +1,16 @@
-"""Named deadlines: set, cleared, asked for the next one. Pure; seconds on whatever clock the caller uses.
-
-`now` is what that clock showed when it was last asked: the caller sets it, and everybody with these deadlines sees it.
-"""
+"""Deadlines by key, in seconds of the caller's clock. `now` is the time of the current call: the caller sets it for all
+parts that share these deadlines."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 
-_FORGOTTEN_MAX = 64  # entries of the heap that may be void, besides as many as there are deadlines
+_VOID_ENTRIES_MAX = 64  # void heap entries allowed, in addition to one per deadline
 
 
 class Deadlines:
-    """At most one deadline per key; void heap entries are removed lazily, their number is bounded."""
+    """Holds at most one deadline per key; void heap entries are removed lazily, their number is bounded."""
 
     __slots__ = ("_count", "_due", "_heap", "now")
 
@@ -33,7 +31,7 @@ class Deadlines:
         self._count += 1
         self._due[key] = due, self._count
         heappush(self._heap, (due, self._count, key))
-        if len(self._heap) > 2 * len(self._due) + _FORGOTTEN_MAX:
+        if len(self._heap) > 2 * len(self._due) + _VOID_ENTRIES_MAX:
             self._heap = [(at, number, each) for each, (at, number) in self._due.items()]
             heapify(self._heap)
 

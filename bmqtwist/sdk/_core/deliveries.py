@@ -1,4 +1,4 @@
-"""Messages for consumers: each delivery finds its queue and subscription; confirmations go back."""
+"""Deliveries of a session: PUSH events become messages with queue and subscription; confirmations are sent to the broker."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from bmqtwist.wire.fast import (
 
 _PUSH_BYTES_MIN = PUSH_HEADER_BYTES - 4  # a header without the schema word is accepted
 _REDELIVERED = 4  # flag of PUSH
-_OPEN, _DECONFIGURING = QueueState.OPEN, QueueState.DECONFIGURING  # an enumeration looks its members up each time
+_OPEN, _DECONFIGURING = QueueState.OPEN, QueueState.DECONFIGURING  # module globals: faster than enum attributes
 
 
 class Deliveries:
-    """Hands messages out as effects. `routes`: whom a delivery is for; `untaken`: how many the application has not had."""
+    """Adds messages as effects. `routes`: targets of deliveries; `unconsumed`: messages not yet taken by the application."""
 
     def __init__(self, shared: Shared) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._counters = shared.outbox, shared.counters
         self.routes: Routes = {}
-        self.untaken = 0
-        self._slow = False  # has the application been told that it is?
+        self.unconsumed = 0
+        self._slow = False  # SLOWCONSUMER_HIGHWATERMARK was reported
 
     def on_push(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         outbox = self._outbox
@@ -41,7 +41,7 @@ class Deliveries:
         count = seen = 0
         while position < end:
             if end - position < PUSH_HEADER_BYTES:
-                outbox.nonsense(PeerError("message cut short", "PUSH", position))
+                outbox.report_invalid(PeerError("message cut short", "PUSH", position))
                 break
             first, second, q_id, guid, schema_id, _ = unpack(buffer, position)
             header = (second & 31) << 2
@@ -49,7 +49,7 @@ class Deliveries:
             stop = position + ((first & WORDS_MASK) << 2)
             seen |= first
             if stop > end or start >= stop or header < _PUSH_BYTES_MIN or not 1 <= buffer[stop - 1] <= 4:
-                outbox.nonsense(PeerError("bad sizes", "PUSH", position))
+                outbox.report_invalid(PeerError("bad sizes", "PUSH", position))
                 break
             if header < PUSH_HEADER_BYTES:
                 schema_id = 0
@@ -69,19 +69,19 @@ class Deliveries:
             count += self._deliver_many(q_id, buffer[at:start], guid, data, first >> 28,
                                         schema_id << 3 | second >> 5 & 7)
         if count:
-            self.untaken += count
+            self.unconsumed += count
             self._counters.messages += count
             if seen >> 28 & _REDELIVERED:
                 self._counters.redelivered += sum(isinstance(each, Message) and each.redelivered
                                                   for each in effects[before:])
-            if self.untaken >= self._options.slow_consumer_high and not self._slow:
+            if self.unconsumed >= self._options.slow_consumer_high and not self._slow:
                 self._slow = True
                 self._outbox.event(EventKind.SLOWCONSUMER_HIGHWATERMARK)
-            self._outbox.wake()
+            self._outbox.notify()
 
     def _deliver_many(self, q_id: int, area: bytes, guid: bytes, data: bytes, flags: int, form: int) -> int:
-        """A PUSH with other options than one subscription: one delivery for each it names; none named means id 0.
-        Gives the number of deliveries."""
+        """Deliver a PUSH whose options are not one subscription id: once per id, to id 0 without any. Return the number of
+        deliveries."""
         ids: list[int] = []
         count = 0
         try:
@@ -91,7 +91,7 @@ class Deliveries:
                 elif isinstance(option, options.SubQueueInfos):
                     ids += [item.id for item in option.items]
         except PeerError as error:
-            self._outbox.nonsense(error)
+            self._outbox.report_invalid(error)
             return 0
         for sub_id in ids or [0]:
             found = self.routes.get(q_id << 32 | sub_id)
@@ -105,24 +105,24 @@ class Deliveries:
         return count
 
     def _only_route(self, q_id: int) -> tuple[Queue, Subscription] | None:
-        """Id 0 with subscriptions: right if there is but one."""
+        """Return the route for id 0 of a queue with subscriptions: its only one."""
         found = [route for key, route in self.routes.items() if key >> 32 == q_id]
         return found[0] if len(found) == 1 else None
 
     def consumed(self, count: int) -> None:
-        self.untaken -= count
-        if self._slow and self.untaken <= self._options.slow_consumer_low:
+        self.unconsumed -= count
+        if self._slow and self.unconsumed <= self._options.slow_consumer_low:
             self._slow = False
             self._outbox.event(EventKind.SLOWCONSUMER_NORMAL)
 
     # -- confirmations ----------------------------------------------------------------------------------------------
 
     def confirm(self, message: Message) -> None:
-        """Confirm a message; SdkError NOT_CONNECTED if that cannot be said now: the message comes again then."""
+        """Confirm a message; SdkError NOT_CONNECTED without a connection: the broker then delivers the message again."""
         self._state.confirm(message)
 
     def give_back(self, message: Message) -> None:
-        """A message will not be confirmed: the broker finds out when the queue is closed."""
+        """Give up a message without a confirmation: no request; the broker redelivers it after the queue is closed."""
 
     def send_confirm(self, message: Message) -> None:
         queue = message.queue
@@ -134,10 +134,10 @@ class Deliveries:
             raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")
         outbox = self._outbox
         outbox.confirms.append(CONFIRM_MESSAGE.pack(queue.q_id, message.guid, queue.sub_id))
-        if not outbox.woken:
-            outbox.wake()
+        if not outbox.notified:
+            outbox.notify()
 
     def refuse_confirm(self, message: Message) -> None:
         if message.queue.at_most_once:
             return
-        raise SdkError(Result.NOT_CONNECTED, "confirms are not kept: the message will be delivered again")
+        raise SdkError(Result.NOT_CONNECTED, "not confirmed: the broker delivers the message again")

@@ -1,8 +1,8 @@
-"""Output of a session core, in order: effects, the instructions to the adapter around it, and bytes for the broker.
+"""Output of a session core, in order: effects (instructions to the adapter) and bytes for the broker.
 
-Messages, acknowledgements and session events are effects, too: the adapter gives them to the application. Posts and
-confirmations are collected and leave as one event each; any other message sends them first, so that no message overtakes
-another. `wake` is called once when there begins to be something to take.
+Messages, acknowledgements and session events are effects as well: the adapter passes them to the application. Posts and
+confirmations are collected into one event each; any other message is written after them, so the order is preserved.
+`on_output` is called once when effects or bytes become available.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
 from bmqtwist.wire.fast import EventType, event_header, items_event
 
-FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group keeps; all are counted
+FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group stores; all are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the channel of that attempt, or abandon the attempt; report no event of it afterwards."""
+    """Close the channel of an attempt, or cancel the attempt; report no event of it afterwards."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The request with `token` has ended, or the group of posts."""
+    """The request or group of posts with `token` has ended."""
 
     token: object
     result: Result
@@ -54,7 +54,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Posts that wait for room may be tried again."""
+    """Posts that were refused with BW_LIMIT may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +65,27 @@ class Note:
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
+    """Posts with one common completion: `outstanding` counts the posts without an outcome.
 
-    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all, and `untold` those without a callback of
-    their own. Nothing is reported before `seal`. `reported`: all failures were raised to the application.
+    `failed`: the first FAILED_KEPT_MAX failures; `failures`: number of all, `unreported`: of those without a callback. The
+    group is completed only after `seal`. `reported`: the failures were raised to the application.
     """
 
     token: object = None
-    acks: dict[bytes, Ack] | None = None  # all of them, if they are wanted
+    acks: dict[bytes, Ack] | None = None  # by GUID; None: not collected
     outstanding: int = 0
     sealed: bool = False
     failures: int = 0
-    untold: int = 0
+    unreported: int = 0
     reported: bool = False
     failed: list[Ack] = field(default_factory=list)
 
-    def settle(self, ack: Ack) -> None:
+    def record(self, ack: Ack) -> None:
         if self.acks is not None:
             self.acks[ack.guid] = ack
         if ack.status is not Result.SUCCESS:
             self.failures += 1
-            self.untold += ack.token is None
+            self.unreported += ack.token is None
             if len(self.failed) < FAILED_KEPT_MAX:
                 self.failed.append(ack)
 
@@ -94,41 +94,41 @@ Effect = Connect | Close | Completed | Room | Note | Message[Any] | Ack | Sessio
 
 
 class Outbox:
-    """Effects and bytes that were not taken yet. `posts` and `confirms` collect packed ones, `batch_bytes` is the size of
-    `posts`; `cut_posts` became events that are not with the channel yet. `unasked`: GUIDs of `posts` that want no
-    acknowledgement, `leaving`: those of `cut_posts`. `woken`: the adapter knows that there is something to take."""
+    """Effects and bytes not taken yet. `posts` and `confirms` are packed; `batch_bytes`: size of `posts`; `cut_posts`: posts
+    in events that are not written yet. `no_ack`: GUIDs of `posts` without acknowledgement, `no_ack_cut`: of `cut_posts`.
+    `notified`: `on_output` was called since the last take."""
 
-    __slots__ = ("_chunks", "_counters", "_deadlines", "_options", "_wake", "batch_bytes", "confirms", "cut_posts",
-                 "effects", "leaving", "posts", "unasked", "woken")
+    __slots__ = ("_chunks", "_counters", "_deadlines", "_on_output", "_options", "batch_bytes", "confirms", "cut_posts",
+                 "effects", "no_ack", "no_ack_cut", "notified", "posts")
 
     def __init__(self, options: SessionOptions, deadlines: Deadlines, counters: LiveCounters,
-                 wake: Callable[[], None]) -> None:
-        self._options, self._deadlines, self._counters, self._wake = options, deadlines, counters, wake
-        self.woken: bool = False
+                 on_output: Callable[[], None]) -> None:
+        self._options, self._deadlines, self._counters, self._on_output = options, deadlines, counters, on_output
+        self.notified: bool = False
         self.batch_bytes: int = 0
         self._chunks: list[bytes] = []
         self.effects: list[Effect] = []
         self.confirms: list[bytes] = []
         self.posts: list[bytes] = []
         self.cut_posts: list[bytes] = []
-        self.unasked: list[bytes] = []
-        self.leaving: list[bytes] = []
+        self.no_ack: list[bytes] = []
+        self.no_ack_cut: list[bytes] = []
 
-    def wake(self) -> None:
-        if not self.woken:
-            self.woken = True
-            self._wake()
+    def notify(self) -> None:
+        if not self.notified:
+            self.notified = True
+            self._on_output()
 
     # -- effects ----------------------------------------------------------------------------------------------------
 
     def add(self, effect: Effect) -> None:
         self.effects.append(effect)
-        if not self.woken:
-            self.woken = True
-            self._wake()
+        if not self.notified:
+            self.notified = True
+            self._on_output()
 
     def complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
-        """End a request; one without a token has no requester that waits."""
+        """Complete a request; without a token no requester is waiting."""
         if token is not None:
             self.add(Completed(token, result, message))
 
@@ -140,26 +140,26 @@ class Outbox:
     def note(self, level: int, text: str) -> None:
         self.add(Note(level, text))
 
-    def nonsense(self, error: PeerError) -> None:
-        """Report an unreadable event of the broker."""
+    def report_invalid(self, error: PeerError) -> None:
+        """Report an invalid event of the broker."""
         self._counters.dropped += 1
         self.note(WARNING, f"from the broker: {error}")
         self.event(EventKind.ERROR, message=str(error))
 
     def take_effects(self) -> list[Effect]:
         effects, self.effects = self.effects, []
-        self.woken = False
+        self.notified = False
         return effects
 
     # -- bytes ------------------------------------------------------------------------------------------------------
 
     def write(self, chunk: bytes) -> None:
-        """Bytes that may overtake collected posts and confirmations."""
+        """Add bytes; they may be sent before collected posts and confirmations."""
         self._chunks.append(chunk)
-        self.wake()
+        self.notify()
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage) -> None:
-        """A message of the schema, after everything that is collected."""
+        """Add a schema message after the collected posts and confirmations."""
         if self.batch_bytes:
             self._cut_posts()
         if self.confirms:
@@ -167,14 +167,14 @@ class Outbox:
         self.write(control.encode_event(message, self._options.encoding))
 
     def take_output(self, flush: bool = False) -> list[bytes]:
-        """The chunks to write now. A batch of posts that may still wait for its delay stays, unless `flush`."""
+        """Return the chunks to write now. A batch whose delay has not passed stays, unless `flush`."""
         options = self._options
         if self.batch_bytes and (flush or not options.batch_delay_s or self.batch_bytes >= options.batch_bytes_max
                                  or Input.BATCH_DUE not in self._deadlines):
             self._cut_posts()
         if self.confirms:
             self._cut_confirms()
-        self.woken = bool(self.effects)
+        self.notified = bool(self.effects)
         if not self._chunks:
             return []
         chunks, self._chunks = self._chunks, []
@@ -186,14 +186,14 @@ class Outbox:
     def clear(self) -> None:
         self._chunks.clear()
         self.confirms.clear()
-        self.posts, self.cut_posts, self.unasked, self.leaving, self.batch_bytes = [], [], [], [], 0
+        self.posts, self.cut_posts, self.no_ack, self.no_ack_cut, self.batch_bytes = [], [], [], [], 0
 
     def _cut_posts(self) -> None:
-        """The batch as PUT events of about the limit; a single message may be larger."""
+        """Convert the batch to PUT events of up to `batch_bytes_max`, except for a larger single message."""
         batch, self.posts, self.batch_bytes = self.posts, [], 0
         self.cut_posts += batch
-        self.leaving += self.unasked
-        self.unasked = []
+        self.no_ack_cut += self.no_ack
+        self.no_ack = []
         start, size = 0, 0
         for index, packed in enumerate(batch):
             if size and size + len(packed) > self._options.batch_bytes_max:
@@ -212,7 +212,7 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Objects that every part of one session is given."""
+    """Objects shared by all parts of a session."""
 
     options: SessionOptions
     state: SessionState

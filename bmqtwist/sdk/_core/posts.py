@@ -1,5 +1,5 @@
-"""Posts and their acknowledgements: every accepted post is kept until it has exactly one outcome, whatever the connection
-does. After a reconnect all kept posts are sent again in order of posting, byte for byte: a post is packed once."""
+"""Posts and acknowledgements: each accepted post is stored until it has exactly one outcome. After a reconnect all
+unacknowledged posts are retransmitted in order of posting, with identical bytes: a post is packed once."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ from bmqtwist.wire import events, properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data, open_data
 from bmqtwist.wire.fast import ACK_MESSAGE, ITEM_BYTES, MESSAGE_PROPERTIES, put_message
 
-_EXPIRY_STEP_S = 0.1  # shortest interval between two searches for posts above the deduplication time
+_EXPIRY_STEP_S = 0.1  # minimum interval between two searches for posts older than the deduplication time
 _GUID = slice(12, 28)  # of a packed message
 
 
 @dataclass(eq=False, slots=True)
 class Post:
-    """Options of a post; once it is accepted, the post itself, packed. `token`: an Ack effect follows."""
+    """Options of a post; after acceptance the packed post. With `token`, an Ack effect follows."""
 
-    ack: bool = True  # is an acknowledgement asked for?
+    ack: bool = True  # request an acknowledgement
     token: object = None
     correlation: object = None
     group: Group | None = None
-    compress: bool | None = None  # None = as the session's options say
-    guid: bytes = b""  # chosen by the application; else a new one
+    compress: bool | None = None  # None: as in the session options
+    guid: bytes = b""  # set by the application; b"": a new one
     queue: Queue = field(init=False)
     packed: bytes = field(init=False)
     posted_at: float = field(init=False)
 
 
 class Posts:
-    """`kept`: posts without an outcome, by GUID, in order of posting; `held_bytes`: packed bytes of these. `blocked`: the
-    channel has more to write than its high watermark."""
+    """Sends posts and assigns outcomes. `unacked`: posts without an outcome, by GUID, in order of posting; `unacked_bytes`:
+    their packed size. `blocked`: the channel's unsent bytes exceed its high watermark."""
 
-    kept: dict[bytes, Post]
-    held_bytes: int
+    unacked: dict[bytes, Post]
+    unacked_bytes: int
 
     def __init__(self, shared: Shared, make_guid: Callable[[], bytes]) -> None:
         self._options, self._state, self._outbox = shared.options, shared.state, shared.outbox
         self._deadlines, self._counters = shared.deadlines, shared.counters
         self._make_guid = make_guid
-        self.kept, self.held_bytes = {}, 0
+        self.unacked, self.unacked_bytes = {}, 0
         self.blocked: bool = False
-        self.room_wanted: bool = False  # a caller waits for a Room effect
-        self._v2_properties = False  # does the broker read new-style properties?
+        self.room_requested: bool = False  # a caller is waiting for a Room effect
+        self._v2_properties = False  # the broker supports new-style properties
         self._sent: set[bytes] = set()  # GUIDs that were sent on a lost connection
-        self._logged: set[Result] = set()  # kinds of failed posts that were logged since the last connection
+        self._logged: set[Result] = set()  # results of failed posts that were logged since the last connection
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int = 0) -> bool:
-        held = self.held_bytes
+        held = self.unacked_bytes
         return not self.blocked and (not held or held + size <= self._options.unacked_bytes_max)
 
     def post(self, queue: Queue, payload: bytes, now: float, values: Mapping[str, object] | None = None,
              types: Mapping[str, properties.PropertyType] | None = None, post: Post | None = None) -> bytes:
-        """Post a message; its GUID. `post` has further options, and is kept once this has returned.
+        """Post a message and return its GUID. `post` has further options; it is stored in `unacked`.
 
         Raises SdkError: INVALID_QUEUE, QUEUE_SUSPENDED, PAYLOAD_EMPTY, PAYLOAD_TOO_BIG, and BW_LIMIT if there is no
-        room: an adapter waits then for a Room effect. LocalError: properties that cannot be sent.
+        room: the adapter then waits for a Room effect. LocalError: invalid properties.
         """
         if not queue.writable or not queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open for writing: open it with write=True"
@@ -82,8 +82,8 @@ class Posts:
             post = Post()
         session_options = self._options
         if not self.has_room(len(payload)):
-            self.room_wanted = True
-            raise SdkError(Result.BW_LIMIT, "too much is waiting to be sent or acknowledged")
+            self.room_requested = True
+            raise SdkError(Result.BW_LIMIT, "the limit of unsent and unacknowledged bytes is reached")
         self._deadlines.now = now
         if session_options.trace is not None:
             values = inject(values, session_options.trace())
@@ -99,7 +99,7 @@ class Posts:
         if len(data) > APPLICATION_DATA_BYTES_MAX:
             raise SdkError(Result.PAYLOAD_TOO_BIG, f"{len(data)} bytes, more than {APPLICATION_DATA_BYTES_MAX}")
         guid = post.guid or self._make_guid()
-        if post.guid and guid in self.kept:
+        if post.guid and guid in self.unacked:
             raise SdkError(Result.ALREADY_IN_PROGRESS, f"a post with GUID {guid.hex().upper()} has no acknowledgement yet")
         packed = put_message(queue.q_id, guid, data, crc32c(data), (1 if post.ack else 0) | (2 if area else 0), cat,
                              schema_id)
@@ -109,44 +109,44 @@ class Posts:
             post.group.outstanding += 1
         return guid
 
-    def keep(self, post: Post) -> None:
-        """No connection, or not restored yet: the post is sent with all others."""
-        self.kept[post.guid] = post
-        self.held_bytes += len(post.packed)
+    def buffer(self, post: Post) -> None:
+        """Store a post until the connection is restored; `retransmit` sends it."""
+        self.unacked[post.guid] = post
+        self.unacked_bytes += len(post.packed)
         if Input.EXPIRY_DUE not in self._deadlines:
             self._deadlines.after(Input.EXPIRY_DUE, post.queue.deduplication_s)
 
     def send(self, post: Post) -> None:
-        """Into the batch, which leaves with the turn, when it is full, or after its delay."""
+        """Add a post to the batch, which is written at the end of the turn, when it is full, or after `batch_delay_s`."""
         options, outbox = self._options, self._outbox
-        self.kept[post.guid] = post
-        self.held_bytes += len(post.packed)
+        self.unacked[post.guid] = post
+        self.unacked_bytes += len(post.packed)
         self._append(post)
         if options.batch_delay_s:
             if outbox.batch_bytes < options.batch_bytes_max:
                 if Input.BATCH_DUE not in self._deadlines:
                     self._deadlines.after(Input.BATCH_DUE, options.batch_delay_s)
-                    outbox.wake()
+                    outbox.notify()
                 return
             self._deadlines.clear(Input.BATCH_DUE)
-        if not outbox.woken:
-            outbox.wake()
+        if not outbox.notified:
+            outbox.notify()
 
     def _append(self, post: Post) -> None:
         outbox, packed = self._outbox, post.packed
         outbox.posts.append(packed)
         outbox.batch_bytes += len(packed)
         if not post.ack:
-            outbox.unasked.append(post.guid)
+            outbox.no_ack.append(post.guid)
 
-    def batch_due(self) -> None:
-        self._outbox.wake()
+    def on_batch_due(self) -> None:
+        self._outbox.notify()
 
     def refuse(self, post: Post) -> None:
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
     def seal(self, group: Group) -> None:
-        """No more posts of this group: report it when the last one is answered."""
+        """Close a group: it is reported when its last post is acknowledged."""
         group.sealed = True
         if not group.outstanding:
             self._outbox.complete(group.token)
@@ -155,51 +155,51 @@ class Posts:
 
     def on_ack(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         if end - start < 4:
-            self._outbox.nonsense(PeerError("event cut short", "ACK", start))
+            self._outbox.report_invalid(PeerError("event cut short", "ACK", start))
             return
         step = (buffer[start] & 15) * 4
         position = start + (buffer[start] >> 4) * 4
         if step < ITEM_BYTES or position == start:
-            self._outbox.nonsense(PeerError("bad sizes", "ACK", start))
+            self._outbox.report_invalid(PeerError("bad sizes", "ACK", start))
             return
-        unpack, answer = ACK_MESSAGE.unpack_from, self._answer
-        kept, counters = self.kept, self._counters
-        settled = len(kept) + counters.nacked
+        unpack, remove = ACK_MESSAGE.unpack_from, self._remove
+        unacked, counters = self.unacked, self._counters
+        before = len(unacked) + counters.nacked
         while position + step <= end:
             word, guid, _ = unpack(buffer, position)
             position += step
-            post = answer(guid)
+            post = remove(guid)
             if post is not None:
-                self._settle(post, ACK_RESULTS[word >> 24 & 15])
-        counters.acked += settled - len(kept) - counters.nacked
-        self.give_room()
+                self._complete(post, ACK_RESULTS[word >> 24 & 15])
+        counters.acked += before - len(unacked) - counters.nacked
+        self.signal_room()
 
-    def _answer(self, guid: bytes) -> Post | None:
+    def _remove(self, guid: bytes) -> Post | None:
         """Remove and return a post; None if the GUID is unknown (a duplicate, or of another session)."""
-        post = self.kept.pop(guid, None)
+        post = self.unacked.pop(guid, None)
         if post is not None:
-            self.held_bytes -= len(post.packed)
+            self.unacked_bytes -= len(post.packed)
         return post
 
-    def sent(self) -> None:
-        """The output is with the channel: posts that want no acknowledgement have their outcome."""
+    def on_sent(self) -> None:
+        """Output written to the channel: posts without acknowledgement have succeeded."""
         outbox = self._outbox
-        leaving, outbox.leaving = outbox.leaving, []
-        for guid in leaving:
-            post = self._answer(guid)
+        guids, outbox.no_ack_cut = outbox.no_ack_cut, []
+        for guid in guids:
+            post = self._remove(guid)
             if post is not None:
                 self._counters.unasked += 1
-                self._settle(post, Result.SUCCESS, True)
-        self.give_room()
+                self._complete(post, Result.SUCCESS, True)
+        self.signal_room()
 
     def fail_all(self, queue: Queue) -> None:
-        self._fail([post for post in self.kept.values() if post.queue is queue])
-        self.give_room()
+        self._fail([post for post in self.unacked.values() if post.queue is queue])
+        self.signal_room()
 
-    def expiry_due(self) -> None:
-        """Without a connection: posts that are too old to be sent again without the risk of a duplicate fail."""
+    def on_expiry_due(self) -> None:
+        """Fail the posts older than the deduplication time: a retransmission could be a duplicate."""
         now, old, due = self._deadlines.now, [], None
-        for post in self.kept.values():
+        for post in self.unacked.values():
             end = post.posted_at + post.queue.deduplication_s
             if end <= now:
                 old.append(post)
@@ -208,27 +208,26 @@ class Posts:
         if due is not None:
             self._deadlines.set(Input.EXPIRY_DUE, max(due, now + _EXPIRY_STEP_S))
         if old:
-            self._outbox.note(WARNING, f"{len(old)} posts failed: without acknowledgement for longer than the "
-                                       "deduplication time")
+            self._outbox.note(WARNING, f"{len(old)} posts failed: not acknowledged within the deduplication time")
             self._fail(old)
-            self.give_room()
+            self.signal_room()
 
     def _fail(self, posts: list[Post]) -> None:
         for post in posts:
-            self._answer(post.guid)
-            self._settle(post, Result.UNKNOWN)
+            self._remove(post.guid)
+            self._complete(post, Result.UNKNOWN)
 
-    def _settle(self, post: Post, result: Result, only_group: bool = False) -> None:
+    def _complete(self, post: Post, result: Result, only_group: bool = False) -> None:
         group = post.group
         failed = result is not Result.SUCCESS
         if failed:
             self._counters.fail(result)
             if result not in self._logged:
                 self._logged.add(result)
-                self._outbox.note(WARNING, f"a post to {post.queue.uri} failed: {result} (more of this kind are only "
-                                           "counted)")
+                self._outbox.note(WARNING, f"a post to {post.queue.uri} failed: {result} (further ones with this status are "
+                                           "only counted)")
         if group is not None and (failed or group.acks is not None):
-            group.settle(Ack(post.queue, post.guid, result, post.correlation, post.token))
+            group.record(Ack(post.queue, post.guid, result, post.correlation, post.token))
         if not only_group and (post.token is not None or failed and (group is None or group.acks is None)):
             self._outbox.add(Ack(post.queue, post.guid, result, post.correlation, post.token))
         if group is not None:
@@ -238,10 +237,10 @@ class Posts:
 
     # -- the connection ---------------------------------------------------------------------------------------------
 
-    def connected(self, v2_properties: bool) -> None:
-        """A broker has accepted the session. One that reads only old-style properties gets these."""
+    def on_connected(self, v2_properties: bool) -> None:
+        """Broker accepted the session: convert stored posts if it supports only old-style properties."""
         if self._v2_properties and not v2_properties:
-            for post in self.kept.values():
+            for post in self.unacked.values():
                 message = events.decode_put(post.packed, 0, len(post.packed))[0][0]
                 if not message.flags & MESSAGE_PROPERTIES or not message.schema_id:
                     continue
@@ -249,27 +248,27 @@ class Posts:
                 message.data, message.compression = close_data(properties.to_v1(area), payload, False,
                                                                bool(message.compression))
                 message.schema_id, message.crc = 0, None
-                self.held_bytes -= len(post.packed)
+                self.unacked_bytes -= len(post.packed)
                 post.packed = events.encode_put([message])[8:]
-                self.held_bytes += len(post.packed)
+                self.unacked_bytes += len(post.packed)
         self._v2_properties = v2_properties
         self._logged.clear()
 
-    def send_kept(self) -> int:
-        """All queues are back: send the kept posts in order of posting; their number."""
-        kept = self.kept
-        if kept:
-            self._counters.retransmitted += len(kept.keys() & self._sent)
+    def retransmit(self) -> int:
+        """Send all unacknowledged posts in order of posting; return their number."""
+        unacked = self.unacked
+        if unacked:
+            self._counters.retransmitted += len(unacked.keys() & self._sent)
             self._sent = set()
-            for post in kept.values():
+            for post in unacked.values():
                 self._append(post)
-            self._outbox.wake()
-        return len(kept)
+            self._outbox.notify()
+        return len(unacked)
 
-    def lost(self, sent: bool) -> None:
-        """The connection is lost, the output not dropped yet. `sent`: were posts sent on it?"""
+    def on_connection_lost(self, sent: bool) -> None:
+        """Connection lost; the outbox is not cleared yet. `sent`: posts were sent on it."""
         if sent:
-            self._sent = set(self.kept)
+            self._sent = set(self.unacked)
             self._sent.difference_update(packed[_GUID] for packed in (*self._outbox.cut_posts, *self._outbox.posts))
         self.blocked = False
 
@@ -282,10 +281,10 @@ class Posts:
         if self.blocked:
             self.blocked = False
             self._outbox.event(EventKind.CHANNEL_LOW_WATERMARK)
-            self.give_room()
+            self.signal_room()
 
-    def give_room(self) -> None:
-        """Add a Room effect for callers that wait, if there is room or the session has ended."""
-        if self.room_wanted and (self.has_room(1) or self._state.state is State.STOPPED):
-            self.room_wanted = False
+    def signal_room(self) -> None:
+        """Add a Room effect for waiting callers if there is room or the session has ended."""
+        if self.room_requested and (self.has_room(1) or self._state.state is State.STOPPED):
+            self.room_requested = False
             self._outbox.add(Room())

@@ -1,8 +1,7 @@
-"""What is known of one opened queue, and the queues of a session with the ids they have. Records: `queue_machine` and
-`queue_settings` change them.
+"""Records of opened queues, and the registry of a session's queues. `queue_machine` and `queue_settings` change them.
 
-Ids, as the other SDKs give them: one queue id per canonical URI, kept over reconnects; one sub-queue id per reader with
-an application id; a new subscription id for each subscription in each configure request (`requests`).
+Ids are assigned as in the other SDKs: one queue id per canonical URI, stable over reconnects; one sub-queue id per reader
+with an app id; a new subscription id for each subscription in each configure request (`requests`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bmqtwist.sdk.options import QueueOptions, Subscription
 from bmqtwist.wire import schema
 
 FLAG_READ, FLAG_WRITE = 2, 4
-_DEDUPLICATION_S = 300.0  # until the broker has said something else
+_DEDUPLICATION_S = 300.0  # default until the broker's openQueue response
 _USABLE = frozenset((QueueState.OPEN, QueueState.REOPEN_HELD, QueueState.REOPENING, QueueState.RECONFIGURING))
 
 
@@ -34,18 +33,18 @@ class Handle:
 
 @dataclass(eq=False, slots=True)
 class Setting:
-    """One configuration to send: new options, or no deliveries, or deliveries again. A pause is the application's wish,
-    a suspension that of its host's health. `token` is completed when it is done."""
+    """One configure request: new options, deliveries stopped, or deliveries resumed. The application pauses a queue, an
+    unhealthy host suspends it. The result completes `token`."""
 
     kind: str  # configure, pause, unpause, suspend, resume
     options: QueueOptions
     token: object = None
-    r_id: int = 0  # of its request, once that is sent
+    r_id: int = 0  # id of the request, once it is sent
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class Queue:
-    """One opened URI. `owner` and `codec` belong to the adapter; `owner.confirm(message)` is what Message.confirm calls."""
+    """One opened URI. `owner` and `codec` belong to the adapter; Message.confirm calls `owner.confirm(message)`."""
 
     uri: str
     target: QueueUri
@@ -64,10 +63,10 @@ class Queue:
     deduplication_s: float = _DEDUPLICATION_S
     suspended: bool = False
     paused: bool = False
-    setting: Setting | None = None  # under way
-    settings: deque[Setting] = field(default_factory=deque)  # to be sent after it
-    routes: dict[int, Subscription] = field(default_factory=dict)  # keys as in Routes: of the accepted configuration
-    routes_new: dict[int, Subscription] = field(default_factory=dict)  # and of the one that is not answered yet
+    setting: Setting | None = None  # in progress
+    settings: deque[Setting] = field(default_factory=deque)  # to be sent next, in order
+    routes: dict[int, Subscription] = field(default_factory=dict)  # of the accepted configuration; keys as in Routes
+    routes_new: dict[int, Subscription] = field(default_factory=dict)  # of the unanswered configuration
 
     def __post_init__(self) -> None:
         self.q_id = self.handle.q_id
@@ -85,7 +84,7 @@ class Queue:
         return self.state in _USABLE
 
     @property
-    def silent(self) -> bool:
+    def deliveries_off(self) -> bool:
         return self.suspended or self.paused
 
     @property
@@ -94,18 +93,18 @@ class Queue:
 
     @property
     def sub_id_info(self) -> schema.SubQueueIdInfo | None:
-        """Return the application of a reader in the form of the schema."""
+        """Return the app of a reader as a schema object."""
         return schema.SubQueueIdInfo(self.sub_id, self.target.app_id) if self.sub_id else None
 
     def __repr__(self) -> str:
         return f"<Queue {self.uri} {self.state.value}>"
 
 
-Routes = dict[int, tuple[Queue, Subscription]]  # whom a delivery is for, by queue id << 32 | id in a PUSH
+Routes = dict[int, tuple[Queue, Subscription]]  # target of a delivery, by queue id << 32 | subscription id of a PUSH
 
 
 class QueueRegistry:
-    """Queues by URI, and by canonical URI what those of one share. `restoring`: not reopened yet since a reconnect."""
+    """Queues by URI, and handles by canonical URI. `restoring`: queues not reopened yet after a reconnect."""
 
     __slots__ = ("_next_q_id", "by_uri", "handles", "restoring")
 
@@ -133,7 +132,7 @@ class QueueRegistry:
         if not handle.users and self.handles.get(queue.target.canonical) is handle:
             del self.handles[queue.target.canonical]
 
-    def forget(self, queue: Queue) -> None:
+    def remove(self, queue: Queue) -> None:
         self.release(queue)
         if self.by_uri.get(queue.uri) is queue:
             del self.by_uri[queue.uri]

@@ -1,7 +1,7 @@
-"""The queues of a session: requests of the application, and the machine that opens, reopens and closes queues (`QUEUE`).
+"""Queue state machine of a session (`QUEUE`): opens, reopens and closes queues at the request of the application.
 
-A queue is opened in two phases, openQueue and for readers a configuration, and closed in two, the other way round.
-Configurations of open queues are in `queue_settings`.
+Opening has two phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order.
+`queue_settings` configures open queues.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import schema
 
 ROUTING_AT_MOST_ONCE = 1
-ROUTING_UNREGISTERED_APP = 1 << 32  # of our broker alone
+ROUTING_UNREGISTERED_APP = 1 << 32  # extension of this broker
 
 
 class QueueMachine:
-    """Performs the cells of `QUEUE` for all queues of a session."""
+    """Executes the transitions of `QUEUE` for all queues of a session."""
 
     def __init__(self, shared: Shared, requests: Requests, settings: QueueSettings, posts: Posts) -> None:
         self._options, self._state = shared.options, shared.state
@@ -39,7 +39,7 @@ class QueueMachine:
 
     def feed(self, queue: Queue, what: QueueInput, result: Result = Result.SUCCESS, message: str = "",
              value: Any = None) -> None:
-        """Perform the cell. `value`: of the response that granted a request."""
+        """Execute the transition for the state and this input. `value`: of a successful response."""
         before, outer, self._cause = queue.state, self._cause, what
         try:
             QUEUE[before][what].action(self, queue, result, message, value)
@@ -51,18 +51,18 @@ class QueueMachine:
         queue.history.note(self._deadlines.now, queue.state.value, state.value, why or self._cause.value, self._cause.value)
         queue.state = state
 
-    def _hears(self, queue: Queue) -> OnAnswer:
-        """The callback for the answer to the request of a phase."""
+    def _on_answer(self, queue: Queue) -> OnAnswer:
+        """Return the callback for the answer to the request of a phase."""
         return lambda result, message, value: self.feed(
             queue, QueueInput.GRANTED if result is Result.SUCCESS else QueueInput.REFUSED, result, message, value)
 
-    def due(self, queue: Queue) -> None:
+    def on_timeout(self, queue: Queue) -> None:
         self.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
 
     def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
         self._outbox.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
 
-    def _restored(self, queue: Queue) -> None:
+    def _finish_restore(self, queue: Queue) -> None:
         restoring = self.registry.restoring
         if queue in restoring:
             restoring.discard(queue)
@@ -72,29 +72,29 @@ class QueueMachine:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     def send_open(self, queue: Queue, *_: object) -> None:
-        if self.requests.lacks(queue, queue.options):
-            self.fail_open(queue, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
+        if self.requests.is_unsupported(queue, queue.options):
+            self.fail_open(queue, Result.NOT_SUPPORTED, "the broker does not support subscriptions")
             return
         self._enter(queue, QueueState.OPENING)
-        self.requests.open(queue, self._hears(queue))
+        self.requests.open(queue, self._on_answer(queue))
 
-    def _granted(self, queue: Queue, value: Any) -> None:
+    def _read_response(self, queue: Queue, value: Any) -> None:
         if isinstance(value, schema.OpenQueueResponse):
             flags = value.routing_configuration.flags
             queue.at_most_once = bool(flags & ROUTING_AT_MOST_ONCE)
             if flags & ROUTING_UNREGISTERED_APP:
-                self._outbox.note(WARNING, f"{queue.uri}: the domain does not name this app: it gets no messages until "
-                                           "an operator adds it")
+                self._outbox.note(WARNING, f"{queue.uri}: the app is not registered in the domain: it receives no messages "
+                                           "until an operator adds it")
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
-    def opened(self, queue: Queue, _: Result, message: str, value: Any) -> None:
-        """Phase one of opening or reopening succeeded. Phase two is for readers, and not while the host is unhealthy or the
-        application has paused them."""
-        self._granted(queue, value)
-        if queue.readable and not queue.paused and not self.settings.suspends(queue):
+    def on_open(self, queue: Queue, _: Result, message: str, value: Any) -> None:
+        """Complete phase one of opening or reopening. Phase two is for readers that are neither paused nor suspended because
+        of an unhealthy host."""
+        self._read_response(queue, value)
+        if queue.readable and not queue.paused and not self.settings.must_suspend(queue):
             again = queue.state is QueueState.REOPENING
             self._enter(queue, QueueState.RECONFIGURING if again else QueueState.CONFIGURING)
-            self.requests.configure(queue, queue.options.effective(), self._hears(queue))
+            self.requests.configure(queue, queue.options.effective(), self._on_answer(queue))
         else:
             self.open_complete(queue)
 
@@ -107,8 +107,8 @@ class QueueMachine:
         self._outbox.complete(token)
         if again:
             self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
-        self.settings.opened(queue)
-        self._restored(queue)
+        self.settings.on_open(queue)
+        self._finish_restore(queue)
         if queue.close_tokens:
             self.start_close(queue)
         else:
@@ -117,16 +117,16 @@ class QueueMachine:
     def end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "", *_: object) -> None:
         """Close the queue here; every request and post of it gets its outcome."""
         self._enter(queue, QueueState.CLOSED, message)
-        self.registry.forget(queue)
-        self.requests.forget_routes(queue)
+        self.registry.remove(queue)
+        self.requests.remove_routes(queue)
         self._deadlines.clear((queue, "step"))
         self.settings.cancel(queue, "the queue was closed")
         self._posts.fail_all(queue)
         tokens, queue.close_tokens = queue.close_tokens, []
         for token in tokens:
             self._outbox.complete(token, result, message)
-        self._restored(queue)
-        self.settings.health_settled(queue)
+        self._finish_restore(queue)
+        self.settings.finish_resume(queue)
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         if result is not Result.CANCELED:
@@ -139,27 +139,27 @@ class QueueMachine:
         self.fail_open(queue, Result.CANCELED, "closed by the application")
 
     def fail_open_and_reset(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """No answer: the broker's state is unknown until there is a new connection."""
+        """Fail the open and reconnect: without an answer the state at the broker is unknown."""
         self.fail_open(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to openQueue for {queue.uri}")
 
     def roll_back_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """Phase two was refused: give back what phase one took."""
+        """Phase two was refused: close the handle that phase one opened."""
         self.requests.close(queue)
         self.fail_open(queue, result, message)
 
     def hold_open(self, queue: Queue, *_: object) -> None:
-        """The connection is gone: open from the start on the next one, within the same time."""
-        self.requests.forget_routes(queue)
+        """Connection lost: repeat the open on the next connection; its timeout continues."""
+        self.requests.remove_routes(queue)
         self._enter(queue, QueueState.OPEN_HELD)
 
     # -- reopening --------------------------------------------------------------------------------------------------
 
     def hold_reopen(self, queue: Queue, *_: object) -> None:
-        """The connection is gone: wait for the next one. A configuration under way is sent again then."""
-        self.requests.forget_routes(queue)
+        """Connection lost: reopen on the next connection, and send a configuration in progress again."""
+        self.requests.remove_routes(queue)
         self._deadlines.clear((queue, "step"))
-        self.settings.hold(queue)
+        self.settings.on_connection_lost(queue)
         self._enter(queue, QueueState.REOPEN_HELD)
         if queue.close_tokens:
             self.end(queue)
@@ -167,14 +167,14 @@ class QueueMachine:
     def send_reopen(self, queue: Queue, *_: object) -> None:
         self._deadlines.after((queue, "step"), self._options.open_timeout_s)
         self._enter(queue, QueueState.REOPENING)
-        self.requests.open(queue, self._hears(queue))
+        self.requests.open(queue, self._on_answer(queue))
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """The broker refuses it; or had no primary for it in time, which counts as no answer."""
+        """Close a queue that the broker refuses to reopen. TIMEOUT (no primary in time) counts as no answer."""
         if result is Result.TIMEOUT:
-            self.reset(queue)
+            self.reset_connection(queue)
             return
-        self._warn(queue, "was not reopened and is closed now", result, message)
+        self._warn(queue, "was not reopened and is closed", result, message)
         self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
         self.end(queue)
 
@@ -183,8 +183,8 @@ class QueueMachine:
             self.requests.close(queue)
         self.fail_reopen(queue, result, message)
 
-    def reset(self, queue: Queue, *_: object) -> None:
-        """No answer to a reopen: a new connection, and another try."""
+    def reset_connection(self, queue: Queue, *_: object) -> None:
+        """No answer to a reopen: reconnect, then try again."""
         self._state.feed(Input.LOST, f"no answer while reopening {queue.uri}")
 
     # -- closing ----------------------------------------------------------------------------------------------------
@@ -193,21 +193,21 @@ class QueueMachine:
         self._deadlines.after((queue, "step"), self._options.close_timeout_s)
         if queue.readable and queue.routes:
             self._enter(queue, QueueState.DECONFIGURING)
-            self.requests.configure(queue, (), self._hears(queue))
+            self.requests.configure(queue, (), self._on_answer(queue))
         else:
             self.send_close(queue)
 
     def send_close(self, queue: Queue, *_: object) -> None:
-        self.requests.forget_routes(queue)
+        self.requests.remove_routes(queue)
         self._enter(queue, QueueState.CLOSING)
-        self.requests.close(queue, self._hears(queue))
+        self.requests.close(queue, self._on_answer(queue))
 
     def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        self._warn(queue, "is closed, but the broker refused that", result, message)
+        self._warn(queue, "is closed, but the broker refused the request", result, message)
         self.end(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
-        self._warn(queue, "is closed, without the broker", result, message)
+        self._warn(queue, "is closed locally", result, message)
         self.end(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
 
@@ -223,42 +223,42 @@ _IGNORED: Cells = dict.fromkeys(QueueInput, to(ignore))
 _S, _I, _M = QueueState, QueueInput, QueueMachine
 _CANCEL: Cells = {_I.CLOSE: to(_M.cancel_open, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.cancel_open, _S.CLOSED)}
 _CLOSED: Cells = {_I.CLOSE: to(_M.end, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)}
-_COMING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED), _I.LOST: to(_M.hold_open, _S.OPEN_HELD),
-                  **_CANCEL, _I.CLOSE: to(ignore)}  # `close_tokens` has it until the queue is open
-_BACK: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset, _S.REOPEN_HELD, _S.CLOSED),
+_OPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED), _I.LOST: to(_M.hold_open, _S.OPEN_HELD),
+                  **_CANCEL, _I.CLOSE: to(ignore)}  # deferred in `close_tokens` until the queue is open
+_REOPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset_connection, _S.REOPEN_HELD, _S.CLOSED),
                 _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED), **_CLOSED, _I.CLOSE: to(ignore)}
-_GOING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.end, _S.CLOSED),
+_CLOSING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.end, _S.CLOSED),
                  _I.CLOSE: to(_M.refuse_close), _I.CLOSE_LOCALLY: to(_M.refuse_close)}
-_UP = (_S.OPEN, _S.DECONFIGURING, _S.CLOSING)  # open; or closed at once, if that was asked for meanwhile
+_OPENED = (_S.OPEN, _S.DECONFIGURING, _S.CLOSING)  # open; or closing, after a deferred close
 
 _ROWS: dict[QueueState, Cells] = {
     _S.OPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_open, _S.OPENING, _S.CLOSED),
                    _I.TIMED_OUT: to(_M.fail_open, _S.CLOSED), **_CANCEL},
-    _S.OPENING: {**_COMING, _I.GRANTED: to(_M.opened, _S.CONFIGURING, *_UP), _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
-    _S.CONFIGURING: {**_COMING, _I.GRANTED: to(_M.open_complete, *_UP), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
+    _S.OPENING: {**_OPENING, _I.GRANTED: to(_M.on_open, _S.CONFIGURING, *_OPENED), _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
+    _S.CONFIGURING: {**_OPENING, _I.GRANTED: to(_M.open_complete, *_OPENED), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
     _S.OPEN: {**_IGNORED, _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED),
               _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)},
     _S.REOPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_reopen, _S.REOPENING), **_CLOSED},
-    _S.REOPENING: {**_BACK, _I.GRANTED: to(_M.opened, _S.RECONFIGURING, *_UP),
+    _S.REOPENING: {**_REOPENING, _I.GRANTED: to(_M.on_open, _S.RECONFIGURING, *_OPENED),
                    _I.REFUSED: to(_M.fail_reopen, _S.CLOSED, _S.REOPEN_HELD)},
-    _S.RECONFIGURING: {**_BACK, _I.GRANTED: to(_M.open_complete, *_UP),
+    _S.RECONFIGURING: {**_REOPENING, _I.GRANTED: to(_M.open_complete, *_OPENED),
                        _I.REFUSED: to(_M.roll_back_reopen, _S.CLOSED, _S.REOPEN_HELD)},
-    _S.DECONFIGURING: {**_GOING, _I.GRANTED: to(_M.send_close, _S.CLOSING), _I.REFUSED: to(_M.send_close, _S.CLOSING)},
-    _S.CLOSING: {**_GOING, _I.GRANTED: to(_M.end, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
+    _S.DECONFIGURING: {**_CLOSING, _I.GRANTED: to(_M.send_close, _S.CLOSING), _I.REFUSED: to(_M.send_close, _S.CLOSING)},
+    _S.CLOSING: {**_CLOSING, _I.GRANTED: to(_M.end, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
     _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.already_closed), _I.CLOSE_LOCALLY: to(_M.already_closed)},
 }
 QUEUE = table(QueueState, QueueInput, _ROWS)
 
 
 def _seconds(given: float | None, default: float) -> float:
-    """How long a request may take; SdkError INVALID_ARGUMENT for what would be over before it began."""
+    """Return the timeout of a request, seconds; SdkError INVALID_ARGUMENT unless it is positive."""
     if given is not None and not given > 0:
         raise SdkError(Result.INVALID_ARGUMENT, f"timeout_s {given}: must be greater than 0")
     return default if given is None else given
 
 
 class Queues:
-    """Requests of the application, and events of the connection that concern all queues."""
+    """Queue requests of the application, and connection events for all queues."""
 
     def __init__(self, shared: Shared, machine: QueueMachine, deliveries: Deliveries) -> None:
         self._options, self._state = shared.options, shared.state
@@ -270,7 +270,7 @@ class Queues:
 
     def open(self, uri: str, token: object, now: float, *, read: bool = False, write: bool = False,
              queue_options: QueueOptions | None = None, timeout_s: float | None = None) -> Queue:
-        """Open a queue, now or once there is a connection; `token` is completed when that is done."""
+        """Open a queue, now or on the next connection; the result completes `token`."""
         self._deadlines.now = now
         seconds = _seconds(timeout_s, self._options.open_timeout_s)
         target = parse_uri(uri)
@@ -288,7 +288,7 @@ class Queues:
         return queue
 
     def _setting_seconds(self, queue: Queue, now: float, timeout_s: float | None) -> float:
-        """How long a change of an open queue may take; SdkError if there can be none."""
+        """Return the timeout of a configure request, seconds; SdkError if the queue is not open."""
         self._deadlines.now = now
         seconds = _seconds(timeout_s, self._options.configure_timeout_s)
         if not queue.is_open:
@@ -304,7 +304,7 @@ class Queues:
         self._settings.pause(queue, paused, token, self._setting_seconds(queue, now, timeout_s))
 
     def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
-        """Close a queue; without a connection that is done at once."""
+        """Close a queue; without a connection this completes at once."""
         self._deadlines.now = now
         seconds = _seconds(timeout_s, self._options.close_timeout_s)
         self._state.feed(Input.CLOSE, queue, token)
@@ -336,8 +336,8 @@ class Queues:
     def __len__(self) -> int:
         return len(self.registry.by_uri)
 
-    def connected(self, has_configure_stream: bool) -> bool:
-        """Send what waits for a connection; are all queues back with that? Else RESTORED is fed when they are."""
+    def on_connected(self, has_configure_stream: bool) -> bool:
+        """Open and reopen the queues. True if none is to be reopened; else the last one feeds RESTORED."""
         self._machine.requests.has_configure_stream = has_configure_stream
         queues = self.registry.all()
         self.registry.restoring = {queue for queue in queues if queue.state is QueueState.REOPEN_HELD}
@@ -345,13 +345,13 @@ class Queues:
             self._machine.feed(queue, QueueInput.CONNECTED)
         return not self.registry.restoring
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         self.registry.restoring.clear()
         for queue in self.registry.all():
             self._machine.feed(queue, QueueInput.LOST)
 
-    def stopping(self) -> None:
-        """The session is about to leave: only queues that are open stay so, for their posts."""
+    def on_stopping(self) -> None:
+        """Close all queues but open ones, which stay open for their pending posts."""
         self.registry.restoring.clear()
         for queue in self.registry.all():
             if queue.state not in (QueueState.OPEN, QueueState.DECONFIGURING, QueueState.CLOSING):
@@ -359,7 +359,7 @@ class Queues:
             else:
                 self._settings.cancel(queue, "the session is stopping")
 
-    def stopped(self) -> None:
+    def on_stopped(self) -> None:
         for queue in self.registry.all():
             token, queue.token = queue.token, None
             self._outbox.complete(token, Result.CANCELED, "the session was stopped")

@@ -1,5 +1,5 @@
-"""Requests in progress, by number, each with its callback; requests about queues in the form that the broker understands,
-and the routes of deliveries that follow from them."""
+"""Control requests to the broker: pending requests by id with their callbacks, queue requests in the form that the broker
+supports, and the delivery routes of configurations."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ OnAnswer = Callable[[Result, str, Any], object]  # result, message, and the brok
 
 
 class Requests:
-    """Sends requests and calls back with their answers; opens, configures and closes queues at the broker.
-    `has_configure_stream`: does the broker know subscriptions?
+    """Sends requests and passes answers to their callbacks; opens, configures and closes queues at the broker.
+    `has_configure_stream`: the broker supports subscriptions.
 
-    A delivery names a subscription by an id of the configuration that was in force at the broker when it was sent. So the
-    routes of a new configuration count from its request on, and those of the former one until the answer.
+    A PUSH contains a subscription id of the configuration that was in force at the broker. So the routes of a new
+    configuration are valid from its request on, and the previous routes until its answer.
     """
 
     def __init__(self, outbox: Outbox, registry: QueueRegistry, routes: Routes) -> None:
         self._outbox, self.registry, self._routes = outbox, registry, routes
-        self.under_way: dict[int, tuple[OnAnswer, str]] = {}
+        self.pending: dict[int, tuple[OnAnswer, str]] = {}
         self._next_r_id = self._next_s_id = 1
         self.has_configure_stream = False
 
     def send(self, choice: str, value: object, on_answer: OnAnswer = ignore) -> int:
         r_id, self._next_r_id = self._next_r_id, self._next_r_id + 1 & _R_ID_MASK
-        self.under_way[r_id] = on_answer, _ANSWERS[choice]
+        self.pending[r_id] = on_answer, _ANSWERS[choice]
         self._outbox.send(ControlMessage(r_id, choice, value))
         return r_id
 
     def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """From the broker: an answer, unless it comes too late or is something between brokers."""
+        """Handle an answer of the broker; late answers and messages between brokers are ignored."""
         try:
             message = control.decode_control(buffer[start:end], encoding_of(specific))
         except PeerError as error:
-            self._outbox.nonsense(error)
+            self._outbox.report_invalid(error)
             return
         r_id, choice, value = message.r_id, message.choice, message.value
-        if r_id is None or r_id not in self.under_way or choice not in ("status", self.under_way[r_id][1]):
+        if r_id is None or r_id not in self.pending or choice not in ("status", self.pending[r_id][1]):
             return
-        on_answer, _ = self.under_way.pop(r_id)
+        on_answer, _ = self.pending.pop(r_id)
         if choice != "status":
             on_answer(Result.SUCCESS, "", value)
             return
@@ -70,14 +70,14 @@ class Requests:
         self.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
 
     def close(self, queue: Queue, on_answer: OnAnswer = ignore) -> None:
-        """Close; the request says whether that was the last queue of its canonical URI."""
+        """Close; `is_final` is set for the last queue of a canonical URI."""
         self.registry.release(queue)
         self.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.handle.users), on_answer)
 
     def configure(self, queue: Queue, subscriptions: tuple[Subscription, ...], on_answer: OnAnswer) -> int:
-        """Configure; the number of the request. The routes wait for `commit` or `revert`."""
+        """Send a configure request; return its id. Its routes are provisional until `commit` or `revert`."""
         app_id = queue.target.app_id or DEFAULT_APP_ID
-        if queue.routes_new:  # of a configuration that is not answered yet and that this one replaces
+        if queue.routes_new:  # this request replaces an unanswered configuration
             queue.routes = {**queue.routes, **queue.routes_new}
         queue.routes_new = routes = {}
         if self.has_configure_stream:
@@ -105,30 +105,30 @@ class Requests:
             self._routes[key] = queue, each
         return r_id
 
-    def lacks(self, queue: Queue, options: QueueOptions) -> bool:
+    def is_unsupported(self, queue: Queue, options: QueueOptions) -> bool:
         wanted = options.effective()
         return queue.readable and not self.has_configure_stream and (
             len(wanted) > 1 or any(each.expression for each in wanted))
 
     def commit(self, queue: Queue) -> None:
-        """The new configuration was accepted: its routes are the only ones."""
+        """New configuration accepted: remove the previous routes."""
         for key in queue.routes.keys() - queue.routes_new.keys():
             self._routes.pop(key, None)
         queue.routes, queue.routes_new = queue.routes_new, {}
 
-    def keep_both(self, queue: Queue) -> None:
-        """The new configuration was not answered: either may be in force."""
+    def merge_routes(self, queue: Queue) -> None:
+        """New configuration not answered: keep both sets of routes, since either may be in force."""
         queue.routes, queue.routes_new = {**queue.routes, **queue.routes_new}, {}
 
     def revert(self, queue: Queue) -> None:
-        """The new configuration was refused: the former routes hold."""
+        """New configuration refused: restore the previous routes."""
         for key in queue.routes_new:
             self._routes.pop(key, None)
         queue.routes_new = {}
         for key, each in queue.routes.items():
             self._routes[key] = queue, each
 
-    def forget_routes(self, queue: Queue) -> None:
+    def remove_routes(self, queue: Queue) -> None:
         for key in (*queue.routes, *queue.routes_new):
             self._routes.pop(key, None)
         queue.routes, queue.routes_new = {}, {}

@@ -1,13 +1,13 @@
-"""A session without I/O: calls and chunks in, effects and bytes out. This module makes and connects its parts; `SESSION` is
-the table of actions by state and input.
+"""Session core without I/O: calls and chunks in, effects and bytes out. This module constructs and connects the parts;
+`SESSION` is the table of actions by state and input.
 
     core.start(token, now) .. stop(token, now)      the application: open, configure, close, post, confirm
     core.connected / failed / received / lost       the channel
     core.tick(now), core.deadline()                 the clock
-    core.take_effects(), core.take_output()         what to do and what to write, asked for after any of the above
+    core.take_effects(), core.take_output()         effects to perform and bytes to write, after any of these calls
 
-`wake` is called once when there begins to be something to take: an adapter schedules its turn then, and all posts until
-that turn leave in one event. `received` never raises. Times are seconds of a monotonic clock, passed with each call.
+`on_output` is called once when effects or bytes become available; the adapter then schedules its turn, and all posts until
+that turn are sent in one event. `received` never raises. Times are seconds of a monotonic clock, passed with each call.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from bmqtwist.wire import schema
 
 _S, _I = State, Input
 Cells = Mapping[Input, Cell[State]]
-_RETRY = (_S.WAITING, _S.CONNECTING, _S.STOPPED)  # another attempt, later or at once; or none
+_RETRY = (_S.WAITING, _S.CONNECTING, _S.STOPPED)  # next attempt after a pause or at once; or the start failed
 _UNEXPECTED: Cells = dict.fromkeys((_I.CONTROL, _I.PUSH, _I.ACK), to(Connection.on_unexpected, *_RETRY))
-_ANY: Cells = {**dict.fromkeys(Input, to(ignore)), _I.START: to(Connection.refuse_start)}
-_DOWN: Cells = {  # no session yet, or none now
-    **_ANY, _I.STOP: to(Connection.stop_now, _S.STOPPED), _I.REQUEST: to(Queues.hold), _I.CLOSE: to(Queues.close_locally),
-    _I.POST: to(Posts.keep), _I.CONFIRM: to(Deliveries.refuse_confirm), _I.START_DUE: to(Connection.start_due, _S.STOPPED),
-    _I.EXPIRY_DUE: to(Posts.expiry_due)}
-_TRYING: Cells = {**_DOWN, _I.ATTEMPT_DUE: to(Connection.attempt_due, *_RETRY)}
-_TALKING: Cells = {**_TRYING, _I.HEARTBEAT_REQ: to(Heartbeats.on_request), _I.LOST: to(Connection.retry, *_RETRY)}
-_UP: Cells = {
-    **_ANY, _I.STOP: to(Connection.drain, _S.DRAINING, _S.LEAVING), _I.LOST: to(Connection.reconnect, _S.WAITING),
+_COMMON: Cells = {**dict.fromkeys(Input, to(ignore)), _I.START: to(Connection.refuse_start)}
+_DOWN: Cells = {  # not connected, or not negotiated yet
+    **_COMMON, _I.STOP: to(Connection.stop_now, _S.STOPPED), _I.REQUEST: to(Queues.hold), _I.CLOSE: to(Queues.close_locally),
+    _I.POST: to(Posts.buffer), _I.CONFIRM: to(Deliveries.refuse_confirm), _I.EXPIRY_DUE: to(Posts.on_expiry_due),
+    _I.START_DUE: to(Connection.on_start_due, _S.STOPPED)}
+_ATTEMPT: Cells = {**_DOWN, _I.ATTEMPT_DUE: to(Connection.on_attempt_due, *_RETRY)}
+_NEGOTIATION: Cells = {**_ATTEMPT, _I.HEARTBEAT_REQ: to(Heartbeats.on_request), _I.LOST: to(Connection.retry, *_RETRY)}
+_ONLINE: Cells = {
+    **_COMMON, _I.STOP: to(Connection.drain, _S.DRAINING, _S.LEAVING), _I.LOST: to(Connection.reconnect, _S.WAITING),
     _I.CONTROL: to(Requests.on_control, _S.READY, _S.WAITING), _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
     _I.PUSH: to(Deliveries.on_push), _I.ACK: to(Posts.on_ack), _I.HEARTBEAT_REQ: to(Heartbeats.on_request),
     _I.REQUEST: to(Queues.transmit), _I.CLOSE: to(Queues.close_remotely), _I.POST: to(Posts.send),
-    _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.due, _S.WAITING),
-    _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due), _I.BATCH_DUE: to(Posts.batch_due)}
+    _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.on_due, _S.WAITING),
+    _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due), _I.BATCH_DUE: to(Posts.on_batch_due)}
 _ENDING: Cells = {
-    **_ANY, _I.STOP: to(Connection.stop_again), _I.REQUEST: to(Queues.refuse_request), _I.CLOSE: to(Queues.close_locally),
+    **_COMMON, _I.STOP: to(Connection.stop_again), _I.REQUEST: to(Queues.refuse_request), _I.CLOSE: to(Queues.close_locally),
     _I.POST: to(Posts.refuse), _I.CONFIRM: to(Deliveries.refuse_confirm)}
 _LEAVING: Cells = {
     **_ENDING, _I.LOST: to(Connection.finish, _S.STOPPED), _I.CONTROL: to(Requests.on_control, _S.STOPPED),
@@ -58,20 +58,20 @@ _LEAVING: Cells = {
 _ROWS: dict[State, Cells] = {
     _S.IDLE: {**_DOWN, _I.START: to(Connection.begin, _S.CONNECTING), _I.START_DUE: to(ignore), _I.EXPIRY_DUE: to(ignore)},
     _S.WAITING: {**_DOWN, _I.PAUSE_DUE: to(Connection.connect, _S.CONNECTING)},
-    _S.CONNECTING: {**_TRYING, _I.FAILED: to(Connection.retry, *_RETRY),
-                    _I.CONNECTED: to(Negotiation.introduce, _S.AUTHENTICATING, _S.NEGOTIATING, *_RETRY)},
-    _S.AUTHENTICATING: {**_TALKING, **_UNEXPECTED,
+    _S.CONNECTING: {**_ATTEMPT, _I.FAILED: to(Connection.retry, *_RETRY),
+                    _I.CONNECTED: to(Negotiation.begin, _S.AUTHENTICATING, _S.NEGOTIATING, *_RETRY)},
+    _S.AUTHENTICATING: {**_NEGOTIATION, **_UNEXPECTED,
                         _I.AUTHENTICATION: to(Negotiation.on_authentication, _S.NEGOTIATING, *_RETRY)},
-    _S.NEGOTIATING: {**_TALKING, **_UNEXPECTED,
+    _S.NEGOTIATING: {**_NEGOTIATION, **_UNEXPECTED,
                      _I.CONTROL: to(Negotiation.on_negotiation, _S.RESTORING, _S.READY, *_RETRY),
-                     _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due)},
-    _S.RESTORING: {**_UP, _I.POST: to(Posts.keep), _I.CLOSE: to(Queues.close_remotely, _S.READY),
-                   _I.RESTORED: to(Connection.ready, _S.READY), _I.EXPIRY_DUE: to(Posts.expiry_due)},
-    _S.READY: _UP,
+                     _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due)},
+    _S.RESTORING: {**_ONLINE, _I.POST: to(Posts.buffer), _I.CLOSE: to(Queues.close_remotely, _S.READY),
+                   _I.RESTORED: to(Connection.ready, _S.READY), _I.EXPIRY_DUE: to(Posts.on_expiry_due)},
+    _S.READY: _ONLINE,
     _S.DRAINING: {**_LEAVING, _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
-                  _I.ACK: to(Connection.on_ack_draining, _S.LEAVING), _I.SENT: to(Connection.sent, _S.LEAVING),
-                  _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.due, _S.STOPPED),
-                  _I.REAUTHENTICATE_DUE: to(Negotiation.reauthenticate_due), _I.BATCH_DUE: to(Posts.batch_due),
+                  _I.ACK: to(Connection.on_ack_draining, _S.LEAVING), _I.SENT: to(Connection.on_sent, _S.LEAVING),
+                  _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.on_due, _S.STOPPED),
+                  _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due), _I.BATCH_DUE: to(Posts.on_batch_due),
                   _I.DRAIN_DUE: to(Connection.leave, _S.LEAVING)},
     _S.LEAVING: {**_LEAVING, _I.ACK: to(Posts.on_ack), _I.LEAVE_DUE: to(Connection.finish, _S.STOPPED)},
     _S.STOPPED: _ENDING,
@@ -80,19 +80,19 @@ SESSION = table(State, Input, _ROWS)
 
 
 class SessionCore:
-    """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1).
+    """One session. `identity` is sent in the negotiation; `make_guid` returns GUIDs, `random` numbers in [0, 1).
 
-    `queues`: by URI; `kept`: posts without an outcome, by GUID. Calls that one part answers (`open`, `post`, `confirm`, ...)
-    are the methods of the part itself, not calls around them.
+    `queues`: by URI; `unacked`: posts without an outcome, by GUID. Calls that concern one part (`open`, `post`, `confirm`,
+    ...) are bound methods of that part.
     """
 
     def __init__(self, options: SessionOptions, identity: schema.ClientIdentity, make_guid: Callable[[], bytes], now: float,
-                 *, wake: Callable[[], None] = lambda: None, random: Callable[[], float] = lambda: 0.5) -> None:
+                 *, on_output: Callable[[], None] = lambda: None, random: Callable[[], float] = lambda: 0.5) -> None:
         self.options: SessionOptions = options
         self._deadlines = deadlines = Deadlines(now)
         self._counters = counters = LiveCounters()
         self._state = state = SessionState(deadlines)
-        self._outbox = outbox = Outbox(options, deadlines, counters, wake)
+        self._outbox = outbox = Outbox(options, deadlines, counters, on_output)
         shared = Shared(options, state, outbox, deadlines, counters)
         self._posts = posts = Posts(shared, make_guid)
         self._deliveries = deliveries = Deliveries(shared)
@@ -104,7 +104,7 @@ class SessionCore:
         negotiation = Negotiation(shared, identity, self._connection)
         state.bind(SESSION, self._connection, negotiation, heartbeats, requests, posts, deliveries, queues)
         self.queues: dict[str, Queue] = queues.registry.by_uri
-        self.kept: dict[bytes, Post] = posts.kept
+        self.unacked: dict[bytes, Post] = posts.unacked
         self.open: Final = queues.open
         self.configure: Final = queues.configure
         self.pause_deliveries: Final = queues.pause
@@ -116,7 +116,7 @@ class SessionCore:
         self.consumed: Final = deliveries.consumed
         self.take_effects: Final = outbox.take_effects
 
-    # -- how things stand -------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -144,7 +144,7 @@ class SessionCore:
 
     def counters(self) -> Counters:
         return self._counters.snapshot(
-            self._state.state.value, len(self.kept), self._posts.held_bytes, self._deliveries.untaken,
+            self._state.state.value, len(self.unacked), self._posts.unacked_bytes, self._deliveries.unconsumed,
             sum(queue.is_open for queue in list(self.queues.values())))
 
     # -- the application --------------------------------------------------------------------------------------------
@@ -154,15 +154,15 @@ class SessionCore:
         self._state.feed(Input.START, token)
 
     def stop(self, token: object, now: float, drain: bool = True) -> None:
-        """Wait for acknowledgements (with `drain`, not longer than the options say), disconnect, never come back."""
+        """Wait for acknowledgements (with `drain`, at most `drain_s`), then disconnect permanently."""
         self._deadlines.now = now
         self._state.feed(Input.STOP, token, drain)
 
-    def want_room(self) -> None:
-        self._posts.room_wanted = True
+    def request_room(self) -> None:
+        self._posts.room_requested = True
 
     def set_health(self, healthy: bool, now: float) -> None:
-        """Suspend or resume the queues that depend on the health of the host."""
+        """Suspend or resume the queues with `suspends_on_bad_host_health`."""
         self._deadlines.now = now
         self._settings.set_health(healthy)
 
@@ -195,7 +195,7 @@ class SessionCore:
         self._deadlines.now = now
         self._posts.resume()
 
-    # -- the clock and what comes out -------------------------------------------------------------------------------
+    # -- clock and output -------------------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
         return self._deadlines.next()
@@ -209,14 +209,14 @@ class SessionCore:
                 continue
             queue, what = cast("tuple[Queue, str | Setting]", key)
             if isinstance(what, Setting):
-                self._settings.due(queue, what)
+                self._settings.on_timeout(queue, what)
             else:
-                self._machine.due(queue)
+                self._machine.on_timeout(queue)
 
     def take_output(self, flush: bool = False) -> list[bytes]:
-        """What to write now. A batch of posts that may still wait for its delay stays, unless `flush`."""
+        """Return the chunks to write now. A batch whose delay has not passed stays, unless `flush`."""
         chunks = self._outbox.take_output(flush)
-        if chunks and self._outbox.leaving:
-            self._posts.sent()
+        if chunks and self._outbox.no_ack_cut:
+            self._posts.on_sent()
             self._state.feed(Input.SENT)
         return chunks

@@ -1,5 +1,5 @@
-"""States and inputs of a session and of a queue, and the current state of a session with its row of the table. The tables
-are `session.SESSION` and `queue_machine.QUEUE`."""
+"""States and inputs of sessions and queues, and the current state of a session. The transition tables are `session.SESSION`
+and `queue_machine.QUEUE`."""
 
 from __future__ import annotations
 
@@ -17,97 +17,97 @@ from bmqtwist.wire.fast import EventType
 class State(Enum):
     IDLE = "idle"  # not started
     WAITING = "waiting"  # between two attempts to connect
-    CONNECTING = "connecting"  # an attempt is under way
-    AUTHENTICATING = "authenticating"  # a credential was shown
+    CONNECTING = "connecting"  # an attempt is in progress
+    AUTHENTICATING = "authenticating"  # the credential was sent
     NEGOTIATING = "negotiating"  # clientIdentity was sent
     RESTORING = "restoring"  # connected; queues are being reopened, posts wait
     READY = "ready"
-    DRAINING = "draining"  # stop was called: acknowledgements are awaited
+    DRAINING = "draining"  # stop was called: waiting for acknowledgements
     LEAVING = "leaving"  # disconnect was sent
-    STOPPED = "stopped"  # for good
+    STOPPED = "stopped"  # final
 
 
 class Input(Enum):
-    """Inputs of a session. A timer runs in the states with an action for it; other states clear it."""
+    """Inputs of a session. States that ignore a timer input clear the timer."""
 
     START = "start"
     STOP = "stop"
-    CONNECTED = "connected"  # the channel of the attempt is up
-    FAILED = "failed"  # it did not come up
-    LOST = "lost"  # it is gone
+    CONNECTED = "connected"  # the channel is connected
+    FAILED = "failed"  # the attempt failed
+    LOST = "lost"  # the channel is closed
     CONTROL = "control"  # events from the broker
     AUTHENTICATION = "authentication"
     PUSH = "push"
     ACK = "ack"
     HEARTBEAT_REQ = "heartbeat request"
     OTHER = "other event"
-    RESTORED = "restored"  # the last queue is reopened, or given up
-    SENT = "sent"  # posts that want no acknowledgement are with the channel
-    REQUEST = "request"  # the application: open, configure
+    RESTORED = "restored"  # the last queue is reopened, or closed instead
+    SENT = "sent"  # posts without acknowledgement were written to the channel
+    REQUEST = "request"  # of the application: open, configure
     CLOSE = "close"
     POST = "post"
     CONFIRM = "confirm"
-    START_DUE = "start due"  # timers: the first connection, all attempts together
+    START_DUE = "start due"  # timers; this one: all attempts of the first connection
     ATTEMPT_DUE = "attempt due"
     PAUSE_DUE = "pause due"
     HEARTBEAT_DUE = "heartbeat due"
     REAUTHENTICATE_DUE = "reauthenticate due"
     BATCH_DUE = "batch due"
-    EXPIRY_DUE = "expiry due"  # of posts that wait for a connection
+    EXPIRY_DUE = "expiry due"  # deduplication time of posts without a connection
     DRAIN_DUE = "drain due"
     LEAVE_DUE = "leave due"
 
-    __hash__ = object.__hash__  # Enum's hashes the name each time
+    __hash__ = object.__hash__  # Enum.__hash__ hashes the name at each call
 
 
 class QueueState(Enum):
-    OPEN_HELD = "open held"  # asked for; there is no connection
-    OPENING = "opening"  # openQueue is under way
-    CONFIGURING = "configuring"  # its second phase: configureStream is under way
+    OPEN_HELD = "open held"  # open requested without a connection
+    OPENING = "opening"  # openQueue is in progress
+    CONFIGURING = "configuring"  # second phase: configureStream is in progress
     OPEN = "open"
-    REOPEN_HELD = "reopen held"  # open, but for the lost connection
+    REOPEN_HELD = "reopen held"  # to be reopened on the next connection
     REOPENING = "reopening"
-    RECONFIGURING = "reconfiguring"  # the second phase of reopening
-    DECONFIGURING = "deconfiguring"  # the first phase of closing
-    CLOSING = "closing"  # closeQueue is under way
+    RECONFIGURING = "reconfiguring"  # second phase of reopening
+    DECONFIGURING = "deconfiguring"  # first phase of closing
+    CLOSING = "closing"  # closeQueue is in progress
     CLOSED = "closed"
 
 
 class QueueInput(Enum):
-    CONNECTED = "connected"  # the session is up: send what was held
-    GRANTED = "granted"  # the request under way succeeded
-    REFUSED = "refused"  # it was answered with a status
-    TIMED_OUT = "timed out"  # it was not answered in time
-    LOST = "lost"  # the connection is gone
-    CLOSE = "close"  # the application, with a connection
-    CLOSE_LOCALLY = "close locally"  # the application, without one
+    CONNECTED = "connected"  # the session is connected: send held requests
+    GRANTED = "granted"  # the pending request succeeded
+    REFUSED = "refused"  # the broker answered it with an error status
+    TIMED_OUT = "timed out"  # no answer in time
+    LOST = "lost"  # the connection is lost
+    CLOSE = "close"  # by the application, with a connection
+    CLOSE_LOCALLY = "close locally"  # by the application, without a connection
 
 
 Action = Callable[..., Any]
 Table = Mapping[State, Mapping[Input, Cell[State]]]
-_EVENT_TYPES = 64  # as many as the header of an event can name
+_EVENT_TYPES = 64  # number of values of the type field of an event header
 _INPUTS = {EventType.CONTROL: Input.CONTROL, EventType.AUTHENTICATION: Input.AUTHENTICATION,
            EventType.PUSH: Input.PUSH, EventType.ACK: Input.ACK, EventType.HEARTBEAT_REQ: Input.HEARTBEAT_REQ}
 
 
 def ignore(*_: object) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 def _bound(action: Action, parts: tuple[object, ...]) -> Action:
-    """Bind an action to the part whose class has it."""
+    """Bind an action to the part whose class defines it."""
     owner = next((part for part in parts if vars(type(part)).get(action.__name__) is action), None)
     return action if owner is None else MethodType(action, owner)
 
 
 class SessionState:
-    """The state and its row of the table. `by_type`, `post` and `confirm` are the cells for what happens often; cells that
-    cannot change the state are called without bookkeeping. `history`: the last transitions."""
+    """Current state with its row of the transition table. `by_type`, `post` and `confirm`: actions of frequent inputs; those
+    that cannot change the state are called without `feed`. `history`: transition history."""
 
     __slots__ = ("_cause", "_deadlines", "_rows", "_table", "by_type", "confirm", "history", "post", "row", "state")
 
     row: dict[Input, Action]
-    by_type: list[Action]  # by the type of an event from the broker
+    by_type: list[Action]  # by the event type of the header
     post: Action
     confirm: Action
 
@@ -118,7 +118,7 @@ class SessionState:
         self._cause = Input.START
 
     def bind(self, table: Table, *parts: object) -> None:
-        """Take the table, whose actions are methods of these parts."""
+        """Set the table; its actions are methods of these parts."""
         self._table = table
         self._rows = {state: {what: _bound(cell.action, parts) for what, cell in cells.items()}
                       for state, cells in table.items()}

@@ -58,8 +58,8 @@ class Run:
 
     def check_clean(self) -> None:
         """Nobody waits any more."""
-        assert not self.session._rooms
-        assert not self.queue._getters and not self.queue._flushing
+        assert not self.session._room_waiters
+        assert not self.queue._getters and not self.queue._flush_waiters
 
 
 async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[Any]]],

@@ -83,7 +83,7 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
         bench.core.post(queue, b"x", bench.now, post=Post(guid=guid))
     assert raised.value.result is Result.ALREADY_IN_PROGRESS
     bench.turn()
-    assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.kept) == 1
+    assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.unacked) == 1
 
 
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
@@ -171,7 +171,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
     group = Group()
     with pytest.raises(error):
         bench.core.post(queue, payload, bench.now, post=Post(group=group), **more)  # type: ignore[arg-type]
-    assert not bench.core.kept and not group.outstanding
+    assert not bench.core.unacked and not group.outstanding
 
 
 def test_each_subscription_has_its_own_options_and_messages_say_which_they_are_for() -> None:
@@ -260,7 +260,8 @@ def test_an_app_that_the_domain_does_not_name_is_warned_about() -> None:
     bench = Bench(routing_flags=2 | 1 << 32).start()
     bench.open(FANOUT, read=True)
     [note] = [note for note in bench.notes if note.level == logging.WARNING]
-    assert note.text == f"{FANOUT}: the domain does not name this app: it gets no messages until an operator adds it"
+    assert note.text == (f"{FANOUT}: the app is not registered in the domain: it receives no messages until an operator "
+                         "adds it")
 
 
 def test_a_message_confirms_itself_unless_its_block_raises() -> None:
@@ -476,7 +477,7 @@ def test_a_broker_that_never_answers_costs_no_memory() -> None:
     for number in range(100):
         bench.core.configure(queue, QueueOptions(number), "configure", bench.now, timeout_s=1.0)
         bench.advance(2.0)
-    assert not bench.core._connection._requests.under_way
+    assert not bench.core._connection._requests.pending
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1.0, float("nan")])
@@ -491,7 +492,7 @@ def test_a_request_that_may_take_no_time_is_refused_and_changes_nothing(seconds:
         assert raised.value.result is Result.INVALID_ARGUMENT
     bench.turn()
     assert queue.state is QueueState.OPEN and list(bench.core.queues) == [URI]
-    assert not bench.core._connection._requests.under_way
+    assert not bench.core._connection._requests.pending
 
 
 def test_stop_drains_first_and_then_says_goodbye() -> None:

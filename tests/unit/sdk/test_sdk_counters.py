@@ -46,7 +46,7 @@ def test_posts_are_counted_by_their_outcome() -> None:
     found = balanced(bench)
     assert (found.posts, found.acked, found.nacked, found.unasked, found.unacked_now) == (5, 2, 1, 1, 1)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1}
-    assert found.unacked_bytes_now == bench.core._posts.held_bytes > 0
+    assert found.unacked_bytes_now == bench.core._posts.unacked_bytes > 0
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     found = balanced(bench)
@@ -139,8 +139,8 @@ def test_connections_that_come_and_go_are_logged_as_information() -> None:
     assert texts(bench)[:2] == ["connected to tcp://a:1",
                                 "connection to tcp://a:1 lost: connection reset; 1 queues and 1 posts are kept"]
     assert texts(bench)[2].startswith("no session with tcp://a:1: connection refused; the next attempt in ")
-    assert texts(bench)[-4:] == ["reconnected to tcp://a:1", "all queues are back, 1 posts are sent",
-                                 f"a post to {URI} failed: UNKNOWN (more of this kind are only counted)",
+    assert texts(bench)[-4:] == ["reconnected to tcp://a:1", "all queues are reopened, 1 posts are sent",
+                                 f"a post to {URI} failed: UNKNOWN (further ones with this status are only counted)",
                                  "the session with tcp://a:1 has ended"]
 
 
@@ -156,16 +156,16 @@ def test_refusals_are_warnings_and_a_flood_of_refused_posts_is_one() -> None:
     bench.lose()
     bench.come_back()
     assert texts(bench, logging.WARNING) == [
-        f"a post to {URI} failed: LIMIT_BYTES (more of this kind are only counted)",
+        f"a post to {URI} failed: LIMIT_BYTES (further ones with this status are only counted)",
         f"{FANOUT} was not opened: REFUSED openQueue refused",
-        f"{URI} was not reopened and is closed now: REFUSED openQueue refused"]
+        f"{URI} was not reopened and is closed: REFUSED openQueue refused"]
 
 
 def test_a_session_that_does_not_start_says_why() -> None:
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1")))
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
-    assert texts(bench, logging.WARNING) == ["tcp://a:1 refuses this session: REFUSED go away",
+    assert texts(bench, logging.WARNING) == ["tcp://a:1 refused the session: REFUSED go away",
                                              "the session did not start: tcp://a:1: go away"]
 
 

@@ -156,7 +156,7 @@ def test_drain_waits_for_the_messages_at_hand_and_ends_iterations(loop_front: Fr
         queue = await w(session.open(URI, read=True, write=True))
         working = [front.begin(worker(queue)) for _ in range(3)]
         await w(queue.post_many([b"%d" % number for number in range(10)]))
-        await front.until(lambda: queue._unfinished == 3)
+        await front.until(lambda: queue._in_process == 3)
         await w(queue.drain())
         assert len(done) == 3
         for each in working:
@@ -181,7 +181,7 @@ def test_a_queue_closed_under_its_workers_makes_none_of_them_fail(loop_front: Fr
         queue = await w(session.open(URI, read=True, write=True))
         working = [front.begin(worker(queue)) for _ in range(3)]
         await w(queue.post_many([b"1", b"2", b"3"]))
-        await front.until(lambda: queue._unfinished == 3)
+        await front.until(lambda: queue._in_process == 3)
         await w(queue.close())
         assert [await each for each in working] == ["ended"] * 3
         await w(session.stop())
@@ -229,7 +229,7 @@ def test_drain_waits_for_callbacks_that_work(loop_front: Front) -> None:
         session = await front.start()
         queue = await w(session.open(URI, read=True, write=True, on_message=on_message))
         await w(queue.post_many([b"1", b"2"]))
-        await front.until(lambda: queue._unfinished == 2)
+        await front.until(lambda: queue._in_process == 2)
         await w(queue.drain())
         assert sorted(done) == [b"1", b"2"]
         await w(session.stop())
@@ -266,7 +266,7 @@ def test_a_cancelled_drain_leaves_nothing_behind() -> None:
         message = await queue.get()
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(queue.drain(), 1.0)
-        assert not queue._finishing
+        assert not queue._drain_waiters
         message.confirm()
         await session.stop()
     front.run(scenario)

@@ -598,11 +598,11 @@ def test_a_session_that_was_not_started_says_so_and_one_starts_only_once(loop_fr
             await session.open(URI, write=True)
         assert caught.value.result is Result.NOT_CONNECTED
         await session.start()
-        with pytest.raises(SdkError, match="make a new one"):
+        with pytest.raises(SdkError, match="create a new one"):
             await session.start()
         assert (await (await session.open(URI, write=True)).post(b"x")).ok  # it goes on
         await session.stop()
-        with pytest.raises(SdkError, match="make a new one"):
+        with pytest.raises(SdkError, match="create a new one"):
             await session.start()
     loop_front.run(scenario)
 

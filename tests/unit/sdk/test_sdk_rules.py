@@ -78,7 +78,7 @@ def test_s3_a_put_that_wants_an_ack_is_kept_until_its_ack(bench: Bench) -> None:
         bench.come_back()
     assert bench.payloads() == [b"a"] * 4
     bench.ack(bench.puts()[-1])
-    assert not bench.core.kept and not bench.core._posts.held_bytes
+    assert not bench.core.unacked and not bench.core._posts.unacked_bytes
     bench.lose()
     bench.come_back()
     assert bench.payloads() == [b"a"] * 4
@@ -89,10 +89,10 @@ def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) 
     queue = opened(bench)
     bench.core.post(queue, b"sent", bench.now, post=Post(ack=False))
     bench.turn()
-    assert not bench.core.kept
+    assert not bench.core.unacked
     bench.core.post(queue, b"not yet", bench.now, post=Post(ack=False))
     bench.lose()
-    assert len(bench.core.kept) == 1
+    assert len(bench.core.unacked) == 1
     bench.core.post(queue, b"while down", bench.now, post=Post(ack=False))
     bench.come_back()
     bench.lose()
@@ -110,10 +110,10 @@ def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> No
     bench.core.post(queue, b"waits", bench.now, post=Post(ack=False))
     bench.turn()
     bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
-    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.kept) == 1
+    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked) == 1
     bench.lose()
     bench.come_back()
-    assert bench.payloads() == [b"waits"] and not bench.core.kept
+    assert bench.payloads() == [b"waits"] and not bench.core.unacked
 
 
 @rule
