@@ -1,6 +1,6 @@
-"""Whose fault it is, in the type: ours (LocalError), the peer's (PeerError), or an honest refusal (Refused).
+"""Exceptions by cause: LocalError (this program or its configuration), PeerError (malformed input), Refused (a refusal).
 
-The numbers are those of the wire: result categories of control messages and statuses of ACKs.
+Also the codes on the wire: result categories of control messages and statuses of ACKs.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class AckStatus(IntEnum):
 
 
 class BmqError(Exception):
-    """Base of every error of this package; never raised itself."""
+    """Base of all exceptions of this package; not raised itself."""
 
 
 class LocalError(BmqError, ValueError):
-    """We, or the operator who configured us, did something wrong: a sentence that says what to do instead."""
+    """An error of the caller, the operator or the configuration; the message says how to correct it."""
 
 
 class PeerError(BmqError):
-    """The other side sent what cannot be understood.
+    """Malformed input of a peer.
 
-    `field` names what was read, `offset` counts bytes from the start of the buffer that was given.
-    `fatal` says that the byte stream cannot be followed any further: the connection must be closed.
+    `field`: the field being read; `offset`: bytes from the start of the given buffer; `fatal`: the byte stream cannot be
+    parsed further, and the connection must be closed.
     """
 
     reason: str
@@ -59,7 +59,7 @@ class PeerError(BmqError):
 
 
 class Refused(BmqError):
-    """A well-formed request that is answered with a status: `category`, opaque `code` and a `message` for people."""
+    """The refusal of a well-formed request, as a status: `category`, opaque `code` and a `message` for people."""
 
     def __init__(self, category: Category, message: str, code: int = 0) -> None:
         super().__init__(message)

@@ -1,13 +1,13 @@
-"""State machines as tables: one idiom for every machine of the product.
+"""State machines as tables, for every machine of the product.
 
     TABLE = table(State, Event, {
         State.IDLE: {Event.START: to(Machine._start, State.RUNNING), Event.STOP: to(Machine._ignore)},
         ...
     })
 
-A cell names the action, a function reference, and every state that the machine may be in afterwards; without one it stays
-where it is. An event is a member of an enumeration or the class of an input. `table` refuses a table that lacks a cell: a
-new state or event is a decision for every cell. A machine dispatches with `TABLE[state][event].action(self, ...)`, notes the
+A cell names the action, a function reference, and every state that may follow; without one the machine stays in its state.
+An event is a member of an enumeration or the class of an input. `table` refuses a table with a missing cell: a new state or
+event needs a decision for every cell. A machine dispatches with `TABLE[state][event].action(self, ...)`, records the
 transition in its `TransitionLog`, and calls `check`, which compares the new state with the cell in tests and in the
 simulator (`STRICT`). `docs/make_pictures.py` draws the diagrams of docs/architecture.md from the tables.
 """
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-TRANSITIONS_MAX = 100  # kept for each machine; older ones are dropped
-SHOWN_MAX = 20  # of them, shown with an alarm
-STRICT = False  # tests set it: `check` raises
+TRANSITIONS_MAX = 100  # in the history of each machine; older ones are dropped
+SHOWN_MAX = 20  # shown with an alarm
+STRICT = False  # `check` raises; set by tests
 
 S = TypeVar("S", bound=Enum)
 S_co = TypeVar("S_co", bound=Enum, covariant=True)
@@ -30,25 +30,25 @@ E = TypeVar("E")  # a member of an enumeration, or the class of an input
 
 
 class IllegalTransition(Exception):
-    """A machine went to a state that its table does not name."""
+    """A transition to a state that the table does not name."""
 
 
 class Cell(Generic[S_co]):
-    """The decision for one event in one state. `after`: the states that the action may lead to; empty = the machine stays.
-    No dataclass: mypyc cannot compile a generic one with slots."""
+    """The decision for one event in one state. `after`: the states that may follow; empty = the machine stays in its state.
+    Not a dataclass: mypyc cannot compile a generic one with slots."""
 
     def __init__(self, action: Callable[..., Any], after: frozenset[S_co]) -> None:
         self.action, self.after = action, after
 
 
 def to(action: Callable[..., Any], *after: S) -> Cell[S]:
-    """A cell: the action, and the states that it may lead to."""
+    """Return the cell with this action and the states that may follow."""
     return Cell(action, frozenset(after))
 
 
 def table(states: Iterable[S], events: Iterable[E],
           cells: Mapping[S, Mapping[E, Cell[S]]]) -> dict[S, dict[E, Cell[S]]]:
-    """The table, total over (state, event); ValueError names the cells that are missing."""
+    """Return the table, total over (state, event); ValueError names the missing cells."""
     missing = [f"{state.name} x {event_name(event)}" for state in states for event in events
                if event not in cells.get(state, {})]
     if missing:
@@ -68,7 +68,7 @@ def check(cells: Mapping[S, Mapping[E, Cell[S]]], before: S, event: E, after: S)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One event of a machine, at `at` (seconds, monotonic): the states before and after it, and why."""
+    """One event of a machine, at `at` (seconds, monotonic): the states before and after it, and its cause."""
 
     at: float
     before: str
@@ -78,7 +78,7 @@ class Transition:
 
     @property
     def change(self) -> str:
-        """Both states; one state, if the machine has stayed in it."""
+        """Both states; one state if they are equal."""
         return self.before if self.before == self.after else f"{self.before} -> {self.after}"
 
 
@@ -100,7 +100,7 @@ class TransitionLog:
         return transition_lines(self.transitions[-count:], now)
 
     def cause_of(self, after: str) -> str:
-        """The cause of the last transition to this state; empty = none is kept."""
+        """The cause of the last transition to this state; empty = none in the history."""
         return next((each.cause for each in reversed(self._transitions) if each.after == after), "")
 
     @property

@@ -1,8 +1,7 @@
-"""Interface by which the pure parts report to the operator, and a list of lines that serves as one.
+"""Log, alarm and event interface of the pure parts, and `ListReport`, which collects lines for tests and checks.
 
-Lines are templates with arguments in the manner of `%`: the text is put together only when some reader wants the
-line, so a switched-off `debug` costs one call. What runs once per message asks `report.debugging` first, or says
-nothing at all.
+A line is a %-template with arguments, formatted only if its level is enabled: a disabled `debug` costs one call. Code that
+runs once per message tests `report.debugging` first, or logs nothing.
 
 >>> report = ListReport()
 >>> report.info("%s: open queue [queue: '%s']", "task:17", "bmq://d/q")
@@ -17,14 +16,12 @@ import traceback
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
-
-
-NAME_CHARS_MAX: Final = 128  # of a name that a peer has given, where it is shown
+INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of alarms about unexpected exceptions
+NAME_CHARS_MAX: Final = 128  # shown of a name that a peer sent
 
 
 def shown(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
-    """What a peer has sent, fit for a line of a log, a name of a metric, a page: one line, and not longer than that.
+    """Make a text from a peer safe for log lines, metric names and pages: one printable line of at most `chars_max`.
 
     >>> shown("a\\nb"), shown("x" * 500, 4)
     ('a\\\\x0ab', 'xxxx...')
@@ -37,12 +34,12 @@ def shown(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
 
 
 def stack(error: BaseException) -> str:
-    """Where an exception was raised, for the end of an alarm."""
+    """The traceback of an exception, for the end of an alarm."""
     return "".join(traceback.format_exception(error)).rstrip()
 
 
 class LogLine(NamedTuple):
-    """One line of the log: its number, when (seconds since the epoch), how severe, who, what."""
+    """One line of the log: number, seconds since the epoch, severity, category, text."""
 
     n: int
     at: float
@@ -52,53 +49,53 @@ class LogLine(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Who keeps what happened, for those who look back. It never raises."""
+    """Records events and alarms (`view/events.py`). It never raises."""
 
     def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
-        """See `Report.note`."""
+        """Record an event; the arguments are those of `Report.note`."""
 
     def alarmed(self, severity: str, category: str, text: str) -> None:
-        """An alarm was raised; `severity` is ALARM or PANIC."""
+        """Record an alarm; `severity` is ALARM or PANIC."""
 
 
 class Report(Protocol):
-    """Where a part says what it did. `text % args` is the line; without args the text is taken as it is."""
+    """Receives log lines, alarms and events. The line is `text % args`; without args it is the text itself."""
 
     @property
     def debugging(self) -> bool:
-        """Whether anybody would see a `debug` line."""
+        """True if `debug` lines are enabled."""
 
     def debug(self, text: str, *args: object) -> None:
-        """For somebody who looks for a mistake."""
+        """Log a detail for the analysis of an error."""
 
     def info(self, text: str, *args: object) -> None:
-        """A change of state in a normal life."""
+        """Log a normal change of state."""
 
     def warn(self, text: str, *args: object) -> None:
-        """Something an operator may want to look into; work goes on."""
+        """Log a condition that an operator may want to inspect; the operation continues."""
 
     def error(self, text: str, *args: object) -> None:
-        """Something failed."""
+        """Log a failed operation."""
 
     def alarm(self, category: str, text: str, *args: object) -> None:
-        """A person has to act: logged as `ALARM [CATEGORY] text`, and copied to the alarm channel."""
+        """Log `ALARM [CATEGORY] text`, and copy it to the alarm channel: an operator has to act."""
 
     def panic(self, category: str, text: str, *args: object) -> None:
-        """A person has to act now: logged as `PANIC [CATEGORY] text`, and copied to the alarm channel."""
+        """Log `PANIC [CATEGORY] text`, and copy it to the alarm channel: an operator has to act at once."""
 
     def note(self, kind: str, text: str, **detail: object) -> None:
-        """An event that people look back for: kept, and not logged. `kind` is one of `view.events.KINDS`; `detail` is for
-        programs."""
+        """Record an event for the event log of the node, without a log line. `kind` is one of `view.events.KINDS`; `detail`
+        is for programs."""
 
     def watch(self, watcher: Watcher) -> None:
-        """From now on tell this watcher of events and alarms."""
+        """Notify this watcher of events and alarms from now on."""
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
-        """The last lines of the log that are as severe as `level` and younger than line `after`, oldest first."""
+        """The last lines of the log of at least the severity `level`, after line number `after`, oldest first."""
 
 
 class Watched:
-    """The part of a report that concerns a watcher."""
+    """Base of reports: notifies one watcher of events."""
 
     __slots__ = ("watcher",)
 
@@ -114,7 +111,7 @@ class Watched:
 
 
 class LineLimiter:
-    """At most LINES_PER_S lines a second, or in `seconds`, from a source that could say one per message."""
+    """Limits a source to LINES_PER_S lines in each period of `seconds`."""
 
     __slots__ = ("_seconds", "_since", "_lines")
     LINES_PER_S: Final = 10
@@ -123,7 +120,7 @@ class LineLimiter:
         self._seconds, self._since, self._lines = seconds, float("-inf"), 0
 
     def admits(self, now: float) -> bool:
-        """May one more line be said at `now` (seconds, monotonic)?"""
+        """Return whether one more line is allowed at `now` (seconds, monotonic)."""
         if now - self._since >= self._seconds:
             self._since, self._lines = now, 0
         self._lines += 1
@@ -131,7 +128,7 @@ class LineLimiter:
 
 
 class ListReport(Watched):
-    """Keeps every line as (severity, text), for checks of a configuration and for tests."""
+    """Collects every line as (severity, text), for checks of a configuration and for tests."""
 
     __slots__ = ("lines",)
     debugging = True
@@ -168,7 +165,7 @@ class ListReport(Watched):
         self._raise("PANIC", category, text, *args)
 
     def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
-        """The last lines of whatever severity; when they were said is not known."""
+        """The last lines of all severities, without their time."""
         lines = [LogLine(number, 0.0, severity, "", text) for number, (severity, text) in enumerate(self.lines, 1)]
         return lines[after:][-count:] if count > 0 else []
 

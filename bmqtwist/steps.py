@@ -1,6 +1,4 @@
-"""Work in steps: generators that pause, so that long work is spread over several turns of the event loop.
-
-A step takes about a millisecond. `at_once` runs all steps without a pause.
+"""Work in steps: generators that pause about every millisecond, so that the scheduler spreads long work over several turns.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Any, TypeVar
 
 from bmqtwist.limits import LET_GO_AT_ONCE
 
-ITEMS_AT_ONCE = 32  # of 10 to 50 us each
+ITEMS_AT_ONCE = 32  # items of 10 to 50 us in one step
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]  # a job of loop/scheduler.py: pauses after each step, and returns a result
@@ -21,7 +19,7 @@ _OVER = object()
 
 
 def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE) -> Steps[list[_T]]:
-    """What is made of each item, with a pause after so many."""
+    """Return `made(item)` for each item, with a pause after each `pause_after` items."""
     found: list[_T] = []
     for item in items:
         found.append(made(item))
@@ -31,14 +29,14 @@ def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = I
 
 
 def taken(items: list[_T]) -> Iterator[_T]:
-    """Each of them, the first one first, none of them kept: to free very many at once takes time, too."""
+    """Yield the items in order, and free each at once: freeing a long list as a whole exceeds a slice. Empties `items`."""
     items.reverse()
     while items:
         yield items.pop()
 
 
 def at_once(steps: Generator[object, None, _T]) -> _T:
-    """Read without a pause; do whatever is done in steps."""
+    """Run all steps without a pause; return the result."""
     while True:
         try:
             next(steps)
@@ -48,7 +46,7 @@ def at_once(steps: Generator[object, None, _T]) -> _T:
 
 
 def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Steps[None]:
-    """Empty what may be large before it is freed: that takes time, too."""
+    """Empty large containers in steps before they are freed."""
     for place in places:
         while len(place) > LET_GO_AT_ONCE:
             take = place.popitem if isinstance(place, dict) else place.pop

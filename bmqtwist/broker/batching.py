@@ -1,14 +1,13 @@
-"""When records are written and synced: at once, or together with the records of one of the next turns. Pure.
+"""Sync batching for durability `group` and write coalescing for durability `none`. Pure.
 
-**Syncs** (durability `group`). A sync costs about the same for one message as for a hundred. Where messages came during the
-last sync, more will come however long their ACKs take, as a rule: then the next sync waits for PAUSE_S. If none comes in
-the second halves of such pauses, producers wait for their ACKs: there is no pause for a while. Nothing is acknowledged
-before the pause is over, so that records stored meanwhile are written then, at once.
+**Syncs**. A sync costs about the same for one message as for a hundred. If messages arrived during the last sync, the next
+one is delayed by PAUSE_S. If no message arrives in the second halves of such delays, the producers block on their ACKs, and
+the delay is suspended (`link/pace.py: Trial`). Records stored during a delay are written at its end, in one write.
 
-**Writes** (durability `none`). A producer whose ACKs may wait for each other (`link/pace.py`) gets none before SHARE_S is
-over. Its messages may be written then, with all that came meanwhile. Consumers get them before: a message that is lost with
-the process then was not acknowledged, and its producer sends it again. Where another client waits for something of the
-partition, all records are written in that turn.
+**Writes**. Delayed ACKs of a producer (`link/pace.py`) leave SHARE_S or more after its PUT; its messages are written
+shortly before, in one write for several turns. Consumers receive them earlier: a message that a crash loses was not
+acknowledged, and its producer posts it again. If another client waits for an answer of the partition, all records are
+written in the same turn.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.pace import HELD_ACKS_MAX, SHARE_S, Trial
 from bmqtwist.queue.queue import Put
 
-PAUSE_S: Final = 0.004  # before a sync
+PAUSE_S: Final = 0.004  # delay of a sync
 
 
 class SyncPace:
-    """Of one partition. `until`: the end of the pause, 0 = there is none. `calm`: another one follows the sync under way.
-    `synced_to`: where DATA ended when the last one began."""
+    """Delay of the syncs of one partition. `until`: end of the present delay, 0 = none. `calm`: the sync in progress is
+    followed by another delay. `synced_to`: end of DATA, in bytes, when the last sync began."""
 
     __slots__ = ("until", "calm", "synced_to", "_newest", "_came_at", "_flows", "_trial")
 
@@ -34,12 +33,12 @@ class SyncPace:
         self.synced_to = 0
         self._newest = 0
         self._came_at = float("-inf")
-        self._flows = False  # something has come while a sync was under way
+        self._flows = False  # messages have arrived during a sync
         self._trial = Trial()
 
     def pauses(self, now: float, newest: int, syncing: bool) -> bool:
-        """Whether a sync has to wait. `newest`: position of the last message that waits for one, 0 = none does; `syncing`:
-        one is under way."""
+        """Return whether the next sync is delayed. `newest`: position of the last unsynced message, 0 = none; `syncing`: a
+        sync is in progress."""
         if newest > self._newest:
             self._newest, self._came_at = newest, now
             self._flows = self._flows or syncing
@@ -59,17 +58,17 @@ class SyncPace:
 
 
 class Gathering:
-    """Of one partition. `since`: when the oldest message came that is not written, 0.0 = there is none. `seen`: how many of
-    the PUTs that wait for it have been looked at."""
+    """Write coalescing of one partition. `since`: arrival of the oldest unwritten message, 0.0 = none. `seen`: the number of
+    waiting PUTs that were inspected."""
 
     __slots__ = ("since", "seen", "_clients")
 
     def __init__(self) -> None:
         self.since, self.seen = 0.0, 0
-        self._clients: dict[ClientSession, None] = {}  # whose ACKs wait
+        self._clients: dict[ClientSession, None] = {}  # with delayed ACKs
 
     def goes_on(self, waiting: list[Any], now: float) -> bool:
-        """Whether all the PUTs that wait may wait for another turn."""
+        """Return whether the write of all waiting PUTs may be left to a later turn."""
         count = len(waiting)
         if count > HELD_ACKS_MAX or self.since and now - self.since >= SHARE_S:
             return False
@@ -85,7 +84,7 @@ class Gathering:
         return True
 
     def end(self, now: float) -> None:
-        """All of it is written in this turn, which acknowledges what has waited, too."""
+        """All records are written in this turn: send the delayed ACKs in it."""
         if self.since:
             waited = now - self.since >= SHARE_S
             for client in self._clients:

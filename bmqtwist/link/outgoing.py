@@ -1,4 +1,4 @@
-"""The way out of one connection, as long as it needs no help: what a turn has written is tried on the socket at once."""
+"""Direct output of one TCP connection: the output of a turn goes to the socket at once, without the transport."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class Outgoing:
-    """`send`: of the socket, as long as nothing waits for it; otherwise None, and the connection itself writes.
+    """`send`: of the socket; None while earlier output is unsent, or over TLS: then the connection writes.
 
-    What was sent matters to what comes in (`incoming.py`). `answered_at_once`: the last output left in the turn that had
-    taken something. `sent`: something was, since the kernel was last asked for an acknowledgement.
+    Two flags control TCP acknowledgements (`reactor/incoming.py`). `answered_at_once`: the last output left in the turn that
+    that processed the last input. `sent`: output was written since the last request for a quick acknowledgement.
     """
 
     __slots__ = ("send", "answered_at_once", "sent")
@@ -19,7 +19,7 @@ class Outgoing:
         self.answered_at_once, self.sent = False, True
 
     def write(self, data: bytes) -> int:
-        """How many bytes of it the socket takes at once; none if the connection is lost, as the transport finds out."""
+        """Return the number of bytes that the socket takes at once; 0 if the connection is lost, which the transport detects."""
         send = self.send
         try:
             return 0 if send is None else send(data)

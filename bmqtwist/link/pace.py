@@ -1,36 +1,35 @@
-"""What may wait a moment, so that several messages share one system call: found from how a client goes on. Pure.
+"""Adaptive batching per connection: which ACKs, PUSHes and reads of CONFIRMs are delayed, to share system calls. Pure.
 
-    AckPace       ACKs of a producer that posts one message soon after the other without waiting for them
-    ConfirmPace   CONFIRMs of a consumer that has room for much more than it holds; PUSHes to one that has much to do, too
+    AckPace       delayed ACKs for a producer that posts PUT events in quick succession without waiting for ACKs
+    ConfirmPace   read pauses for a consumer that confirms steadily and uses little of its limits of unconfirmed messages;
+                  also delayed PUSHes, if it has many messages to confirm
 
-Both begin after RUN events, each soon after the one before. What has waited for SHARE_S goes on with the next turn,
-whatever that is for; a turn of its own it gets after WAIT_S. (To be woken in less than a tick of the system takes a timer
-that is programmed anew each time, which costs more than is saved.) What nobody waits for is not told at once, what somebody
-waits for is: a producer whose PUTs follow its ACKs is found out by what does not come meanwhile (`Trial`).
+Batching begins after RUN events in quick succession. A batch older than SHARE_S goes out with the next turn that runs for
+any reason; after WAIT_S a turn is run for it. (Timers below a clock tick would cost more than the batch saves.) A producer
+that blocks on its ACKs sends nothing while they are delayed: `Trial` detects this and suspends the delay.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-SHARE_S: Final = 0.002  # what has waited so long goes with the next turn,
-WAIT_S: Final = 0.005  # or gets one of its own after so long
-SOON_S: Final = 0.001  # between two PUT events of a producer that goes on, WAIT_S once its ACKs wait; twice as long
-                       # between CONFIRMs, which come in reply
-REST_BYTES_MAX: Final = 2048  # that come at once from a consumer whose CONFIRMs wait: there may be no room for more in its
-                              # kernel (4.6 kB with official SDKs), so that it waits for us
-RUN: Final = 16  # such events before anything waits
-HELD_ACKS_MAX: Final = 64  # no more of them wait
-BUSY_MESSAGES: Final = 64  # a consumer that has so many to confirm need not get the next ones at once
-HELD_PUSHES_MAX: Final = 16  # no more of them wait; fewer than come at once from a producer that posts batches
-QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them
-DOUBTS_MAX: Final = 8  # such waits, less those that were not, and it is left alone
-TRY_AGAIN_S: Final = 0.25  # it is tried again after so long, then after twice as long each time,
+SHARE_S: Final = 0.002  # age from which a batch goes out with the next turn
+WAIT_S: Final = 0.005  # age at which a turn is run for a batch
+SOON_S: Final = 0.001  # largest gap between PUT events in quick succession (WAIT_S while ACKs are delayed); CONFIRMs: twice
+REST_BYTES_MAX: Final = 2048  # a read above this size ends a read pause: the consumer may block on a full send buffer, which
+                              # takes 4.6 kB with official SDKs
+RUN: Final = 16  # events in quick succession before anything is delayed
+HELD_ACKS_MAX: Final = 64  # delayed ACKs of one producer
+BUSY_MESSAGES: Final = 64  # PUSHes are delayed only for a consumer with at least so many unconfirmed messages
+HELD_PUSHES_MAX: Final = 16  # delayed PUSHes of one consumer; fewer than arrive at once from a producer that posts batches
+QUIET_S: Final = 0.0005  # a producer idle for so long when its ACKs are sent may block on them
+DOUBTS_MAX: Final = 8  # useless delays, minus useful ones, that suspend the delay
+TRY_AGAIN_S: Final = 0.25  # duration of the first suspension; each further one is twice as long,
 TRY_AGAIN_MAX_S: Final = 16.0  # up to this
 
 
 class Trial:
-    """Whether somebody is let wait: not for a while after most of the last waits were in vain."""
+    """Suspends a delay for some time when most of the recent delays were useless."""
 
     __slots__ = ("_doubts", "_not_before", "_rest")
 
@@ -38,11 +37,10 @@ class Trial:
         self._doubts, self._not_before, self._rest = 0, float("-inf"), TRY_AGAIN_S
 
     def allows(self, now: float) -> bool:
-        """Whether it is tried."""
         return now >= self._not_before
 
     def ended(self, now: float, in_vain: bool) -> bool:
-        """A wait is over. False: it is not tried again for a while."""
+        """Record the end of a delay; return False if it suspends further ones."""
         if not in_vain:
             if self._doubts:
                 self._doubts -= 1
@@ -57,7 +55,7 @@ class Trial:
 
 
 class AckPace:
-    """Of one producer. `holding`: its ACKs may wait."""
+    """Delayed ACKs of one producer. `holding`: ACKs may be delayed."""
 
     __slots__ = ("holding", "_last", "_run", "_trial")
 
@@ -66,7 +64,7 @@ class AckPace:
         self._last, self._run, self._trial = float("-inf"), 0, Trial()
 
     def arrived(self, now: float) -> None:
-        """PUTs have come."""
+        """Record a PUT event."""
         since = now - self._last
         if not since:  # of the same chunk
             return
@@ -78,13 +76,13 @@ class AckPace:
             self.holding = self._run >= RUN and self._trial.allows(now)
 
     def told(self, now: float) -> None:
-        """ACKs have waited long enough. If nothing has come for a while, it has waited for them."""
+        """Record that delayed ACKs are sent now. If the producer was idle before, it may have blocked on them."""
         if not self._trial.ended(now, now - self._last > QUIET_S):
             self._run, self.holding = 0, False
 
 
 class ConfirmPace:
-    """Of one consumer."""
+    """Regularity of the CONFIRM events of one consumer."""
 
     __slots__ = ("_last", "_run")
 
@@ -92,15 +90,15 @@ class ConfirmPace:
         self._last, self._run = float("-inf"), 0
 
     def arrived(self, now: float) -> bool:
-        """CONFIRMs have come; whether the next ones may wait."""
+        """Record a CONFIRM event; return whether reads of the next ones may be delayed."""
         since, self._last = now - self._last, now
         self._run = self._run + 1 if since <= (2 * WAIT_S if self._run >= RUN else 2 * SOON_S) else 0
         return self._run >= RUN
 
     def goes_on(self, now: float) -> bool:
-        """Whether they have come until now."""
+        """Return whether the consumer has confirmed steadily until now."""
         return self._run >= RUN and now - self._last <= 2 * WAIT_S
 
     def hurry(self) -> None:
-        """It has done something else, or needs room."""
+        """Start anew: the consumer has sent another event, or its limits need a prompt CONFIRM."""
         self._run = 0

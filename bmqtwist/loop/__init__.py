@@ -1,1 +1,1 @@
-"""The event loop without its reactor: scheduler, timers, error isolation, and what a broker asks of whoever runs it."""
+"""The event loop without its reactor: scheduler, timers, error isolation, and the interface of its performer."""

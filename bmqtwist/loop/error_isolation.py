@@ -1,9 +1,9 @@
-"""Error isolation: an unexpected exception raises an alarm with its traceback, and takes out only the part that raised it.
+"""Error isolation: an unexpected exception raises an alarm with its traceback and disables only the part that raised it.
 
-    session     closed; its unconfirmed messages return to their queues, at the cost of a delivery attempt
+    session     is closed; its unconfirmed messages return to their queues, at the cost of a delivery attempt
     queue       delivers nothing until its next event; after QUEUE_FAILURES_MAX failures within QUEUE_FAILURES_S it is
                 disabled until a restart: opens are refused, PUTs are NACKed with NOT_READY, messages stay stored
-    partition   closed to producers until a restart, as after a failed sync
+    partition   is closed to producers until a restart, as after a failed sync
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bmqtwist.queue.queue import Queue
     from bmqtwist.storage.partition import Partition
 
-QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S: a queue that fails so often is disabled
+QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S
 QUEUE_FAILURES_S = 60.0
 
 
@@ -35,12 +35,12 @@ class Containment:
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
     def told(self, what: str, error: Exception) -> None:
-        """Raise the alarm; at most LineLimiter.LINES_PER_S of them a second."""
+        """Raise the alarm with the traceback; at most LineLimiter.LINES_PER_S per second."""
         if self._lines.admits(self._clock()):
             self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
 
     def run(self, what: str, action: Callable[[], object]) -> None:
-        """Call `action`; the alarm is all that follows if it raises."""
+        """Call `action`; an exception raises the alarm and has no further effect."""
         try:
             action()
         except Exception as error:
@@ -49,17 +49,17 @@ class Containment:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def session_failed(self, session: Session, doing: str, error: Exception) -> None:
-        """The session raised: close it."""
+        """Raise the alarm and close the session."""
         self.told(f"{session.description}: {doing}", error)
         self.close(session)
 
     def output_failed(self, session: Session, error: Exception) -> None:
-        """Its output cannot be made or written: close it without waiting for the output."""
+        """Raise the alarm and close the session without its pending output."""
         self.session_failed(session, "output", error)
         self._finish(session)
 
     def close(self, session: Session) -> None:
-        """Close a session that raised, whatever that raises."""
+        """Close a session that raised; an exception in the close raises a second alarm."""
         try:
             session.close("#INTERNAL_ERROR %s: closing", session.description)
         except Exception as error:
@@ -73,7 +73,7 @@ class Containment:
     # -- queues and partitions --------------------------------------------------------------------------------------
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        """The queue raised; `disable`: its state of consumers may be wrong."""
+        """Raise the alarm and disable the queue if it fails often, or `disable`: its consumers may be in a wrong state."""
         now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
         failures.append(now)
@@ -85,6 +85,6 @@ class Containment:
                                       "are kept.", queue.uri, len(failures))
 
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
-        """The partition raised: the state of its files is unknown."""
+        """Raise the alarm and close the partition to producers: the state of its files is unknown."""
         partition.fail()
         self.told(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)

@@ -1,4 +1,4 @@
-"""Time, timers, jobs, threads and error isolation of one broker: what each of its parts holds. Pure."""
+"""Event loop services of one broker: time, timers, jobs, threads and error isolation. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _raised(error: Exception) -> None:
 
 
 class Timers:
-    """A heap of (moment, action). Moments are seconds of the monotonic clock; the caller waits until `next_at`, then calls
-    `run`. `failed(error)` receives what an action raised: the others run, and a periodic one keeps its period."""
+    """A heap of (moment, action). Moments are in seconds, monotonic; the caller waits until `next_at`, then calls `run`.
+    An exception of an action goes to `failed(error)`; the other actions run, and a periodic action keeps its period."""
 
     __slots__ = ("_heap", "_ticket", "_failed")
 
@@ -33,7 +33,7 @@ class Timers:
         heapq.heappush(self._heap, (when, next(self._ticket), action))
 
     def every(self, start: float, period: float, action: Callable[[float], None]) -> None:
-        """Call `action(now)` on the grid start + n * period; ticks that were missed are skipped."""
+        """Call `action(now)` at start + n * period, n >= 1; missed calls are skipped."""
         def tick(now: float) -> None:
             try:
                 action(now)
@@ -47,11 +47,11 @@ class Timers:
 
     @property
     def next_at(self) -> float | None:
-        """The earliest moment at which there is something to do."""
+        """The moment of the next action; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def run(self, now: float) -> None:
-        """Do what is due; what an action adds for now is done as well."""
+        """Call all actions that are due, including actions that these add for `now`."""
         while self._heap and self._heap[0][0] <= now:
             action = heapq.heappop(self._heap)[2]
             try:
@@ -61,8 +61,8 @@ class Timers:
 
 
 class Loop:
-    """`now`: the moment of this turn, seconds, monotonic; `wall_offset` makes it seconds since the epoch. `turn(now)`
-    follows each result of a thread."""
+    """`now`: the moment of this turn, in seconds, monotonic; `now + wall_offset`: seconds since the epoch. `turn(now)` is
+    called after each result of a thread."""
 
     def __init__(self, performer: Performer, report: Report, now: float, wall_offset: float,
                  turn: Callable[[float], None]) -> None:
@@ -73,16 +73,15 @@ class Loop:
         self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
 
     def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
+        """Convert a moment of the monotonic clock to seconds since the epoch."""
         return int(now + self.wall_offset)
 
     def later(self, seconds: float, action: Callable[[float], None]) -> None:
-        """Call `action(now)` after a while."""
         self.timers.at(self.now + seconds, action)
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`, and a turn."""
+        """Run `work` on a thread, then `done(now)` or `failed(error, now)` in the event loop, and a turn."""
         self.performer.in_thread(work, partial(self._done, done), partial(self._failed, failed))
 
     def _done(self, done: Callable[[float], None], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a node has done for it by the process or the test that runs it: time, threads, connections, files of their own."""
+"""Interfaces between a pure node and the process, test or simulator that runs it: threads, connections, time, dump files."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from bmqtwist.link.session import Session
 
 
 class Performer(Protocol):
-    """What the broker cannot do itself."""
+    """Performs the effects of a broker."""
 
     def turn_due(self) -> None:
-        """Call `turn` soon: something happened outside of it."""
+        """Request a turn: an event occurred outside of one."""
 
     def clock(self) -> float:
-        """Seconds of some monotonic clock, now: to end in time what may wait for a disk."""
+        """The present moment, in seconds, monotonic; used to limit the work of a turn."""
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`."""
+        """Run `work` on a thread, then `done(now)` or `failed(error, now)` in the event loop."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
+        """Run an authenticator on a thread, then `session.authenticated` and a turn in the event loop."""
 
     def write(self, session: Session, parts: list[bytes]) -> int:
-        """Write to the connection of a session; returns the bytes it has not taken yet."""
+        """Write to the connection of a session; return its unsent bytes."""
 
     def unread(self, session: Session) -> tuple[int, int]:
-        """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
+        """(unsent bytes, total bytes sent after a wait) of the connection of a session."""
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        """Connect to another node, by TLS or without; then, once, either `connected(peer, now)`, which gives the session of
-        the connection, or `failed(reason, now)`. A turn follows."""
+        """Connect to another node, then call either `connected(peer, now)`, which returns the session of the connection, or
+        `failed(reason, now)`, once. A turn follows."""
 
     def chance(self) -> float:
-        """A number in [0, 1), drawn anew: for waits that have to differ from node to node."""
+        """A random number in [0, 1), for delays that must differ between nodes."""
 
     def finish(self, session: Session) -> None:
-        """Close the connection of a session once all is written."""
+        """Close the connection of a session when all its output is sent."""
 
     def read(self, session: Session, wanted: bool) -> None:
-        """Go on reading from a session, or stop."""
+        """Resume or stop reading from a session."""
 
     def dump(self, text: str) -> str:
-        """Keep a text in a file of its own; returns where."""
+        """Write a text to a new file; return its path."""
 
 
 class Clock(Protocol):
@@ -54,13 +54,13 @@ class Clock(Protocol):
 
     @property
     def wall_offset(self) -> float:
-        """Added to `now()` for seconds since the epoch; fixed while the node runs."""
+        """`now() + wall_offset`: seconds since the epoch; constant while the node runs."""
 
     def now(self) -> float:
-        """Seconds that never go back, from any origin."""
+        """Seconds, monotonic, from any origin."""
 
     def timer_ns(self) -> int:
-        """Nanoseconds; never the same number twice. Feeds the keys of queues and apps."""
+        """Nanoseconds, a different number in each call; source of the keys of queues and apps."""
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread: for authenticators, which run on threads of their own."""
+        """Block the calling thread, which is a thread of an authenticator."""

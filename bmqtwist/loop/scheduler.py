@@ -1,17 +1,17 @@
-"""Cooperative scheduler: long work runs as jobs, in steps, for a bounded time of each turn of the event loop. Pure.
+"""Cooperative scheduler: runs long work as jobs, in steps, for a bounded time of each turn of the event loop. Pure.
 
 A job is a generator that pauses about every millisecond. It belongs to a priority class and to an owner: the session, queue,
 partition, domain or operator command that it works for. The jobs of one owner run in order; owners of a class take turns.
 
     start       run the first steps now, if the owner has no other job and the class has time left (one step in half of that
-                time, if other jobs wait); add the rest
-    add         run the job in a later turn, behind (or before) the other jobs of its owner
+                time, if other jobs are pending); add the rest
+    add         run the job in a later turn, after (or before) the other jobs of its owner
     run         continue the jobs of one class, once in each turn: at least one step, then as many as its budget allows
-    end_turn    all budgets are full again; asks for another turn if a job waits
-    cancel      drop the jobs of an owner, the one that is running included
+    end_turn    renew all budgets; request another turn if a job is pending
+    cancel      drop the jobs of an owner, including the running one
 
-What its steps cost is charged to the class and to the turn. A step that raises ends its job, and `failed` receives the
-exception; all other jobs continue. What a job returns goes to `done`.
+The time of a step is charged to the class and to the turn. A step that raises ends its job, and `failed` receives the
+exception; all other jobs continue. `done` receives the return value of a job.
 """
 
 from __future__ import annotations
@@ -25,40 +25,38 @@ from bmqtwist.steps import Steps
 
 
 class Priority(IntEnum):
-    """The classes, in the order in which a turn runs them."""
+    """The priority classes, in the order in which a turn runs them."""
 
-    INPUT = 0  # of a connection: what is more than one slice, or came late in a turn
-    NEWCOMER = 1  # of connections that are not negotiated
-    QUEUE = 2  # purges, lost consumers, memory that is freed
+    INPUT = 0  # deferred input: more than one slice, or received late in a turn
+    NEWCOMER = 1  # input of unauthenticated connections
+    QUEUE = 2  # purges, lost consumers, memory to free
     COMMAND = 3  # operator commands, metrics, statistics
-    ACTIVATION = 4  # queues of partitions that have another primary
+    ACTIVATION = 4  # queues of partitions whose primary changes
     EXPIRY = 5  # messages above their TTL, entries of the history of GUIDs
-    DELIVERY = 6  # of a queue that has more than one turn may deliver
+    DELIVERY = 6  # of a queue that has more messages than one turn may deliver
     ROLLOVER = 7  # of a partition whose files are full
 
 
-TURN_S: Final = 0.012  # of all classes together, beside one step of each that waits: a client waits no longer behind them
+TURN_S: Final = 0.012  # of all classes together, beside one step of each pending owner: the largest delay of a client
 BUDGETS: Final = {  # seconds of one turn
-    Priority.INPUT: 0.004,  # as two bursts
+    Priority.INPUT: 0.004,  # two bursts
     Priority.NEWCOMER: 0.002,  # an unauthenticated connection must not delay clients
     Priority.QUEUE: 0.002,  # a million messages are purged in a second
     Priority.COMMAND: 0.002,  # as QUEUE
     Priority.ACTIVATION: 0.002,  # as QUEUE
     Priority.EXPIRY: 0.002,  # as QUEUE
-    Priority.DELIVERY: 0.004,  # what the other queues deliver waits as long
+    Priority.DELIVERY: 0.004,  # as much as the deliveries of all other queues
     Priority.ROLLOVER: 0.005,  # a file must not fill faster than its messages are copied
 }
-ROLLOVER_LATE_S: Final = 0.008  # of ROLLOVER while it does
-BURST_S: Final = 0.002  # of one job that starts: there is time for the next one
-STEPS_MAX: Final = 32  # of a class in one turn, where the clock stands still
+ROLLOVER_LATE_S: Final = 0.008  # of ROLLOVER, if a file fills faster
+BURST_S: Final = 0.002  # of one job that starts, to leave time for the next one
+STEPS_MAX: Final = 32  # of a class in one turn, for tests whose clock stands still
 
 Failed = Callable[[Exception], None]
 Done = Callable[[Any], None]
 
 
 class Job:
-    """One job. `done`, `failed`: of the caller."""
-
     __slots__ = ("steps", "failed", "done", "cancelled")
 
     def __init__(self, steps: Steps[Any], failed: Failed, done: Done | None) -> None:
@@ -67,7 +65,7 @@ class Job:
 
 
 class Owner:
-    """The jobs of one owner in one class, in order; the first one runs."""
+    """The jobs of one owner in one class, in order; the first one runs. `waits`: it is in `JobClass.waiting`."""
 
     __slots__ = ("key", "jobs", "waits")
 
@@ -77,8 +75,8 @@ class Owner:
 
 
 class JobClass:
-    """One priority class: its owners by key, those that wait for a step in order, and what it has spent in this turn.
-    `all_stepped`: whoever waits has had a step in this turn."""
+    """One priority class: its owners by key, the owners that wait for a step, in order, and the time spent in this turn.
+    `all_stepped`: every waiting owner has had a step in this turn."""
 
     __slots__ = ("budget", "spent", "steps", "all_stepped", "owners", "waiting")
 
@@ -90,7 +88,7 @@ class JobClass:
 
 
 class Scheduler:
-    """The jobs of one broker. `clock`: seconds, monotonic; `turn_due` asks for another turn."""
+    """The jobs of one broker. `clock`: seconds, monotonic; `turn_due` requests another turn."""
 
     def __init__(self, clock: Callable[[], float], turn_due: Callable[[], None]) -> None:
         self._clock, self._turn_due = clock, turn_due
@@ -98,12 +96,12 @@ class Scheduler:
         self._spent = 0.0  # of all classes in this turn
 
     def holds(self, priority: Priority, owner: object) -> bool:
-        """Whether a job of this owner is not over."""
+        """Return whether the owner has an unfinished job."""
         return owner in self._classes[priority].owners
 
     def start(self, priority: Priority, owner: object, steps: Steps[Any], failed: Failed, done: Done | None = None,
               first: bool = False) -> bool:
-        """Run the first steps of a job; True: it is over. `first`: before the owner's other jobs."""
+        """Run the first steps of a job; return True if it is finished. `first`: before the owner's other jobs."""
         jobs = self._classes[priority]
         runs = first or owner not in jobs.owners
         job = Job(steps, failed, done)
@@ -130,7 +128,7 @@ class Scheduler:
         self._turn_due()
 
     def run(self, priority: Priority, budget: float = 0.0) -> None:
-        """Continue the jobs of a class. `budget`: seconds, in place of those of the table."""
+        """Continue the jobs of a class. `budget`: seconds, instead of BUDGETS."""
         jobs = self._classes[priority]
         waiting = jobs.waiting
         if not waiting:
@@ -152,7 +150,6 @@ class Scheduler:
         self._charge(jobs, began)
 
     def end_turn(self) -> None:
-        """The turn is over."""
         self._spent = 0.0
         waits = False
         for jobs in self._classes:
@@ -162,7 +159,7 @@ class Scheduler:
             self._turn_due()
 
     def cancel(self, owner: object) -> bool:
-        """Drop all jobs of an owner; False: it has none. `done` and `failed` are not called."""
+        """Drop all jobs of an owner, without a call of `done` or `failed`; return False if it has none."""
         found = False
         for jobs in self._classes:
             entry = jobs.owners.pop(owner, None)
@@ -184,7 +181,7 @@ class Scheduler:
         return entry
 
     def _wait(self, jobs: JobClass, entry: Owner) -> None:
-        """Behind the other owners."""
+        """Append the owner to the waiting owners."""
         if not entry.waits:
             entry.waits = True
             jobs.waiting.append(entry)
@@ -195,7 +192,7 @@ class Scheduler:
         self._spent += took
 
     def _step(self, jobs: JobClass, entry: Owner, job: Job) -> bool:
-        """One step of a job; False: it was the last one."""
+        """Run one step of a job; return False if it was the last one."""
         jobs.steps += 1
         try:
             next(job.steps)
@@ -215,7 +212,7 @@ class Scheduler:
         return False
 
     def _leave(self, jobs: JobClass, entry: Owner, job: Job) -> bool:
-        """A job is over; False: it was cancelled before."""
+        """Remove a finished job; return False if it was cancelled before."""
         if job.cancelled:
             return False
         entry.jobs.remove(job)

@@ -10,13 +10,13 @@ from bmqtwist.report import Report
 if TYPE_CHECKING:
     from bmqtwist.broker.sessions import Sessions
 
-FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
-ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
-ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
+FILES_LEFT_MIN = 128  # file descriptors that must remain for storage when a connection is accepted
+ACCEPTS_AT_ONCE = 16  # connections accepted in one round of the reactor, 0.1 ms each
+ACCEPT_PAUSE_S = 1.0  # pause of all listeners when too few file descriptors remain
 
 
 class Admission:
-    """Of one broker. `files_max`: open files that the process may have, 0 = any number; `ports`: what listens."""
+    """Admission of one broker. `files_max`: limit of file descriptors, 0 = none; `ports`: the listening ports."""
 
     def __init__(self, reactor: Any, report: Report, connections_max: int) -> None:
         self._reactor, self._report, self.connections_max = reactor, report, connections_max
@@ -26,7 +26,7 @@ class Admission:
         self._accepting = True
 
     def admits(self, sessions: Sessions, peer: str, descriptor: int, now: float) -> bool:
-        """Whether a connection is taken; `descriptor`: the number of its socket, the lowest that was free."""
+        """Return whether a connection is admitted. `descriptor`: its file descriptor, the lowest free number."""
         for listening in self.ports:
             listening.numberAccepts = ACCEPTS_AT_ONCE
         if not sessions.serving or self.connections_max and len(sessions.open) >= self.connections_max:
@@ -34,7 +34,8 @@ class Admission:
         else:
             why = sessions.newcomers.refusal(peer, now)
         if self.files_max and descriptor >= self.files_max - FILES_LEFT_MIN:
-            why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
+            why = (f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; connections are not accepted for "
+                   f"{ACCEPT_PAUSE_S:g} s")
             self._pause()
         if why and now - self._refused_at >= 1.0:
             self._refused_at = now
@@ -42,7 +43,7 @@ class Admission:
         return not why
 
     def _pause(self) -> None:
-        """Leave new connections with the kernel for a while."""
+        """Leave new connections in the listen backlog for ACCEPT_PAUSE_S."""
         if self._accepting:
             self._accepting = False
             for port in self.ports:

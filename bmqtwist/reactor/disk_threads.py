@@ -1,6 +1,5 @@
-"""Threads for what waits for the disk: the loop hands work over and is handed back what became of it.
-
-A sync passes through here some hundred times a second, so there is no more between loop and thread than a queue.
+"""Thread pool for disk operations. A single queue is all that lies between event loop and threads: a sync passes through it
+some hundred times a second.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _Job = tuple[Callable[[], object], Callable[[], None], Callable[[BaseException],
 
 
 class DiskThreads:
-    """So many threads of one reactor. Whoever is idle takes the work that has waited longest."""
+    """Threads of one reactor. An idle thread takes the oldest job."""
 
     def __init__(self, reactor: Any, threads: int) -> None:
         self._reactor = reactor
@@ -24,12 +23,11 @@ class DiskThreads:
                          for number in range(threads)]
 
     def start(self) -> None:
-        """Begin."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Take nothing more; returns when all that was taken is done."""
+        """Finish all queued jobs and end the threads; blocks until then."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -37,7 +35,7 @@ class DiskThreads:
                 thread.join()
 
     def do(self, work: Callable[[], object], done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
-        """Call `work` on a thread, then `done` in the loop, or `failed` with what it raised."""
+        """Call `work` on a thread, then `done()`, or `failed(error)` if it raised, in the event loop."""
         self._jobs.put((work, done, failed))
 
     def _work(self) -> None:
@@ -45,6 +43,6 @@ class DiskThreads:
             work, done, failed = job
             try:
                 work()
-            except BaseException as error:  # whatever it is: somebody waits, and the thread goes on
+            except BaseException as error:  # every job needs its result, and the thread must continue
                 done = partial(failed, error)
             self._reactor.callFromThread(done)

@@ -1,8 +1,7 @@
-"""Rounds of Twisted's epoll reactor: wait, then let every connection that is ready read or write.
+"""Rounds of the reactor: wait for events, then let each ready connection read or write.
 
-Twisted does the same, and between two rounds looks twice through its delayed calls; around each event and each round it
-makes a logging context. Nothing here logs through one: an error names its connection itself. Other reactors go their own
-way.
+`EpollRounds` replaces the rounds of Twisted's epoll reactor: it omits the logging context of each event and, between two
+rounds, the two scans of the delayed calls. `ReactorRounds` calls the `doIteration` of any other reactor.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ except ImportError:  # not Linux
     EPollReactor = None  # type: ignore[assignment, misc]
 
 _READABLE: Final = getattr(select, "EPOLLIN", 1)
-READY_AT_ONCE: Final = 4  # connections that are served before it is asked whether there is time for more
-_WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll counts milliseconds in 31 bits
+READY_AT_ONCE: Final = 4  # connections served between two checks of the time
+_WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll has 31 bits of milliseconds
 
 
 class Rounds(ABC):
-    """What a reactor does in one round, and whether the next may follow at once. `as_long`: it waits no longer than it is
-    told to, and needs no delayed call to end that."""
+    """Runs one round of a reactor. `as_long`: a round waits at most for its `delay`, and needs no delayed call to end."""
 
     __slots__ = ("as_long",)
 
@@ -36,41 +34,40 @@ class Rounds(ABC):
 
     @abstractmethod
     def run(self, delay: float | None) -> None:
-        """Wait so many seconds at most, None = until something happens; then serve what is ready."""
+        """Wait up to `delay` seconds, None = until an event, and serve the ready connections."""
 
     @abstractmethod
     def more(self) -> float | None:
-        """How long the next round may wait, as for `run`; negative: the reactor has something else to do first."""
+        """The delay of a next round, as for `run`; negative: the reactor must run its own loop first."""
 
 
 class EpollRounds(Rounds):
-    """See above. `goes_on()`: whether a round in which few connections were served has time for more. The system tells of
-    those that were told last again after all others, so each has its turn."""
+    """Rounds over the epoll object and the connections of Twisted's reactor. `has_time()`: True if a round may serve further
+    connections. epoll reports the connections served last after all others, so each gets its turn."""
 
-    __slots__ = ("_reactor", "_act", "_poll", "_selectables", "_from_threads", "_seconds", "_goes_on")
+    __slots__ = ("_reactor", "_act", "_poll", "_selectables", "_from_threads", "_seconds", "_has_time")
 
-    def __init__(self, reactor: Any, goes_on: Callable[[], bool]) -> None:
+    def __init__(self, reactor: Any, has_time: Callable[[], bool]) -> None:
         super().__init__(True)
-        self._goes_on = goes_on
+        self._has_time = has_time
         self._reactor, self._poll, self._act = reactor, reactor._poller.poll, reactor._doReadOrWrite
         self._selectables: dict[int, Any] = reactor._selectables
         self._from_threads: list[Any] = reactor.threadCallQueue
         self._seconds: Callable[[], float] = reactor.seconds
 
     def run(self, delay: float | None) -> None:
-        """One round."""
         selectables = self._selectables
         ready = self._poll(-1 if delay is None else delay, READY_AT_ONCE)
         while True:
             for descriptor, event in ready:
                 selectable = selectables.get(descriptor)
-                if selectable is None:  # what came before in this round has removed it
+                if selectable is None:  # removed by an earlier event of this round
                     continue
                 if event == _READABLE:
                     self._read(selectable)
                 else:
                     self._act(selectable, descriptor, event)
-            if len(ready) < READY_AT_ONCE or not self._goes_on():
+            if len(ready) < READY_AT_ONCE or not self._has_time():
                 return
             ready = self._poll(0, READY_AT_ONCE)
 
@@ -84,7 +81,6 @@ class EpollRounds(Rounds):
             self._reactor._disconnectSelectable(selectable, why, True)
 
     def more(self) -> float | None:
-        """Whatever was asked of the reactor meanwhile comes first."""
         reactor = self._reactor
         if self._from_threads or reactor._newTimedCalls or reactor._justStopped or not reactor.running:
             return -1.0
@@ -95,8 +91,8 @@ class EpollRounds(Rounds):
         return min(_WAIT_SECONDS_MAX, due - self._seconds())
 
 
-class OwnRounds(Rounds):
-    """Those of any other reactor."""
+class ReactorRounds(Rounds):
+    """Rounds of any other reactor, which runs its own loop after each."""
 
     __slots__ = ("_round",)
 
@@ -105,16 +101,14 @@ class OwnRounds(Rounds):
         self._round: Callable[[float | None], object] = reactor.doIteration
 
     def run(self, delay: float | None) -> None:
-        """One round."""
         self._round(delay)
 
     def more(self) -> float | None:
-        """It goes its own way after each."""
         return -1.0
 
 
-def rounds_of(reactor: Any, goes_on: Callable[[], bool]) -> Rounds:
-    """What the reactor does in one round; `goes_on` as of `EpollRounds`."""
+def rounds_of(reactor: Any, has_time: Callable[[], bool]) -> Rounds:
+    """The rounds of a reactor; `has_time` as of `EpollRounds`."""
     if EPollReactor is not None and type(reactor) is EPollReactor:
-        return EpollRounds(reactor, goes_on)
-    return OwnRounds(reactor)
+        return EpollRounds(reactor, has_time)
+    return ReactorRounds(reactor)

@@ -1,4 +1,4 @@
-"""Input of one connection: TCP quick acknowledgement, and reads during a read pause.
+"""Input of one TCP connection: quick acknowledgements, and reads during a read pause.
 
 A transport delivers each chunk to `take`. During a read pause, when the reactor does not watch the socket, `look` reads it.
 """
@@ -14,24 +14,23 @@ from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
 from bmqtwist.wire.fast import EVENT_HEADER_BYTES, event_header_at
 
-READ_BYTES: Final = 1 << 16  # at a time, as Twisted does
-_FEW_BYTES: Final = 4096
+READ_BYTES: Final = 1 << 16  # of one read, as in Twisted
+_SMALL_EVENT_BYTES: Final = 4096
 
 
 class Taker(Protocol):
-    """Who is given what comes in."""
+    """Receives the bytes of a session."""
 
-    def received(self, session: Session, data: bytes) -> None:
-        """Bytes for a session."""
+    def received(self, session: Session, data: bytes) -> None: ...
 
 
 class Incoming:
-    """See above. `session` is None as long as nobody wants the bytes.
+    """Input of one connection. `session`: None before the connection is accepted and after its end; bytes are then dropped.
 
-    Official SDKs leave Nagle's algorithm on: while the kernel here keeps back the TCP acknowledgement, waiting for an answer
-    to send it with, they keep back their next messages. So it is asked for at once, but for a single small message
-    where the last one was answered in the turn that took it: the answer brings it. Where answers wait, it has to be asked
-    for once behind each of them: the kernel then acknowledges what is read at once until we send again.
+    Official SDKs do not set TCP_NODELAY: while this kernel delays the TCP acknowledgement, their kernel delays the next
+    messages. So `take` requests a quick acknowledgement (TCP_QUICKACK), except for a single small event if the last one was
+    answered in the turn that processed it: that answer carries the acknowledgement. With delayed ACKs one request after
+    each output suffices: the kernel acknowledges at once until the next output.
     """
 
     __slots__ = ("session", "_outgoing", "_taker", "_receive", "_acknowledge")
@@ -43,18 +42,18 @@ class Incoming:
         self._acknowledge = _quick_acknowledgement(channel)
 
     def take(self, data: bytes) -> None:
-        """Bytes that have come."""
+        """Forward received bytes to the session."""
         session = self.session
         if session is not None:
             outgoing = self._outgoing
             if self._acknowledge is not None and not session.remote.sends_at_once and (
                     outgoing.sent if session.holds_acks else not (outgoing.answered_at_once and _one_small_event(data))):
-                self._acknowledge()  # first of all: the client goes on meanwhile
+                self._acknowledge()  # before the processing: the client can send meanwhile
                 outgoing.sent = False
             self._taker.received(session, data)
 
     def look(self) -> int:
-        """Read what has come: how many bytes, -1 at the end of the connection."""
+        """Read the socket; return the number of bytes, -1 at the end of the connection."""
         try:
             data = self._receive(READ_BYTES) if self._receive is not None else b""
         except BlockingIOError:
@@ -68,22 +67,21 @@ class Incoming:
         return len(data)
 
     def acknowledge(self) -> None:
-        """To the kernel of the other side, what was read."""
+        """Request a quick acknowledgement of the bytes read."""
         if self._acknowledge is not None:
             self._acknowledge()
             self._outgoing.sent = False
 
     def close(self) -> None:
-        """Nothing more comes."""
         self.session = self._receive = self._acknowledge = None
 
 
 def _one_small_event(data: bytes) -> bool:
     size = len(data)
-    return EVENT_HEADER_BYTES <= size <= _FEW_BYTES and event_header_at(data, 0)[0] == size
+    return EVENT_HEADER_BYTES <= size <= _SMALL_EVENT_BYTES and event_header_at(data, 0)[0] == size
 
 
 def _quick_acknowledgement(channel: Any) -> Callable[[], object] | None:
-    """What makes the kernel acknowledge at once what was just read, where it can be asked to."""
+    """The call that requests a quick acknowledgement; None if the platform has no TCP_QUICKACK."""
     option = getattr(socket, "TCP_QUICKACK", None)
     return None if channel is None or option is None else partial(channel.setsockopt, socket.IPPROTO_TCP, option, 1)

@@ -1,4 +1,4 @@
-"""Delay of the event loop, measured each second, and garbage collection while there is time for it."""
+"""Event-loop delay, measured each second, and garbage collection while the loop is idle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from bmqtwist.report import Report
 
-LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
-CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
-COLLECT_AFTER = 300  # collections of the middle generation since then; the longer it took last time, the more of them:
-SHORT_COLLECTION_S = 0.005  # once more so many for each such time
+LAG_PERIOD_S = 1.0  # between two measurements
+IDLE_BUSY_S = 0.05  # if turns took less in a period, the oldest generation may be collected, which may take 0.1 s and more
+COLLECT_AFTER = 300  # collections of the middle generation between two of the oldest; multiplied by the duration of the
+SHORT_COLLECTION_S = 0.005  # last one in units of this
 
 
 class LoopLag:
-    """Of one loop. `last`, `longest`: seconds that it was late; `busy`: seconds in turns since the last measurement."""
+    """Delay of one loop. `last`, `longest`: delay in seconds; `busy`: seconds spent in turns since the last measurement."""
 
     def __init__(self, reactor: Any, report: Report, clock: Callable[[], float], warn_after_s: float,
                  alarm_after_s: float) -> None:
@@ -27,18 +27,16 @@ class LoopLag:
         self._collect_after = COLLECT_AFTER
 
     def start(self) -> None:
-        """Measure from now on."""
         self._running = True
         self.measure(self._clock())
 
     def stop(self) -> None:
-        """Measure no more."""
         self._running = False
         if self._call is not None and self._call.active():
             self._call.cancel()
 
     def measure(self, due: float) -> None:
-        """The call that was due at that moment."""
+        """Record the delay of this call, which was due at `due`."""
         now = self._clock()
         self.last = max(0.0, now - due)
         self.longest = max(self.longest, self.last)
@@ -46,8 +44,8 @@ class LoopLag:
             self._report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.last)
         elif self._warn_after and self.last >= self._warn_after:
             self._report.warn("The event loop was busy for %.3f s", self.last)
-        gc.collect(1)  # what will hold very many entries is old by then: to look at it takes as long as it is
-        if self.busy < CALM_S and gc.get_count()[2] >= self._collect_after:
+        gc.collect(1)  # promotes new containers while they are small: the cost of a traversal grows with their size
+        if self.busy < IDLE_BUSY_S and gc.get_count()[2] >= self._collect_after:
             begun = self._clock()
             gc.collect()
             self._collect_after = COLLECT_AFTER * (1 + int((self._clock() - begun) / SHORT_COLLECTION_S))

@@ -1,7 +1,7 @@
-"""The Twisted shell of a session: chunks in, one write out per turn. No parsing, no decisions.
+"""Twisted protocol of a session's connection: delivers received chunks, writes once per turn.
 
-From the reactor: makeConnection, dataReceived, connectionLost, resumeProducing and its siblings.
-From the broker: `write` at the end of a turn, `finish` to close, `abort` when a peer lingers.
+Called by the reactor: makeConnection, dataReceived, connectionLost and the methods of IPushProducer. Called by the broker:
+`write` at the end of a turn, `finish` and `abort` to close, `read` and `rest` for flow control.
 """
 
 from __future__ import annotations
@@ -24,38 +24,41 @@ from bmqtwist.link.pace import REST_BYTES_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.reactor.incoming import Incoming
 
-LOOKS_IN_VAIN_MAX = 4  # at a connection that has rested, one after the other
-LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
+EMPTY_POLLS_MAX = 4  # consecutive polls without input that end a read pause
+LINGER_S = 5.0  # from `finish` to `abort`, if the peer does not read the rest of the output
 
 
 class Driver(Interface):
-    """What runs the broker on a reactor."""
+    """Receives the events of all connections and runs the broker on a reactor."""
 
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
-        """A new connection; None refuses it."""
+        """Create the session of an accepted connection; None refuses it."""
 
     def received(self, session: Session, data: bytes) -> None:
-        """Bytes for a session; a turn follows."""
+        """Process received bytes; a turn follows."""
 
     def lost(self, session: Session, why: str) -> None:
-        """The channel of a session is gone. `why`: what is wrong with its TLS; empty = nothing, or it has none."""
+        """The connection is lost. `why`: the TLS error, empty = none."""
 
     def drained(self, session: Session) -> None:
-        """A peer that was behind has taken everything."""
+        """All output that had to wait for the peer is sent."""
 
-    def call_later(self, seconds: float, action: Callable[[], None]) -> object:
-        """Delay a call."""
+    def call_later(self, seconds: float, action: Callable[[], None]) -> object: ...
 
 
 @implementer(IPushProducer)
 class Connection(Protocol):
-    """One connection. `opened` is told that it stands, instead of the driver: for one that was made from here.
+    """One connection. `opened` replaces `driver.connected` for an outgoing connection.
 
-    `waiting_bytes` are written and not yet sent; `taken_bytes` were sent after such a wait.
+    `waiting_bytes`: written and not sent yet; `taken_bytes`: sent after such a wait.
 
-    Over plain TCP the socket is tried at once, which saves a round through the reactor; only a remainder goes to the
-    transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time. What waits
-    is handed to the transport in pieces, so that it is known how much of it the other side has taken.
+    Over plain TCP a write goes to the socket directly, which saves a round through the reactor. Only the remainder goes to
+    the transport, with this object as its pull producer until all is sent. Over TLS this object is a push producer all the
+    time. The transport receives unsent output in pieces, so that `taken_bytes` shows the progress of the peer.
+
+    `rest` pauses reading while `look` reads at the driver's pace: a consumer that confirms steadily then costs one read for
+    several CONFIRM events. Polling ends after EMPTY_POLLS_MAX empty reads, a read above REST_BYTES_MAX, or when the session
+    needs prompt answers; the socket becomes event-driven again.
     """
 
     transport: Any  # a TCP or TLS transport
@@ -67,29 +70,29 @@ class Connection(Protocol):
         self.incoming: Incoming | None = None
         self.outgoing = Outgoing()
         self.waiting_bytes = self.taken_bytes = 0
-        self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
-        self._given = 0  # size of that piece
+        self._queue: deque[memoryview] = deque()  # unsent output that the transport does not have yet
+        self._given = 0  # bytes of the piece that the transport has
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._reading = True
-        self._in_vain = 0  # looks one after the other that have found nothing
-        self.resting = False  # the reactor does not say when there is something to read: `look` finds out
-        self.looked_at = 0.0  # the driver's: since when it rests, or when `look` was called last
-        self._behind = False
+        self._empty_polls = 0  # consecutive
+        self.resting = False  # in a read pause
+        self.looked_at = 0.0  # set by the driver: beginning of the read pause, or the last poll
+        self._behind = False  # output remains unsent
 
     @property
     def descriptor(self) -> int:
-        """The number of its socket, the lowest that was free when it was accepted; -1 where it has none."""
+        """The file descriptor of the socket; -1 without a socket. The system assigns the lowest free number."""
         channel = getattr(self.transport, "socket", None)
         return channel.fileno() if channel is not None else -1
 
     def connectionMade(self) -> None:
-        """From the reactor: the connection stands."""
+        """From the reactor: create the session."""
         transport = self.transport
         transport.setTcpNoDelay(True)
         channel = getattr(transport, "socket", None)
         self.incoming = Incoming(self._driver, channel, self.outgoing)
         peer = transport.getPeer()
-        # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
+        # a TLS transport forwards unknown attributes to its TCP transport: check its type
         if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
             transport.registerProducer(self, True)
         else:
@@ -99,12 +102,12 @@ class Connection(Protocol):
             transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """From the reactor: bytes."""
+        """From the reactor: forward the bytes."""
         if self.incoming is not None:
             self.incoming.take(data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """From the reactor: the connection is gone."""
+        """From the reactor: end the session."""
         session, self.session = self.session, None
         self.waiting_bytes = self._given = 0
         self._queue.clear()
@@ -112,12 +115,12 @@ class Connection(Protocol):
         if self.incoming is not None:
             self.incoming.close()
         self.outgoing.send = None
-        self.transport = self._send = None  # with all that was not read; `abort` may still be due
+        self.transport = self._send = None  # frees the buffers; a delayed `abort` may still refer to this object
         if session is not None:
-            self._driver.lost(session, _complaint(reason))
+            self._driver.lost(session, _tls_error(reason))
 
     def write(self, parts: list[bytes]) -> int:
-        """Write the output of one turn; returns how many bytes it was."""
+        """Write the output of one turn; return its size in bytes."""
         data = b"".join(parts)
         size = len(data)
         if self._behind or self._send is None:
@@ -132,7 +135,7 @@ class Connection(Protocol):
         return size
 
     def write_rest(self, data: bytes, sent: int) -> None:
-        """`sent` bytes of it were taken; or the connection is lost, which the transport finds out when it writes."""
+        """Queue the bytes after the first `sent`. The transport detects a lost connection when it writes them."""
         self._queue.append(memoryview(data)[sent:])
         self.transport.registerProducer(self, False)
         self._behind, self.waiting_bytes = True, len(data) - sent
@@ -140,7 +143,7 @@ class Connection(Protocol):
         self._give()
 
     def _give(self) -> None:
-        """Hand the transport the next piece of what waits, and further ones until it is behind."""
+        """Give the transport pieces of the queue until it has unsent output."""
         queue = self._queue
         while queue:
             piece = queue.popleft()
@@ -159,11 +162,11 @@ class Connection(Protocol):
         self._given = 0
 
     def resumeProducing(self) -> None:
-        """From the transport: what it was given is sent (a pull producer is also called when it is registered)."""
+        """From the transport: it has sent its piece (a pull producer is also called when it is registered)."""
         if not self._behind:
             return
         self._taken()
-        self._behind = self._send is not None and bool(self._queue)  # over TLS it says again when it is behind
+        self._behind = self._send is not None and bool(self._queue)  # a TLS transport calls pauseProducing again
         self._give()
         if self._behind:
             return
@@ -175,14 +178,14 @@ class Connection(Protocol):
             self._driver.drained(self.session)
 
     def pauseProducing(self) -> None:
-        """From a TLS transport: it has more than it can send now."""
+        """From a TLS transport: its buffer is full."""
         self._behind = True
 
     def stopProducing(self) -> None:
-        """From the transport: the connection is going away."""
+        """From the transport: the connection ends."""
 
     def read(self, wanted: bool) -> None:
-        """Go on reading, or stop it: TCP then slows the peer down."""
+        """Resume or stop reading; if stopped, TCP flow control slows the peer down."""
         if wanted != self._reading and self.session is not None:
             self._reading = wanted
             if wanted:
@@ -193,23 +196,22 @@ class Connection(Protocol):
                 self.transport.pauseProducing()
 
     def rest(self) -> bool:
-        """Have whoever calls `look` now and then find out what there is to read. False: it cannot be."""
+        """Begin a read pause, in which the driver calls `look` periodically. False: not possible now."""
         if self._send is None or not self._reading or self.session is None:
             return False
-        self.resting, self._in_vain = True, 0
+        self.resting, self._empty_polls = True, 0
         self.transport.pauseProducing()
         return True
 
     def look(self) -> None:
-        """Read what has come while it rested. When that is nothing again and again, or much, or somebody waits, it rests no
-        more."""
+        """Read the input of a read pause, and end the pause if its conditions no longer hold."""
         session, incoming = self.session, self.incoming
         if not self.resting or session is None or incoming is None:
             return
         size = incoming.look()
-        self._in_vain = 0 if size > 0 else self._in_vain + 1
-        rests = session.unhurried and 0 <= size <= REST_BYTES_MAX and self._in_vain < LOOKS_IN_VAIN_MAX
-        if rests or not self.resting or self.session is None:
+        self._empty_polls = 0 if size > 0 else self._empty_polls + 1
+        stays = session.unhurried and 0 <= size <= REST_BYTES_MAX and self._empty_polls < EMPTY_POLLS_MAX
+        if stays or not self.resting or self.session is None:
             return
         if not size:
             incoming.acknowledge()
@@ -217,7 +219,7 @@ class Connection(Protocol):
         self.transport.resumeProducing()
 
     def finish(self) -> None:
-        """Close once everything is written; a peer that does not read is cut off after a while."""
+        """Close when all output is sent, at the latest after LINGER_S."""
         if self.session is not None:
             for data in self._queue:
                 self.transport.write(bytes(data))
@@ -228,23 +230,22 @@ class Connection(Protocol):
             self._driver.call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
-        """Close now."""
         if self.session is not None:
             self.transport.abortConnection()
 
 
-def _complaint(reason: Failure | None) -> str:
-    """Why TLS has given a connection up; empty = it has not."""
+def _tls_error(reason: Failure | None) -> str:
+    """The TLS error that ended a connection; empty = none."""
     if reason is None or reason.value is None or reason.check(ConnectionClosed) is not None:
         return ""
     parts = reason.value.args[0] if reason.value.args else ""
-    if isinstance(parts, list):  # of OpenSSL: (library, function, text) each
+    if isinstance(parts, list):  # OpenSSL's (library, function, text) tuples
         return "; ".join(str(part[-1]) for part in parts)
     return f"{type(reason.value).__name__}: {reason.getErrorMessage()}"
 
 
 class ConnectionFactory(Factory):
-    """Makes the connections of one listener."""
+    """Builds the connections of one listener."""
 
     noisy = False
 
@@ -252,14 +253,14 @@ class ConnectionFactory(Factory):
         self._driver = driver
 
     def buildProtocol(self, addr: IAddress | None) -> Connection:
-        """From the reactor: somebody connects."""
+        """From the reactor: a connection was accepted."""
         connection = Connection(self._driver)
         connection.factory = self
         return connection
 
 
 class DialFactory(ClientFactory):
-    """Makes the connection of one attempt to reach another node."""
+    """Builds the connection of one attempt to connect to another node."""
 
     noisy = False
 
@@ -268,11 +269,11 @@ class DialFactory(ClientFactory):
         self._driver, self._connection_opened, self._failed = driver, opened, failed
 
     def buildProtocol(self, addr: IAddress | None) -> Connection:
-        """From the reactor: the other node has answered."""
+        """From the reactor: the connection is established."""
         connection = Connection(self._driver, self._connection_opened)
         connection.factory = self
         return connection
 
     def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
-        """From the reactor: nobody is there."""
+        """From the reactor: the attempt failed."""
         self._failed(reason.getErrorMessage())

@@ -1,9 +1,9 @@
-"""How long the event loop is busy at a time: turns that take too long are counted, and it is told what they did.
+"""Event-loop watchdog: counts turns above SLOW_S and logs what ran in turns above STALLED_S.
 
-A turn begins with the first bytes that arrive (or a timer, or a job that is done) and ends when all of it is written. A
-thread looks now and then; in the midst of a turn that takes longer than STALLED_S it takes down where the loop is.
+A turn begins with the first received bytes (or a timer, or the result of a thread) and ends when its output is written. A
+thread inspects the loop every _PERIOD_S and records the stack of a turn that already exceeds STALLED_S.
 
-From the loop: `began` is set, `over` is called. From the thread: `_look`.
+The loop sets `began` and calls `over`; the thread calls `_inspect`.
 """
 
 from __future__ import annotations
@@ -18,50 +18,48 @@ from typing import Final
 
 from bmqtwist.report import Report
 
-SLOW_S: Final = 0.1  # a turn that takes longer is counted
-STALLED_S: Final = 1.0  # one that takes longer is logged with what it was doing
-_LOOK_S: Final = 0.25  # how often the thread looks
-_FRAMES: Final = 6  # innermost calls that are told
+SLOW_S: Final = 0.1  # duration above which a turn is counted
+STALLED_S: Final = 1.0  # duration above which a turn is logged with its stack
+_PERIOD_S: Final = 0.25  # between two inspections of the loop
+_FRAMES: Final = 6  # innermost calls that are logged
 
 
 class Watchdog:
-    """Of one loop, which is the thread that starts it. Seconds of the monotonic clock."""
+    """Watchdog of the event loop that runs in the thread of `start`. All times in seconds, monotonic."""
 
-    __slots__ = ("began", "slow", "stalled", "longest", "_report", "_clock", "_loop", "_over", "_where", "_seen")
+    __slots__ = ("began", "slow", "stalled", "longest", "_report", "_clock", "_loop", "_stopped", "_where", "_seen")
 
     def __init__(self, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
         self._report, self._clock = report, clock
-        self.began = 0.0  # of the turn that runs; 0 = none does
+        self.began = 0.0  # beginning of the present turn; 0 = none
         self.slow = self.stalled = 0  # turns longer than SLOW_S, and longer than STALLED_S
         self.longest = 0.0
         self._loop = 0
-        self._over: threading.Event | None = None
-        self._where, self._seen = "", 0.0  # what was seen, and the beginning of the turn that it was seen in
+        self._stopped: threading.Event | None = None
+        self._where, self._seen = "", 0.0  # the recorded stack, and the beginning of its turn
 
     def start(self) -> None:
-        """Look from now on."""
-        self._loop, self._over = threading.get_ident(), threading.Event()
-        threading.Thread(target=self._watch, args=(self._over,), name="watchdog", daemon=True).start()
+        self._loop, self._stopped = threading.get_ident(), threading.Event()
+        threading.Thread(target=self._watch, args=(self._stopped,), name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
-        if self._over is not None:
-            self._over.set()
+        if self._stopped is not None:
+            self._stopped.set()
 
     def over(self, took: float) -> None:
-        """The turn that began at `began` has taken so many seconds: more than SLOW_S, or more than any other."""
+        """Record a finished turn of `took` seconds that exceeds SLOW_S or all earlier turns."""
         self.longest = max(self.longest, took)
         self.slow += took > SLOW_S
         if took >= STALLED_S:
             self.stalled += 1
-            where = self._where if self._seen == self.began else "nobody knows where"
+            where = self._where if self._seen == self.began else "no stack was recorded"
             self._report.warn("The event loop was busy for %.3f s in one turn: %s", took, where)
 
-    def _watch(self, over: threading.Event) -> None:
-        while not over.wait(_LOOK_S):
-            self._look()
+    def _watch(self, stopped: threading.Event) -> None:
+        while not stopped.wait(_PERIOD_S):
+            self._inspect()
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         began = self.began
         if not began or began == self._seen or self._clock() - began < STALLED_S:
             return
@@ -72,5 +70,5 @@ class Watchdog:
 
 
 def place(stack: traceback.StackSummary) -> str:
-    """The innermost calls in one line, `function (file:line)`, from the inside out."""
+    """The innermost calls in one line, `function (file:line)`, innermost first."""
     return " < ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(stack[-_FRAMES:]))

@@ -32,7 +32,7 @@ from bmqtwist.link.pace import (
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.reactor import performer as module
 from bmqtwist.reactor.performer import TURN_INPUT_S, ReactorPerformer
-from bmqtwist.reactor.tcp import LOOKS_IN_VAIN_MAX, Connection
+from bmqtwist.reactor.tcp import EMPTY_POLLS_MAX, Connection
 from bmqtwist.report import ListReport
 
 
@@ -377,7 +377,7 @@ def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
     connection.look()
     assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.resting
     assert not transport.socket.options, "what is sent brings the acknowledgement"
-    for _ in range(LOOKS_IN_VAIN_MAX):
+    for _ in range(EMPTY_POLLS_MAX):
         assert connection.resting
         connection.look()
     assert not connection.resting and transport.producerState == "producing" and len(transport.socket.options) == 1
@@ -579,7 +579,7 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     rounds.work = []
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] == pytest.approx(WAIT_S) and not transport.socket.comes and broker.turns == 3
-    for _ in range(LOOKS_IN_VAIN_MAX):
+    for _ in range(EMPTY_POLLS_MAX):
         assert connection.resting
         performer.reactor.doIteration(None)
     assert not connection.resting, "nothing had come"

@@ -238,7 +238,7 @@ def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
     gone, there = Session(), Session()
     gone.state, there.state = State.CLOSED, State.HOLDING  # type: ignore[attr-defined]
     for session, data in ((gone, b"gone"), (there, b"there")):
-        module._judge(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
+        module._authenticate(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
     assert Slow.looked == [b"there"]
 
 

@@ -89,7 +89,7 @@ def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: An
 
     def compare_everything_with_everything() -> None:
         reactor.rightNow += STALLED_S + 0.5
-        looker = threading.Thread(target=performer.watchdog._look)
+        looker = threading.Thread(target=performer.watchdog._inspect)
         looker.start()
         looker.join()
 
@@ -102,7 +102,7 @@ def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: An
     reactor.rightNow += 5.0
     broker.received = lambda session, data, now: None
     reactor.doIteration(5.0)
-    performer.watchdog._look()
+    performer.watchdog._inspect()
     assert counts(performer) == (1, 1, 1.5), "an idle loop is not busy"
 
 
