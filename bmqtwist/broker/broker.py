@@ -1,22 +1,22 @@
-"""The broker: its clusters, and what happens in a turn.
+"""Broker of one node: clusters, proxies and sessions, and the order of work in a turn.
 
-    sessions.connect, received, lost    from the connections, any number of times
+    sessions.connect, received, lost    called by the connections, any number of times
     turn(now)                           once after them: write, release, deliver, answer
-    tick(now)                           when `next_deadline` has come
+    tick(now)                           at `next_deadline`
 
-The steps of a turn, each once for all input since the last turn:
+Steps of a turn, each once for all input since the last turn:
 
     deferred input        sessions.py, jobs of the scheduler
     other jobs            commands, expired messages, lost consumers
-    metadata              are written if they changed
+    metadata              written if changed
     partitions            storage_turn.py
     queues                deliveries.py
     sessions with output  output.py
-    rollovers             continue within their budget
+    rollovers             continued within their budget
 
-No exception of a session, queue, partition or timer leaves these calls: loop/error_isolation.py deals with it.
+Exceptions of sessions, queues, partitions and timers do not leave these calls (loop/error_isolation.py).
 
-Pure: files, clock, threads and sockets are given. A `Performer` (loop/performer.py) does the few things that need the world.
+Pure: files, clock, threads and sockets are arguments; a `Performer` (loop/performer.py) performs effects.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _BEFORE_WRITING = (Priority.QUEUE, Priority.COMMAND, Priority.ACTIVATION, Priori
 
 
 class Broker:
-    """One node. `clusters`: those that it is a member of; `proxies`: those that it is a proxy of."""
+    """One node. `clusters`: clusters of which it is a member; `proxies`: clusters of which it is a proxy."""
 
     def __init__(self, configuration: Configuration, identity: Identity, report: Report, security: Security,
                  provider: DomainProvider, performer: Performer) -> None:
         self.configuration, self.identity, self.report, self.security = configuration, identity, report, security
         self.clusters: dict[str, Cluster] = {}
         self.proxies: dict[str, ProxyCluster] = {}
-        self._metadata: list[ClusterMetadata] = []  # of the clusters
-        self._replications: list[Replication] = []  # of those of several nodes
+        self._metadata: list[ClusterMetadata] = []  # of all clusters
+        self._replications: list[Replication] = []  # of clusters of several nodes
         self.shutdown: Shutdown | None = None
         self.loop = loop = Loop(performer, report, identity.started, identity.started_wall - identity.started,
                                 self._finish_turn)
@@ -82,7 +82,7 @@ class Broker:
     # -- clusters ---------------------------------------------------------------------------------------------------
 
     def add_cluster(self, cluster: Cluster) -> None:
-        """A recovered cluster; its domains with stored queues are loaded."""
+        """Add a recovered cluster and load its domains that have stored queues."""
         self.clusters[cluster.name] = cluster
         self._metadata.append(cluster.metadata)
         self.sessions.downstreams[cluster.name] = downstreams = Downstreams(
@@ -100,7 +100,7 @@ class Broker:
         cluster.report_alarms()
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
-        """A cluster that this node is a proxy of."""
+        """Make this node a proxy of a cluster."""
         proxy = self.proxies[definition.name] = ProxyCluster(definition, self.sessions, self.deliveries)
         self.sessions.downstreams.setdefault(definition.name, self._proxy_downstreams(definition.name))
         self.periodic.start_heartbeats(self.loop.now)
@@ -110,7 +110,7 @@ class Broker:
         return Downstreams(name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
             self.identity, self.configuration.app, number, name, node_id), self.sessions)
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
         """Start the timers."""
@@ -118,19 +118,19 @@ class Broker:
         self.periodic.start(now)
 
     def next_deadline(self) -> float | None:
-        """When `tick` wants to be called."""
+        """The moment at which `tick` is due; None = not before the next event."""
         due, write_by = self.loop.timers.next_at, self.storage.write_by
         moment = min(math.inf if due is None else due, self.output.share_by, write_by or math.inf)
         return None if moment == math.inf else moment
 
     def tick(self, now: float) -> None:
-        """Do what is due, then a turn."""
+        """Call the due timers, then run a turn."""
         self.loop.now = now
         self.loop.timers.run(now)
         self.turn(now)
 
     def stop(self, now: float, reason: str = "", by: str = "") -> None:
-        """Begin the graceful stop; `shutdown.done` once it is over. `reason`, `by`: why, and who wants it."""
+        """Begin the graceful stop; `shutdown.done` is its end. `reason`, `by`: of the operator who requested it."""
         if self.shutdown is None:
             self.sessions.stop()
             for proxy in self.proxies.values():
@@ -139,7 +139,7 @@ class Broker:
             self.turn(now)
 
     def close(self, now: float) -> None:
-        """The end: last sync points, files closed at their lengths. The first OSError is raised once all is done."""
+        """Write the last sync points and close all files at their lengths; then raise the first OSError, if any."""
         sync = all(each.partition_config.flush_at_shutdown for each in self.configuration.clusters.my_clusters)
         failed = self.storage.close(self.loop.wall(now), sync)
         self.deliveries.end()
@@ -152,8 +152,7 @@ class Broker:
     # -- the turn ---------------------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Continue deferred input, write what was stored, release what waited for it, deliver, and write to every
-        connection once."""
+        """Process deferred input, write records, release PUTs, deliver, and write to each connection once."""
         loop = self.loop
         loop.now = now
         loop.scheduler.run(Priority.INPUT)
@@ -161,7 +160,7 @@ class Broker:
         self._finish_turn(now)
 
     def _finish_turn(self, now: float) -> None:
-        """A turn without deferred input: it follows the result of a thread, so that ACKs of a sync go first."""
+        """Run the turn without deferred input: after the result of a thread, so that the ACKs of a sync are not delayed."""
         scheduler, output = self.loop.scheduler, self.output
         output.share(now)
         for priority in _BEFORE_WRITING:

@@ -1,4 +1,4 @@
-"""Admin commands of one broker: jobs of the scheduler, answered when the metadata that they changed are committed."""
+"""Admin commands of one broker: jobs of the scheduler, answered when the changed metadata is committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmqtwist.steps import Steps, at_once
 
 
 class Commands:
-    """`begin(command, who asks)` parses and executes one; the node sets it (`daemon/assemble.py`)."""
+    """`begin(command, source)` parses and executes one command; `daemon/assemble.py` sets it."""
 
     begin: Callable[[str, str], Steps[AdminAnswer]]
 
@@ -25,7 +25,7 @@ class Commands:
         self._loop, self._clusters, self._security = loop, clusters, security
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
-        """Run a command of an admin session."""
+        """Run a command of an administrator's session, if it is authorized."""
         session = admin.session
         if not self._security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
             admin.answer(r_id, "Command not authorized")
@@ -33,13 +33,13 @@ class Commands:
         self.run(command, session.peer, lambda answer: admin.answer(r_id, answer.text))
 
     def run(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
-        """Run a command; `done` is called when what it changed is committed."""
+        """Run a command as a job; `done` receives the answer when the changed metadata is committed."""
         def work() -> Steps[AdminAnswer]:
             return (yield from self.begin(command, source))
         self.carry_out(work(), done, partial(self._loop.contain.told, f"Command '{shown(command)}'"))
 
     def carry_out(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
-        """Do the work of an operator in steps; `done` gets its result when the metadata it changed are committed."""
+        """Run the work of an operator as a job; `done` receives its result when the changed metadata is committed."""
         metadata = [cluster.metadata for cluster in self._clusters.values()]
         before = [each.proposals for each in metadata]
 
@@ -52,5 +52,5 @@ class Commands:
         self._loop.scheduler.start(Priority.COMMAND, object(), steps(), failed)
 
     def run_at_once(self, command: str, source: str) -> AdminAnswer:
-        """Run a command at once, whatever it takes."""
+        """Run a command to its end without a pause."""
         return at_once(self.begin(command, source))

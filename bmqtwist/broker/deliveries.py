@@ -1,6 +1,6 @@
-"""The queues of a turn: PUTs of queues in memory are released, then each touched queue delivers, until none is touched.
+"""Deliveries of a turn: release the PUTs of in-memory queues, then deliver from each touched queue until none is touched.
 
-An exception costs the queue or the client that raised it (`loop/error_isolation.py`).
+An exception disables only the queue or client that raised it (`loop/error_isolation.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Deliveries:
         self.ack_latency = AckLatency()
         self._touched: list[Queue] = []
         self._in_memory: list[Put] = []
-        self._failed: dict[Session, None] = {}  # closed when no queue is in the middle of a delivery
+        self._failed: dict[Session, None] = {}  # to close between deliveries
         self._poison_alarm_at = float("-inf")
 
     # -- queue.root.RootContext -------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Deliveries:
         self._in_memory.append(put)
 
     def client_failed(self, client: Client, error: Exception) -> None:
-        """A client raised during a delivery: nothing more is delivered to it, and it is closed after the delivery."""
+        """A client raised during a delivery: end its deliveries, and close it after the present delivery."""
         self._loop.contain.told(f"{client.description}: delivery", error)
         if isinstance(client, ClientSession):
             self._failed[client.session] = None
@@ -62,7 +62,7 @@ class Deliveries:
             self._loop.performer.turn_due()
 
     def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
-        """Raise the alarm about a message that used up its attempts, and keep a copy for the operator."""
+        """Raise the alarm about a poison message, and dump the message for the operator; once in POISON_ALARM_PERIOD_S."""
         now = self._loop.now
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
             self._poison_alarm_at = now
@@ -85,7 +85,7 @@ class Deliveries:
     # -- the turn ---------------------------------------------------------------------------------------------------
 
     def run(self, now: float) -> None:
-        """Release PUTs, deliver, close the clients that failed."""
+        """Release PUTs, deliver, and close the clients that failed."""
         if self._in_memory:
             released, self._in_memory = self._in_memory, []
             self._storage.release(released, now)
@@ -94,10 +94,10 @@ class Deliveries:
             failed, self._failed = self._failed, {}
             for session in failed:
                 self._loop.contain.close(session)
-            self._deliver(now)  # what they held goes to others
+            self._deliver(now)  # their unconfirmed messages go to other consumers
 
     def end(self) -> None:
-        """Nothing is delivered any more."""
+        """End all deliveries: the broker stops."""
         for queue in self._touched:
             queue.touched = False
         self._touched.clear()
@@ -108,7 +108,7 @@ class Deliveries:
         while self._touched:
             touched, self._touched = self._touched, []
             for index, queue in enumerate(touched):
-                if index and clock() >= until:  # one queue at least, whatever the clock says
+                if index and clock() >= until:  # at least one queue in each turn
                     for left in touched[index:]:
                         self._deliver_later(left)
                     break

@@ -1,7 +1,7 @@
-"""Output of a turn: one write for each session that has output, until TURN_WRITE_S have passed.
+"""Output of a turn: one write for each session that has output, for at most TURN_WRITE_S.
 
-Ended sessions are closed. A client that does not read its output is not read from either, and is disconnected beyond the
-output limit.
+Ended sessions are closed. If a client does not read its output, the broker stops reading from it, and disconnects it above
+the output limit.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.window import lagging_bytes
 
-LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
+LINGER_S = 0.005  # delay of output that no client blocks on, to share a write with later output of its connection
 
 
 class Output:
-    """`link.session.OutputContext` of one broker. `storage_first`: records are written before the output of this turn."""
+    """`link.session.OutputContext` of one broker. `storage_first`: write all records in this turn, without coalescing."""
 
     def __init__(self, loop: Loop, outbox_bytes_max: int) -> None:
         self._loop, self._outbox_max = loop, outbox_bytes_max
         self.storage_first = False
         self._writers: list[Session] = []
-        self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
+        self._sharing: deque[tuple[float, Session]] = deque()  # with delayed output, and since when
 
     # -- link.session.OutputContext ---------------------------------------------------------------------------------
 
@@ -47,20 +47,20 @@ class Output:
 
     @property
     def share_by(self) -> float:
-        """When a session that waits for a turn has waited long enough; infinite = none waits."""
+        """The moment at which delayed output needs a turn; infinite = none is delayed."""
         return self._sharing[0][0] + WAIT_S if self._sharing else math.inf
 
     def share(self, now: float) -> None:
-        """This turn writes for the sessions that have waited for one."""
+        """Include output that is delayed for at least SHARE_S in this turn."""
         while self._sharing and now - self._sharing[0][0] >= SHARE_S:
             self._sharing.popleft()[1].lingered(now)
 
     def write(self, until: float = math.inf) -> None:
-        """One write for each session that has output. Those that are left at that moment get theirs in the next turn."""
+        """Write once for each session that has output; sessions that remain at `until` are written in the next turn."""
         clock = self._loop.performer.clock
         writers, self._writers = self._writers, []
         for index, session in enumerate(writers):
-            if index and clock() >= until:  # one session at least, whatever the clock says
+            if index and clock() >= until:  # at least one session in each turn
                 self._writers = writers[index:] + self._writers
                 self._loop.performer.turn_due()
                 return
@@ -84,10 +84,10 @@ class Output:
         if limit and behind > limit:
             self._cut_off(session, behind)
         elif session.kind.may_be_slowed:
-            self._loop.performer.read(session, False)  # a producer that does not read its ACKs is slowed down
+            self._loop.performer.read(session, False)  # slows down a producer that does not read its ACKs
 
     def check_unread(self, session: Session, now: float) -> None:
-        """Close a session that lags and has taken nothing of its output for a long time."""
+        """Close a session above its lagging limit that has read none of its output for UNREAD_SECONDS_MAX."""
         waiting, taken = self._loop.performer.unread(session)
         limit = session.kind.output_bytes_max or self._outbox_max
         if not limit or waiting <= lagging_bytes(limit) or taken != session.channel.taken or session.closing:
@@ -100,7 +100,7 @@ class Output:
         session.close(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
                       session.kind.output_bytes_max or self._outbox_max, crashed=False)
         performer.finish(session)
-        performer.turn_due()  # for what it held
+        performer.turn_due()  # redelivers its unconfirmed messages
 
     def _resume(self, session: Session, now: float) -> None:
         try:

@@ -19,7 +19,7 @@ class Outgoing:
         self.answered_at_once, self.sent = False, True
 
     def write(self, data: bytes) -> int:
-        """Return the number of bytes that the socket takes at once; 0 if the connection is lost, which the transport detects."""
+        """Return the number of bytes that the socket takes; 0 if the connection is lost, which the transport detects."""
         send = self.send
         try:
             return 0 if send is None else send(data)
