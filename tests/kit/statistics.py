@@ -45,7 +45,8 @@ def families(state: BrokerState, statistics: Statistics) -> list[Family]:
     found: list[Family] = []
     for line in exposition(state, statistics).splitlines():
         if line.startswith("# TYPE "):
-            found.append(Family(*line.split()[2:], []))
+            _, _, name, kind = line.split()
+            found.append(Family(name, kind, []))
         else:
             labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', line))
             found[-1].samples.append((labels, float(line.rpartition(" ")[2])))
