@@ -1,1 +1,1 @@
-"""One connection: a session and its kinds, requests that are answered later, output; the Twisted protocol around it."""
+"""Connections: sessions and their kinds, requests, authentication, output. Free of I/O."""

@@ -1,4 +1,4 @@
-"""The session of an administrator: commands, and nothing else."""
+"""Sessions of administrators: admin commands and their answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bmqtwist.wire.schema import AdminCommandResponse
 
 
 class AdminAnswer(NamedTuple):
-    """What a command printed; `failed`: it was not carried out."""
+    """Output of a command; `failed`: it was not executed."""
 
     text: str
     failed: bool
 
 
 class CommandContext(Protocol):
-    """What the session of an administrator asks of the broker."""
+    """Services of the broker for sessions of administrators."""
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
-        """Run a command; the answer comes back as admin.answer(r_id, text)."""
+        """Run a command, then call `admin.answer(r_id, text)`."""
 
 
 class AdminSession(SessionKind):
-    """An administrator."""
+    """Kind of an administrator's session."""
 
     __slots__ = ("_commands",)
 
@@ -34,7 +34,7 @@ class AdminSession(SessionKind):
         self._commands = commands
 
     def on_control(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """A command."""
+        """Handle a control message; only admin commands are accepted."""
         message = self.decode_control(buffer, specific, start, end)
         if message is None:
             return
@@ -45,7 +45,7 @@ class AdminSession(SessionKind):
                                       f"'{message.choice}'")
 
     def answer(self, r_id: int, text: str) -> None:
-        """What a command printed."""
+        """Send the output of a command."""
         if self.session.state is State.SERVING:
             self.session.answer(r_id, "adminCommandResponse", AdminCommandResponse(text))
 

@@ -1,7 +1,7 @@
-"""Who is at the other end: the authentication of one connection, from its first message to its close.
+"""Authentication of one connection, from its first message to its close.
 
 `TABLE` (`bmqtwist/machine.py`) holds every (state, event) pair; its actions are methods of `Authentication`. The session
-feeds events and performs the effects that come back:
+feeds events and performs the returned effects:
 
     session                          Authentication
     authenticationRequest     ->     request(mechanism, data, now)
@@ -11,15 +11,15 @@ feeds events and performs the effects that come back:
 
     Authenticate            run `attempt(...)` off the reactor's thread and bring its outcome back to `done`
     AuthenticationResponse  send it in the encoding of the request
-    Proceed                 the clientIdentity just given is accepted: go on with the negotiation as `principal`
-    Drop                    the request is ignored; log the reason
+    Proceed                 continue the negotiation as `principal`: the clientIdentity is accepted
+    Drop                    ignore the request; log the reason
     Close                   close the connection; log the reason
 
-While `holding` is true the outcome decides what later frames mean: the session keeps them back. An authenticator that
-never waits (`blocking` false) is called in place, so that an anonymous client costs no thread.
+While `holding` is true, the session defers later frames until the outcome is known. An authenticator that never blocks
+(`blocking` false) is called directly, so that an anonymous client needs no thread.
 
-A client that starts with clientIdentity gets the broker's own anonymous credential. That one has no lifetime, whatever
-its authenticator says: the client does not know about it and could not renew it.
+A client that starts with clientIdentity is authenticated with the broker's anonymous credential. That credential has no
+lifetime, whatever its authenticator returns, because the client cannot renew it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A good credential: whose it was, and how many milliseconds it is good for (None: as long as it likes)."""
+    """Outcome of a valid credential: its owner and its lifetime in milliseconds (None = unlimited)."""
 
     principal: str
     lifetime_ms: int | None = None
@@ -48,7 +48,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A bad one: why, in words the peer may read, and a code that is not 0."""
+    """Outcome of an invalid credential: the reason, which is sent to the peer, and a code other than 0."""
 
     reason: str
     code: int = -1
@@ -58,28 +58,28 @@ Outcome = Granted | Denied
 
 
 class Authenticator(Protocol):
-    """A plug-in that knows one mechanism.
+    """Plug-in for one authentication mechanism.
 
-    A class of one's own is named by its dotted name in `authenticators[].name`; it is made with the mapping of its
-    settings, started before the broker listens and stopped after it has closed.
+    `authenticators[].name` is the dotted name of a custom class. The broker creates it with the mapping of its settings,
+    starts it before it listens and stops it after it has closed.
     """
 
     mechanism: str
     blocking: bool
 
     def start(self) -> None:
-        """Get ready, or raise LocalError."""
+        """Acquire resources. Raise LocalError on failure."""
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
-        """Judge a credential sent by `peer` (its address); on a worker thread if `blocking`."""
+        """Check a credential sent by `peer` (its address); called on a worker thread if `blocking`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is presented on behalf of a client that presents nothing."""
+    """Credential of this broker, or of anonymous clients: mechanism and data of an authenticationRequest."""
 
     mechanism: str
     identity: bytes
@@ -97,19 +97,19 @@ class Authenticate:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Effect: go on with the negotiation."""
+    """Effect: continue the negotiation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Effect: nothing; say why in the log."""
+    """Effect: ignore the request and log the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Effect: close the connection, after what was answered has been sent."""
+    """Effect: close the connection after the output is sent."""
 
     reason: str
 
@@ -118,7 +118,7 @@ Effect = Authenticate | AuthenticationResponse | Proceed | Drop | Close
 
 
 class State(Enum):
-    """Where a connection is."""
+    """State of the authentication."""
 
     START = "nothing received"
     AUTHENTICATING = "first request runs"
@@ -131,7 +131,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What can happen."""
+    """Events of the authentication."""
 
     REQUEST = "authenticationRequest"
     IDENTITY = "clientIdentity"
@@ -141,17 +141,17 @@ class Event(Enum):
 
 
 def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
-    """Let an authenticator judge; one that raises has denied. Safe to run on any thread."""
+    """Run an authenticator; an exception counts as Denied. Safe to run on any thread."""
     try:
         outcome = authenticator.authenticate(data, peer)
-    except Exception as error:  # noqa: BLE001 - a plug-in's mistake must not let anybody in, nor stop the broker
+    except Exception as error:  # noqa: BLE001 - an error in a plug-in must neither admit a client nor stop the broker
         return Denied(f"Authentication failed: {type(error).__name__} in the authenticator.", -3)
     return outcome if isinstance(outcome, (Granted, Denied)) else Denied("Authentication failed: no outcome.", -3)
 
 
 class Authentication:
-    """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed.
-    `encoding`: of the last authenticationRequest; the response has the same."""
+    """Authentication of one connection. `authenticators`: by upper-case mechanism; `anonymous` None: anonymous clients are
+    refused. `encoding`: of the last authenticationRequest and its response."""
 
     __slots__ = ("deadline", "encoding", "principal", "state", "transitions", "_anonymous", "_asked", "_authenticators",
                  "_data", "_mechanism", "_outcome", "_peer", "_token")
@@ -162,30 +162,30 @@ class Authentication:
         self.transitions = TransitionLog()
         self.principal = ""
         self.encoding = Encoding.BER
-        self.deadline: float | None = None  # monotonic seconds; when the credential ends
+        self.deadline: float | None = None  # end of the credential's lifetime, monotonic seconds
         self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
         self._mechanism = ""  # of the credential in force, upper case
         self._token = 0
-        self._asked, self._data = "", b""  # of the request that runs
+        self._asked, self._data = "", b""  # of the request in progress
         self._outcome: Outcome = Denied("")
 
     @property
     def holding(self) -> bool:
-        """Frames that arrive now must wait for the outcome of the credential that is being looked at."""
+        """True while the session must defer frames until the outcome is known."""
         return self.state is State.AUTHENTICATING or self.state is State.IMPLICIT
 
     def request(self, mechanism: str, data: bytes, now: float) -> list[Effect]:
-        """The client sent an authenticationRequest."""
+        """Process an authenticationRequest."""
         if self.state in (State.START, State.SERVING):
             self._asked, self._data = mechanism.upper(), data
         return self._feed(Event.REQUEST, now)
 
     def identity(self, now: float) -> list[Effect]:
-        """The client sent its first clientIdentity."""
+        """Process the first clientIdentity."""
         return self._feed(Event.IDENTITY, now)
 
     def done(self, token: int, outcome: Outcome, now: float) -> list[Effect]:
-        """The outcome of `Authenticate(token, ...)`; one that comes too late means nothing."""
+        """Process the outcome of `Authenticate(token, ...)`; a late one is ignored."""
         if token != self._token:
             return []
         self._token += 1
@@ -193,14 +193,14 @@ class Authentication:
         return self._feed(Event.GRANTED if isinstance(outcome, Granted) else Event.DENIED, now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed."""
+        """Close the connection if the lifetime of its credential is over."""
         if self.deadline is None or now < self.deadline:
             return []
         self.deadline = None
         return self._feed(Event.LIFETIME, now)
 
     def closed(self) -> None:
-        """The connection is gone; whatever still runs is of no interest."""
+        """End the authentication; later outcomes are ignored."""
         self.state, self.deadline = State.CLOSED, None
         self._token += 1
 
@@ -212,7 +212,7 @@ class Authentication:
             self.transitions.note(now, before.name, self.state.name, event.value, event.name)
         return effects
 
-    # What the cells of the table do -----------------------------------------------------------------------------------
+    # -- actions of the table -----------------------------------------------------------------------------------------
 
     def _first(self, now: float) -> list[Effect]:
         authenticator = self._authenticators.get(self._asked)
@@ -306,7 +306,7 @@ _CLOSE: Cell[State] = to(_A._out_of_turn, State.CLOSED)
 _EXPIRED: Cell[State] = to(_A._expired, State.CLOSED)
 _NO_OUTCOME = {Event.GRANTED: _IGNORED, Event.DENIED: _IGNORED}
 
-# An authenticator that does not wait answers at once: a request then leads to where its outcome leads.
+# With an authenticator that never blocks, a request leads directly to the state of its outcome.
 TABLE = table(State, Event, {
     State.START: {
         Event.REQUEST: to(_A._first, State.AUTHENTICATING, State.AUTHENTICATED, State.CLOSED),
@@ -323,9 +323,9 @@ TABLE = table(State, Event, {
     State.SERVING: {  # the session itself drops a second clientIdentity
         Event.REQUEST: to(_A._again, State.REAUTHENTICATING, State.SERVING, State.CLOSED), Event.IDENTITY: _IGNORED,
         **_NO_OUTCOME, Event.LIFETIME: _EXPIRED},
-    State.SERVING_IMPLICIT: {  # as the original: it still waits for the first authentication of its own
+    State.SERVING_IMPLICIT: {  # as in BlazingMQ, which drops requests of anonymous clients as in progress
         Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, **_NO_OUTCOME, Event.LIFETIME: _IGNORED},
-    State.REAUTHENTICATING: {  # the old credential still counts: a slow authenticator does not prolong it
+    State.REAUTHENTICATING: {  # the previous credential remains in force until its lifetime ends
         Event.REQUEST: _BUSY, Event.IDENTITY: _IGNORED, Event.GRANTED: to(_A._granted_again, State.SERVING, State.CLOSED),
         Event.DENIED: to(_A._denied, State.CLOSED), Event.LIFETIME: _EXPIRED},
     State.CLOSED: dict.fromkeys(Event, _IGNORED),

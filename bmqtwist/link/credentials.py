@@ -1,4 +1,4 @@
-"""The credential that this broker shows to another one: before it introduces itself, and again before it ends."""
+"""Credentials of this broker for outgoing connections: sent before the negotiation and renewed before they expire."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, encoding_of
 from bmqtwist.wire.schema import AuthenticationRequest
 
-RENEWAL_S = 5.0  # a credential is shown again that long before it ends, or at nine tenths of its life
+RENEWAL_S = 5.0  # before the end of its lifetime a credential is renewed, or at 90 % of the lifetime
 _NEVER = float("inf")
 
 
 class CredentialProvider(Protocol):
-    """A plug-in that knows the credential of this broker.
+    """Plug-in that provides the credential of this broker.
 
-    A class of one's own is named by its dotted name in `credentialProvider.name` and made with the mapping of its settings.
-    `principal`: what the authenticators of the other brokers call its owner, so that it is known that a broker which shows
-    the same credential is one of us; empty = that is for the rules of authorization to say.
+    `credentialProvider.name` is the dotted name of a custom class. The broker creates it with the mapping of its settings.
+    `principal`: the credential's owner according to the authenticators of the other brokers; a broker with the same
+    principal is a node of the same installation. Empty = the authorization rules decide.
     """
 
     principal: str
 
     def credential(self) -> Credential:
-        """Called for each connection that is made from here, and for each renewal; answers at once."""
+        """Return the credential, without blocking; called for each outgoing connection and each renewal."""
 
 
 class Presenter:
-    """Shows a credential on one connection. `due`: when it has to be shown again, seconds, monotonic; `failure`: why there
-    was none to be shown."""
+    """Sender of the credential on one connection. `due`: time of its renewal, monotonic seconds; `failure`: why the provider
+    returned no credential."""
 
     __slots__ = ("_credential", "due", "failure")
 
@@ -42,18 +42,18 @@ class Presenter:
         self.due, self.failure = _NEVER, ""
 
     def show(self, session: Session) -> None:
-        """Send it. The answer comes in its time, or the other side closes the connection."""
+        """Send the credential."""
         self.due = _NEVER
         try:
             credential = self._credential()
-        except Exception as error:  # noqa: BLE001 - a plug-in's mistake must not stop the broker
+        except Exception as error:  # noqa: BLE001 - an error in a plug-in must not stop the broker
             self.failure = f"the credential provider fails: {type(error).__name__}: {error}"
             return
         session.send(AuthenticationMessage("authenticationRequest", AuthenticationRequest(credential.mechanism,
                                                                                           credential.identity)))
 
     def answered(self, body: bytes, specific: int, now: float) -> str:
-        """The other side has judged: why the credential is no good; empty = it is."""
+        """Process the authentication response. Return why the credential was refused; empty = accepted."""
         try:
             message = control.decode_authentication(body, encoding_of(specific), NEGOTIATION_VALUES_MAX)
         except PeerError as error:

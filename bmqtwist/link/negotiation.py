@@ -1,7 +1,7 @@
-"""Before it is known what a connection is used for: credentials and introductions.
+"""Negotiation of connections: authentication and exchange of identities, before a session has its role.
 
-`accepted` makes the session of a connection that somebody made to us, `dialled` that of one that we made to another broker.
-Who is accepted, and as what, is for the broker to decide (`NegotiationContext.welcome`).
+`accepted` creates the session of an incoming connection, `dialled` that of an outgoing connection to another broker. The
+broker accepts or refuses identities (`NegotiationContext.welcome`).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from bmqtwist.wire import control
 from bmqtwist.wire.control import NegotiationMessage, encoding_of
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
-_HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
-_RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction, with the answer to our credential before it
+_HELD_FRAMES_MAX = 1024  # frames deferred during authentication
+_RESPONSE_S_MAX = 10  # until the brokerResponse, authentication included
 
 
 class NegotiationContext(SessionContext, Protocol):
-    """What a negotiation asks of the broker, with what the sessions ask that it leads to."""
+    """Services of the broker for negotiations and the sessions that follow them."""
 
     @property
     def queues(self) -> QueueRequestsContext:
-        """For sessions of clients."""
+        """Services for sessions of clients."""
 
     @property
     def commands(self) -> CommandContext:
-        """For sessions of administrators."""
+        """Services for sessions of administrators."""
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Decide on a negotiation; None = close without a word (the reason is logged)."""
+        """Decide on a negotiation; None = close without a response (the reason is logged)."""
 
     def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
-        """Who speaks with a broker that introduces itself so; None = it is turned away."""
+        """Return the cluster of a peer with this identity; None = refuse it."""
 
 
 class Negotiating(SessionKind):
-    """What both sides of a negotiation have in common."""
+    """Base class of both sides of a negotiation."""
 
     __slots__ = ()
 
     def decode(self, buffer: bytes, specific: int, start: int, end: int, expected: str) -> NegotiationMessage | None:
-        """The negotiation message that is expected; None = the session is closed."""
+        """Decode the expected negotiation message; None = the session is closed."""
         session = self.session
         try:
             message = control.decode_negotiation(buffer[start:end], encoding_of(specific), NEGOTIATION_VALUES_MAX)
@@ -65,12 +65,12 @@ class Negotiating(SessionKind):
         return message
 
     def on_too_early(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Anything but a negotiation first."""
+        """Close the connection: the first event is not a negotiation message."""
         self.session.close("#UNEXPECTED_STATE %s: data before the negotiation", self.session.peer)
 
 
 class Negotiation(Negotiating):
-    """Somebody has connected: who is it?"""
+    """Kind of an incoming connection until its negotiation is complete."""
 
     __slots__ = ("_broker", "_held")
 
@@ -83,14 +83,14 @@ class Negotiation(Negotiating):
         self._held.clear()
 
     def on_negotiation(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """The first control message."""
+        """Handle the clientIdentity."""
         message = self.decode(buffer, specific, start, end, "clientIdentity")
         if message is not None:
             self.session.introduce(message.value)
             self.perform(self.session.guard.identity(self.session.now))
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the authentication decided; frames wait while it looks at a first credential."""
+        """Perform the effects of the authentication; defer frames while the first authenticator runs."""
         session = self.session
         super().perform(effects)
         if session.guard.holding:
@@ -104,7 +104,7 @@ class Negotiation(Negotiating):
                 session.answer_kept(held)
 
     def on_held(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Keep a frame until the credential was looked at."""
+        """Defer a frame until the authentication is complete."""
         if len(self._held) >= _HELD_FRAMES_MAX:
             self.session.close("#AUTHENTICATION %s: more than %d events before the answer", self.session.description,
                                _HELD_FRAMES_MAX)
@@ -112,7 +112,7 @@ class Negotiation(Negotiating):
         self._held.append((event, buffer, specific, start, end))
 
     def proceed(self) -> None:
-        """The credential is good: let the broker decide, and become what was asked for."""
+        """Complete the negotiation after authentication: send the broker's decision and set the kind of the session."""
         session = self.session
         response = self._broker.welcome(session, session.remote.identity)
         if response is None:
@@ -136,7 +136,7 @@ class Negotiation(Negotiating):
 
 
 class Dialling(Negotiating):
-    """We have connected to another broker: does it take us?"""
+    """Kind of an outgoing connection to another broker until its negotiation is complete."""
 
     __slots__ = ("_queues", "_peers", "_identity", "_presenter")
 
@@ -147,11 +147,11 @@ class Dialling(Negotiating):
         self._peers, self._identity, self._presenter = peers, identity, presenter
 
     def introduce(self) -> None:
-        """Say who we are."""
+        """Send the identity of this broker."""
         self.session.send(NegotiationMessage("clientIdentity", self._identity))
 
     def on_judgement(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """The answer to our credential."""
+        """Handle the response to this broker's credential."""
         session, presenter = self.session, self._presenter
         why = presenter.answered(buffer[start:end], specific, session.now) if presenter is not None else ""
         if why:
@@ -161,7 +161,7 @@ class Dialling(Negotiating):
         self.introduce()
 
     def on_response(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """The first control message."""
+        """Handle the brokerResponse."""
         session = self.session
         message = self.decode(buffer, specific, start, end, "brokerResponse")
         if message is None:
@@ -186,7 +186,7 @@ class Dialling(Negotiating):
 
 
 def accepted(context: NegotiationContext, peer: str, guard: Authentication, now: float) -> Session:
-    """The session of a connection from elsewhere; `guard` decides on its credentials."""
+    """Create the session of an incoming connection; `guard` authenticates it."""
     session = Session(context, peer, guard, now)
     session.become(Negotiation(session, context), State.NEGOTIATING, "a connection is accepted")
     return session
@@ -194,10 +194,10 @@ def accepted(context: NegotiationContext, peer: str, guard: Authentication, now:
 
 def dialled(context: NegotiationContext, peer: str, guard: Authentication, now: float, identity: ClientIdentity,
             peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
-    """The session of a connection that we have made to another broker: the first thing it sends is our identity, or our
-    `credential`, if we have one."""
+    """Create the session of an outgoing connection to another broker; it sends this broker's `credential`, if there is one,
+    and then its identity."""
     session = Session(context, peer, guard, now)
-    guard.closed()  # it is the other side that asks for credentials
+    guard.closed()  # only the accepting side authenticates
     presenter = Presenter(credential) if credential is not None else None
     kind = Dialling(session, context.queues, peers, identity, presenter)
     if presenter is None:

@@ -1,7 +1,7 @@
-"""What a connection will write at the end of the turn, in the one order that official clients survive.
+"""Output of one connection in one turn, in the order that official clients require.
 
-PUSH and ACK messages collect into events of their own; anything else seals them first, so that a configure response
-stands behind every PUSH of the old subscriptions and before every PUSH of the new ones.
+PUSH and ACK messages are collected into one event each; any other event completes these events first, so that a configure
+response comes after every PUSH of the old subscriptions and before every PUSH of the new ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from bmqtwist.wire.fast import (
     sub_queue_infos,
 )
 
-_PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # a PUSH header with the option for another broker
-_PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # the same, with where the message is stored
+_PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # a PUSH header with the option for brokers
+_PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # a PUSH header with option and PSN
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
 _PUSH_PARTS: Final = 3  # of a message: header with options, data, padding
@@ -39,7 +39,7 @@ ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:
-    """Bytes waiting for the end of the turn."""
+    """Output collected until the end of the turn. `tells_places`: PUSHes to this broker contain PSNs."""
 
     __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached", "tells_places")
 
@@ -48,13 +48,13 @@ class Outbox:
         self._pushes: list[bytes] = []
         self._push_bytes = 0
         self._acks: list[bytes] = []
-        self._merged: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # place, (id, attempts)
-        self.tells_places = False  # PUSH messages for this broker say where they are stored
-        self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): place of its last message
+        self._merged: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # index, (id, attempts)
+        self.tells_places = False
+        self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): index of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
              payload: bytes) -> int:
-        """One PUSH message with one subscription id; how many such wait now, 0 if an event is full."""
+        """Append a PUSH with one subscription id. Return the number of PUSHes in the open event, 0 if it was completed."""
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
         self._pushes += (push_header_to_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, sub_id),
@@ -66,7 +66,7 @@ class Outbox:
 
     def push_info(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
                   payload: bytes) -> None:
-        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them."""
+        """Append a PUSH for a downstream broker; `attempts` as encoded by `wire.options.rda_byte`."""
         words, compression = 12 + (len(payload) >> 2), message.compression << 5  # header 8, option 3, data with padding
         if self.tells_places and message.lease:
             words += 3
@@ -78,7 +78,7 @@ class Outbox:
         self._add(header, payload, words)
 
     def push_unnamed(self, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int, payload: bytes) -> None:
-        """One PUSH message for another broker, for everybody behind it."""
+        """Append a PUSH for a downstream broker without subscription ids (broadcast)."""
         words = 10 + (len(payload) >> 2)  # header 8, option 1, data with padding (size >> 2) + 1
         self._add(_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
                                      OPTION_UNNAMED), payload, words)
@@ -91,7 +91,7 @@ class Outbox:
 
     def push_infos(self, q_id: int, message: Message, sub_id: int, attempts: int, flags: int, schema_id: int,
                    payload: bytes) -> None:
-        """The same, naming every substream of the handle that gets this message in this turn, as `push_merged`."""
+        """Append a PUSH for a downstream broker, merged like `push_merged`."""
         index = self._join((q_id, message.guid, flags), sub_id, attempts)
         if index < 0:
             self.push_info(q_id, message, sub_id, attempts, flags, schema_id, payload)
@@ -103,10 +103,8 @@ class Outbox:
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:
-        """One PUSH message naming every substream of the handle that gets this message in this turn.
-
-        A message joins an earlier one only behind everything its subscription has got: order comes first.
-        """
+        """Append a PUSH, or add the subscription id to the PUSH of the same message to another substream of the handle in
+        this turn, unless that would change the order of messages of the subscription."""
         index = self._join((q_id, guid, flags), sub_id, 0)
         if index < 0:
             self.push(q_id, guid, sub_id, flags, compression, schema_id, payload)
@@ -116,7 +114,7 @@ class Outbox:
         self._push_bytes += 4
 
     def _join(self, key: tuple[int, bytes, int], sub_id: int, attempts: int) -> int:
-        """Where the PUSH message is that one more subscription joins; -1 = it gets one of its own, behind all others."""
+        """Return the index of the PUSH that the subscription id was added to; -1 = append a new PUSH."""
         place = key[0], sub_id
         found = self._merged.get(key)
         if found is None or found[0] <= self._reached.get(place, -1):
@@ -134,7 +132,7 @@ class Outbox:
                                                guid, schema_id, 0) + option
 
     def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> int:
-        """One ACK message; how many wait now."""
+        """Append an ACK. Return the number of ACKs in the event."""
         acks = self._acks
         acks.append(ack_message(status, correlation_id, guid, q_id))
         count = len(acks)
@@ -143,22 +141,22 @@ class Outbox:
         return count
 
     def event(self, data: bytes) -> None:
-        """A whole event, behind everything so far."""
+        """Append a complete event."""
         self._seal()
         self._sealed.append(data)
 
     def event_parts(self, parts: list[bytes]) -> None:
-        """A whole event in parts, behind everything so far."""
+        """Append a complete event in parts."""
         self._seal()
         self._sealed += parts
 
     def drop_acks(self, q_id: int) -> None:
-        """Forget the ACKs of a queue id that is being closed for good."""
+        """Drop the ACKs of a queue id at its final close."""
         tail = q_id.to_bytes(4, "big")
         self._acks = [ack for ack in self._acks if ack[20:] != tail]
 
     def take(self) -> list[bytes]:
-        """Everything collected, in order; the outbox is empty afterwards."""
+        """Remove and return all output, in order."""
         self._seal()
         sealed, self._sealed = self._sealed, []
         return sealed

@@ -1,11 +1,11 @@
-"""The session of another broker: whole events to and from whoever speaks for the cluster.
+"""Sessions of peers: complete events to and from the node or proxy of a cluster.
 
-Which broker may connect, what its events say and what it is sent is for `PeerContext` to decide; here is the connection: its
-heartbeats, its end, and the bound of what may wait for it.
+`PeerContext` admits peers and processes their events; the session implements heartbeats, its end, and the limit of unsent
+output.
 
-A broker that uses queues here for clients of its own (`serve`) is a client: one handle may stand for many of its clients,
-its counts are sums, and of each app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT
-events how many were used up. When it is the other way round, `upbound` collects what it is sent (`link/upbound.py`).
+A downstream broker (`serve`) is a client: one handle may stand for many of its clients, with the sums of their counts, and
+is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used attempt. For an
+upstream broker, `upbound` collects the output of a turn (`link/upbound.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FRAMES = ("PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE"
 
 
 class PeerRole(Enum):
-    """What another broker is to us; the value is its member of `heartbeats`."""
+    """Role of a peer for this broker; the value is its key in the configuration of heartbeats."""
 
     MEMBER = "cluster_peer"
     DOWNSTREAM = "downstream_broker"
@@ -65,34 +65,33 @@ class PeerRole(Enum):
 
 
 class PeerContext(Protocol):
-    """Whoever speaks with the other brokers of one cluster."""
+    """Connections of one cluster to its peers."""
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Decide on a broker that introduces itself; None = close without a word (the reason is logged)."""
+        """Decide on the identity of a peer; None = close without a response (the reason is logged)."""
 
     def connected(self, peer: PeerSession) -> None:
-        """The negotiation with a broker has succeeded: `peer.send` works from now on."""
+        """Add a peer after its negotiation; `peer.send` works from now on."""
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """One event: its type, its type-specific byte, and what follows its header. What is wrong with it is told here."""
+        """Process an event: type, type-specific byte, and the bytes after its header. Log invalid events."""
 
     def disconnected(self, peer: PeerSession) -> None:
-        """The session of a broker is over."""
+        """Remove a peer whose session has ended."""
 
     def not_connected(self, session: Session) -> None:
-        """A connection that we have made is over before the negotiation was."""
+        """Report the end of an outgoing connection before its negotiation was complete."""
 
     def stop(self) -> None:
-        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+        """Stop connecting and accepting connections: the broker stops."""
 
 
 class PeerSession(ClientSession):
-    """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy. `presenter`:
-    shows it our credential again. `serves`: it uses queues here. `is_member`: it has the records of our partitions, and may
-    be primary next; others are told where messages are stored if they want to know (PLACES). `receipts`: of its CONFIRMs;
-    None = it wants none."""
+    """Kind of a peer's session. `dialled`: this broker made the connection. `node_id`: -1 for a proxy. `presenter`: renews
+    this broker's credential. `serves`: the peer is a downstream broker. `is_member`: it is a replica and may become primary;
+    other peers receive PSNs in PUSHes if they support PLACES. `receipts`: of its CONFIRMs; None = not requested."""
 
-    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # one that is cut off catches up when it is back
+    output_bytes_max = PEER_OUTPUT_BYTES_MAX  # a peer that exceeds it catches up after it has connected again
     unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
     __slots__ = ("dialled", "role", "node_id", "serves", "upbound", "receipts", "confirm_count", "unsafe", "_peers",
@@ -109,38 +108,37 @@ class PeerSession(ClientSession):
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0
         self.unsafe: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
-        self.puts.makes_guids = True  # the first broker has made those that clients did not make
-        self._ahead: dict[int, list[bytes]] = {}  # ACKs of this turn that count once their records are safe there
-        self._newest: dict[int, Message] = {}  # the newest of these, by partition like them
+        self.puts.makes_guids = True  # the first broker creates missing GUIDs
+        self._ahead: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
+        self._newest: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
-        """As configured for nodes of a cluster, for proxies of ours, for nodes that we are a proxy of."""
+        """As configured for the peer's role."""
         return int(getattr(limits, self.role.value))
 
     @property
     def may_be_slowed(self) -> bool:
-        """Never: what it sends may be what the cluster waits for."""
+        """False: a peer's events may concern the cluster."""
         return False
 
     @property
     def is_from_outside(self) -> bool:
-        """Of a proxy: yes. What other nodes of the cluster send was counted by them."""
+        """True for proxies; members count the traffic of their own clients."""
         return self.role is PeerRole.DOWNSTREAM
 
     def start(self) -> None:
-        """The negotiation is over."""
+        """Report the peer to its cluster after the negotiation."""
         self._peers.connected(self)
 
     def serve(self, receipts: ConfirmReceipts | None = None) -> None:
-        """It may use queues here, and is told `receipts` of its CONFIRMs."""
+        """Accept queue requests of the peer; send it `receipts` of its CONFIRMs."""
         self.serves, self.receipts = True, receipts
-        self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # one that does not know that we are
-        # primary no longer keeps its PUTs
+        self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member keeps PUTs without an answer
         self.outbox.tells_places = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
 
     def ended(self, crashed: bool) -> None:
-        """The connection is over. That no consumer was lost with it costs no delivery attempt."""
+        """End the session; no delivery attempts are used, because the consumers are not lost."""
         super().ended(crashed=False)
         if self.receipts is not None:
             self.receipts.forget(self)
@@ -156,7 +154,7 @@ class PeerSession(ClientSession):
             presenter.show(self.session)
 
     def on_authentication(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """A credential of it, or what it thinks of ours."""
+        """Handle the peer's authentication request, or its response to this broker's."""
         if self._presenter is None:
             super().on_authentication(event, buffer, specific, start, end)
             return
@@ -173,7 +171,8 @@ class PeerSession(ClientSession):
             self._seal_ahead()
 
     def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
-        """An event: of its clients, or for the cluster. What a member asks for is told apart by whoever reads the rest."""
+        """Process an event for the peer's clients here, or pass it to the cluster; the latter also gets control messages of
+        members."""
         if self.serves:
             if event == EventType.PUT:
                 return self.on_puts(event, buffer, specific, start, end)
@@ -193,8 +192,8 @@ class PeerSession(ClientSession):
         return None
 
     def send(self, event: bytes, hurry: bool = True) -> None:
-        """Queue a whole event; what is sent in one turn leaves in one write, and without `hurry` with what is sent next, or
-        in a moment. Nothing is sent once the session is over."""
+        """Append a complete event to the output of the turn; without `hurry`, batch it with the next output. Ignored after
+        the end of the session."""
         session = self.session
         if session.state is State.SERVING:
             if self.upbound is not None:
@@ -205,18 +204,18 @@ class PeerSession(ClientSession):
             else:
                 session.flush_soon()
 
-    # -- what queues call -------------------------------------------------------------------------------------------
+    # -- called by queues -------------------------------------------------------------------------------------------
 
     def stop_deliveries(self) -> None:
-        """The broker goes away: it is given nothing more that has to be confirmed, and may still confirm what it has."""
+        """Stop deliveries to a stopping peer, which may still confirm its messages; broadcast queues continue."""
         for handle in self.handles.values():
-            if not handle.queue.broadcast:  # of those nobody keeps what is missed
+            if not handle.queue.broadcast:
                 for substream in handle.substreams.values():
                     substream.subscriptions = []
                     substream.app.reroute()
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
-        """Deliver a message to one subscription of a handle; who has its records is told its GUID alone."""
+        """Deliver a message to one subscription of a handle; a member receives its GUID without the payload."""
         if not self.is_member or message.live_key < 0:
             super().push(handle, sub_id, message, redelivered)
             return
@@ -227,7 +226,7 @@ class PeerSession(ClientSession):
         self.session.flush()
 
     def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
-        """A PUT is acknowledged as soon as its record is safe at the member that has posted it; it is safe here."""
+        """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
         guid = message.guid
         if self._unacked.get(guid) is handle:
             del self._unacked[guid]
@@ -257,11 +256,11 @@ class PeerSession(ClientSession):
             self.receipts.taken(self, (end - position) // step)
 
     def confirms_are_safe(self, count: int) -> None:
-        """So many that came on this connection are: the broker need not keep them any more."""
+        """Send a confirm receipt: the first `count` CONFIRMs of this connection are committed."""
         self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 
     def leave(self, handle: Handle) -> None:
-        """A queue is not led here any more: a member opens it again where it is."""
+        """Close the handle of a queue with another primary; the member opens the queue there."""
         self.handles.pop(handle.q_id, None)
         self.requests.close_id(handle.q_id)
         drop_handle(handle, False, self.session.wall)
@@ -281,7 +280,7 @@ class PeerSession(ClientSession):
             outbox.push_info(handle.q_id, message, sub_id, attempts, flags, schema_id, payload)
 
     def on_rejects(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""
+        """Process a REJECT event: each message used a delivery attempt or, with RETURNED, has no consumer downstream."""
         wall = self.session.wall
         position, step = self.confirm_layout("Reject", buffer, position, end)
         for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.confirms("Reject", buffer, position, end, step)):
@@ -295,7 +294,7 @@ class PeerSession(ClientSession):
 
 
 def _attempts(handle: Handle, sub_id: int, message: Message) -> int:
-    """How many attempts the app of a subscription has left, as the wire has it."""
+    """Return the remaining delivery attempts for the app of a subscription, encoded for the wire."""
     for substream in handle.substreams.values():
         if any(subscription.s_id == sub_id for subscription in substream.subscriptions):
             left = handle.queue.attempts_left(substream.app, message)

@@ -1,7 +1,7 @@
-"""PUT events of one client: their messages are checked, inflated where that is needed, and posted at their queues.
+"""PUT events of one client: messages are checked, inflated if necessary, and posted to their queues.
 
-The messages of a large event are taken in slices, and so are those that take long to inflate or go to very many apps or
-consumers. A PUT that follows an open which is not answered yet waits in the line of its queue id (`link/requests.py`).
+Large events are processed in slices, and so are messages that take long to inflate or go to very many apps or consumers. A
+PUT after an unanswered open is deferred in the line of its queue id (`link/requests.py`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from bmqtwist.wire.application_data import Inflation, TooLarge
 from bmqtwist.wire.fast import ACK_REQUESTED, MESSAGE_PROPERTIES
 from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
-_NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
+_NULL_GUID: Final = NULL_GUID  # imported names are slow to look up
 _crc32c: Final = crc32c
 _INVALID_PUT = "Invalid Put event [rc: %d]"
 
 
 class PutReader:
-    """Takes the PUT events of one client. `unacked`: GUIDs of PUTs that wait for their ACK, and the handle it is for;
-    `ignores_unknown`: a PUT for a queue id that is not open is dropped without an answer."""
+    """Reader of the PUT events of one client. `unacked`: handles of PUTs without an ACK, by GUID; `ignores_unknown`: drop
+    PUTs for unknown queue ids without an answer."""
 
     __slots__ = ("unacked", "makes_guids", "ignores_unknown", "_session", "_queues", "_requests", "_handles",
                  "_late", "_inflating", "_reached")
@@ -48,12 +48,12 @@ class PutReader:
         self._session, self._queues, self._requests, self._handles = session, queues, requests, handles
         self.makes_guids, self.ignores_unknown = session.remote.makes_guids, False
         self.unacked: dict[bytes, Handle] = {}
-        self._late = False  # PUTs whose queue was not open yet are taken now
-        self._reached = 0  # apps or consumers that PUTs went to since the last pause
-        self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
+        self._late = False  # a deferred PUT is being posted
+        self._reached = 0  # apps or consumers that received PUTs in this slice
+        self._inflating: dict[tuple[int, int], Inflation] = {}  # in progress, by buffer and position
 
     def take(self, buffer: bytes, position: int, end: int) -> Steps[None] | None:
-        """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
+        """Post the messages of a PUT event up to the first invalid one; return the remaining work of a large event."""
         if position >= end:
             self._session.log("#CORRUPTED_EVENT", _INVALID_PUT, NO_MESSAGES)
         if end - position <= SLICE_BYTES:
@@ -74,8 +74,8 @@ class PutReader:
             yield
 
     def _take_whole(self, buffer: bytes, start: int, end: int, until: int) -> int:
-        """Take the messages that begin before `until`; where the next one begins, or the end if there is none. It stops
-        before one that takes more than a step to inflate, and behind what made up a step, or went to very many."""
+        """Post the messages that begin before `until`; return the position of the next one, or `end`. Stop before a message
+        that takes more than a step to inflate, and after INFLATE_STEP_BYTES inflated bytes or REACH_MAX receivers."""
         try:
             return self._take(buffer, start, end, until)
         except MessageError as error:
@@ -129,7 +129,7 @@ class PutReader:
                                  f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes")
                     continue
                 except PeerError:
-                    pass  # stored as it came; only subscriptions and conversions notice
+                    pass  # stored unchanged; subscriptions and conversions treat its properties as unreadable
             self._post(handle, Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall), size,
                        correlation_id, wants_ack)
             self._reached = reached = self._reached + handle.queue.reach
@@ -157,7 +157,7 @@ class PutReader:
             handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 
     def post_late(self, message: bytes, done: Callable[[], None]) -> None:
-        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
+        """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
         if self._take_late(message):
             done()
         else:
@@ -177,7 +177,7 @@ class PutReader:
         done()
 
     def _inflate(self, buffer: bytes, position: int) -> Steps[None]:
-        """Inflate the message at a position, if that was begun."""
+        """Continue the inflation of the message at a position, if one is in progress."""
         inflation = self._inflating.get((id(buffer), position))
         while inflation is not None and not inflation.step():
             yield
@@ -186,8 +186,8 @@ class PutReader:
 
     def _refuse_unopened(self, handle: Handle | None, q_id: int, guid: bytes, size: int, buffer: bytes, begin: int,
                          stop: int) -> bool:
-        """A PUT for a queue that is not open, or not for writing: it waits for its open, or is refused. False: the session
-        is closed."""
+        """Defer a PUT for a queue whose open is pending, refuse one for a queue that is not open for writing. False: the
+        session is closed."""
         session, requests = self._session, self._requests
         if requests.pending.count and not self._late and requests.pending.in_line(q_id):
             if requests.put_early(q_id, buffer[begin:stop]):

@@ -1,7 +1,7 @@
-"""Confirm receipts: how many CONFIRMs of a downstream broker, since its connection was made, are committed in the cluster.
+"""Confirm receipts: reports to a downstream broker of how many CONFIRMs of its connection are committed in the cluster.
 
-The broker keeps each CONFIRM until then, and sends it to another node when the connection is lost. No client waits for a
-receipt, so that one receipt stands for many CONFIRMs.
+The downstream broker keeps each CONFIRM until its receipt, and sends it to another node after the connection is lost. No
+client waits for a receipt, so one receipt covers many CONFIRMs.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Protocol
 
 from bmqtwist.storage.partition import Partition
 
-TELL_S = 0.05  # after it is known, at the latest
-LOST_S = 10.0  # after a partition is led elsewhere they have noticed that, and sent again what nobody knows of
+TELL_S = 0.05  # delay of a receipt
+LOST_S = 10.0  # after a change of primary: then downstream brokers have sent pending CONFIRMs to the new primary
 
 
 class Receiver(Protocol):
-    """A broker downstream that wants receipts. `confirm_count`: of its connection; `unsafe`: (the count up to here,
-    what the partitions have to have committed), in order."""
+    """A downstream broker with receipts. `confirm_count`: CONFIRMs of its connection; `unsafe`: in order, (CONFIRM count,
+    positions to be committed by partitions)."""
 
     confirm_count: int
     unsafe: deque[tuple[int, list[tuple[Partition, int]]]]
 
     def confirms_are_safe(self, count: int) -> None:
-        """So many that came on this connection are."""
+        """Send a receipt for the first `count` CONFIRMs of this connection."""
 
 
 class ConfirmReceipts:
-    """Of one cluster. `partitions`: of this node, whose list is kept up to date by whoever has it. `later(seconds, action)`:
-    action(now) is called after a while."""
+    """Receipts of one cluster. `partitions`: those of this node, a list that its owner updates. `later(seconds, action)`
+    calls `action(now)` after a delay."""
 
     def __init__(self, later: Callable[[float, Callable[[float], None]], None],
                  partitions: Sequence[Partition] = ()) -> None:
         self._later, self._partitions = later, partitions
         self._waiting: dict[Receiver, None] = {}
-        self._lost: dict[Partition, float] = {}  # partitions led elsewhere for which CONFIRMs wait: since when
+        self._lost: dict[Partition, float] = {}  # partitions with pending CONFIRMs and another primary: time of the change
         self._due = False
 
     def taken(self, client: Receiver, count: int) -> None:
-        """So many more CONFIRMs of a broker are in the batches of the partitions that are led here."""
+        """Count CONFIRMs of a downstream broker; their records are in the batches of partitions with this primary."""
         client.confirm_count += count
         client.unsafe.append((client.confirm_count, [(each, each.position) for each in self._partitions
                                                      if each.leading and each.copies.committed < each.position]))
@@ -47,7 +47,7 @@ class ConfirmReceipts:
         self._look_later()
 
     def committed(self) -> None:
-        """The cluster has more of some partition."""
+        """Schedule receipts after a commit."""
         if self._waiting:
             self._look_later()
 
@@ -62,7 +62,7 @@ class ConfirmReceipts:
             self._tell(client, now)
 
     def forget(self, client: Receiver) -> None:
-        """Its connection is over."""
+        """Remove a downstream broker whose connection has ended."""
         self._waiting.pop(client, None)
 
     def _tell(self, client: Receiver, now: float) -> None:

@@ -1,12 +1,11 @@
-"""Control requests of an application: open, configure, close, disconnect.
+"""Queue requests of a client: open, configure, close, disconnect.
 
-Requests about a queue are answered in the order of arrival for each queue id: at once as a rule, later when the answer
-comes from elsewhere. Such a request stands at the head of the line of its queue id until it is answered or its deadline has
-passed; later requests of the same queue id stand behind it and begin, in order, when it is over. Queue ids do not wait for
-each other. A request that is OVER takes no second answer.
+Requests are answered in order of arrival for each queue id, in the same turn unless the answer comes from another node. An
+unanswered request is the head of the line of its queue id until its answer or its deadline; later requests of the queue id
+begin after it, in order. Queue ids are independent of each other. A request that is OVER ignores further answers.
 
-What a request changes is in force when its answer is queued, so that the answer precedes every PUSH it allows. A disconnect
-waits for nothing: what is not answered yet is cancelled, and its own answer is the last message.
+The effects of a request are in force when its answer is appended to the output, so that the answer precedes every PUSH that
+it allows. A disconnect cancels all pending requests, and its answer is the last message.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from bmqtwist.wire.text import bracketed
 
 
 class QueueRequestsContext(Protocol):
-    """What a session of a client asks of the broker.
+    """Services of the broker for sessions of clients.
 
-    A request about a queue is answered by a call of `answer`: once, at once or in a later turn before its end. Nothing here
-    raises Refused. The session may be gone by then, or the request timed out: the answer is dropped then.
+    Queue requests are answered by one call of `answer`, in this turn or a later one; Refused is never raised. After the
+    session has ended or the request has timed out, the answer is dropped.
     """
 
     def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
-        """The queue of an open, created if need be."""
+        """Find the queue of an open, and create it if necessary."""
 
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
@@ -60,43 +59,43 @@ class QueueRequestsContext(Protocol):
 
     def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
-        """Subtract counts from a handle; True = it is gone, False = something of it is left."""
+        """Subtract counts from a handle; True = the handle is closed, False = counts remain."""
 
     def request_timeout(self, choice: str, domain: str) -> float:
-        """Seconds after which a request about a queue of a domain has failed."""
+        """Return the timeout of a queue request, seconds."""
 
     def unused(self, queue: Queue) -> None:
-        """A handle of the queue is gone, or did not come to be: perhaps nobody has the queue open now."""
+        """Report that a handle was closed or not opened; start the idle time of a queue without handles."""
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        """A queue raised what nobody expected; `disable`: it can go on no more."""
+        """Report an unexpected exception of a queue; `disable`: disable the queue."""
 
     def make_guid(self) -> bytes:
-        """A GUID for a message of a client that makes none."""
+        """Create a GUID for a message of a client that creates none."""
 
     def invalid_put(self, size: int) -> None:
-        """Book a PUT for a queue that nobody knows."""
+        """Count a PUT of `size` bytes for an unknown queue."""
 
 
 class Requester(Client, Protocol):
-    """The kind of session that the requests are of."""
+    """The session that sends the requests."""
 
     def drop_handles(self, crashed: bool) -> None:
-        """Give up every handle, and every request for one."""
+        """Drop all handles and cancel all pending requests."""
 
     def stop_deliveries(self) -> None:
-        """The other side goes away and has asked for an answer."""
+        """Stop deliveries after a stop request of a downstream broker."""
 
     def post_late(self, message: bytes, done: Callable[[], None]) -> None:
-        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
+        """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
 
 
 _COMPILED_AT_ONCE = 64  # expressions, about 50 us each
-EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
+EARLY_PUT = "(put)"  # `Request.choice` of a PUT deferred until its open is answered; no peer can send it
 
 
 class Progress(Enum):
-    """How far a request is."""
+    """Progress of a request."""
 
     WAITING = "behind an earlier one of its queue id"
     BEGINNING = "its action runs: an answer now is an answer at once"
@@ -105,24 +104,24 @@ class Progress(Enum):
 
 
 class Request:
-    """One open, configure or close, from its arrival to its answer; or PUTs that came before their open was answered."""
+    """An open, configure or close request, or a PUT deferred until its open is answered."""
 
     __slots__ = ("r_id", "choice", "value", "q_id", "arrived", "domain", "deadline", "progress", "matchers")
 
     def __init__(self, r_id: int, choice: str, value: Any, q_id: int, arrived: float) -> None:
         self.r_id, self.choice, self.value, self.q_id = r_id, choice, value, q_id
-        self.arrived = arrived  # monotonic seconds, as the deadline is
-        self.matchers: Mapping[str, Expression] = {}  # by text: the expressions of a configure that were compiled before
-        self.domain = ""  # of its queue; known once its action has looked
+        self.arrived = arrived  # monotonic seconds, like the deadline
+        self.matchers: Mapping[str, Expression] = {}  # compiled expressions of a configure by text
+        self.domain = ""  # of its queue; set by its action
         self.deadline = float("inf")
         self.progress = Progress.WAITING
 
 
 class Pending:
-    """What a session's clients wait for.
+    """Pending requests of a session, in one line per queue id.
 
-    `begin(request)` runs its action, `timeout(request)` says how many seconds it may take, `expire(request)` answers one
-    that took longer; an action and an expiry both end in `over(request)`, at once or later.
+    `begin(request)` runs the action of a request, `timeout(request)` returns its timeout in seconds, `expire(request)`
+    answers it after the timeout; action and expiry both end in `over(request)`, in this turn or a later one.
     """
 
     __slots__ = ("count", "_begin", "_timeout", "_expire", "_lines")
@@ -134,16 +133,16 @@ class Pending:
         self.count = 0
 
     def in_line(self, q_id: int) -> bool:
-        """Does a request of this queue id wait for its answer?"""
+        """True if a request of this queue id is pending."""
         return q_id in self._lines
 
     @property
     def full(self) -> bool:
-        """Whether as many wait as may."""
+        """True if the limit of pending requests is reached."""
         return self.count >= PENDING_REQUESTS_MAX
 
     def add(self, request: Request) -> None:
-        """Begin a request, or let it wait until the earlier ones of its queue id are over."""
+        """Begin a request, or queue it after the pending requests of its queue id."""
         line = self._lines.get(request.q_id)
         if line is None:
             self._start(request)
@@ -159,7 +158,7 @@ class Pending:
         self.count += 1
 
     def over(self, request: Request, now: float) -> None:
-        """A request was answered or given up: the next of its queue id begins."""
+        """Remove an answered or expired request and begin the next of its queue id."""
         at_once = request.progress is Progress.BEGINNING
         request.progress = Progress.OVER
         line = self._lines.get(request.q_id)
@@ -183,12 +182,12 @@ class Pending:
             request.progress = Progress.ASKED
 
     def tick(self, now: float) -> None:
-        """Time has passed: give up on what took too long."""
+        """Expire requests whose deadline has passed."""
         for request in [line[0] for line in self._lines.values() if line[0].deadline <= now]:
             self._expire(request)
 
     def cancel(self) -> None:
-        """The session is over: nobody waits for an answer any more."""
+        """Cancel all requests at the end of the session."""
         lines, self._lines = self._lines, {}
         self.count = 0
         for line in lines.values():
@@ -197,13 +196,13 @@ class Pending:
             line.clear()
 
     def free(self) -> None:
-        """Nothing is asked for any more: let go of the session, which refers to this."""
+        """Break the reference cycle with the session."""
         del self._begin, self._timeout, self._expire
 
 
 class QueueRequests:
-    """The requests of one client about queues. `handles`: its queues by queue id; `pending`: requests without an answer;
-    `closed_ids`: queue ids given up on this connection, which no ACK may name any more."""
+    """Queue requests of one client. `handles`: by queue id; `pending`: requests without an answer; `closed_ids`: closed
+    queue ids, which must not appear in an ACK."""
 
     def __init__(self, client: Requester, session: Session, queues: QueueRequestsContext,
                  handles: dict[int, Handle]) -> None:
@@ -213,18 +212,18 @@ class QueueRequests:
         self.closed_ids: dict[int, None] = {}
         self.recent = False  # a queue was opened or closed in this turn
         self._closing_now: set[int] = set()  # closed in this turn
-        self._just_opened: list[tuple[str, float]] = []  # queues whose open is answered in this turn, and when it came
-        self._early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
+        self._just_opened: list[tuple[str, float]] = []  # (URI, arrival) of opens answered in this turn
+        self._early_put_bytes = 0  # of PUTs deferred until their open is answered
         group, member = ROUTING_FEATURE
-        self._reports_apps = member in session.remote.features.get(group, ())  # that its domain does not know
+        self._reports_apps = member in session.remote.features.get(group, ())  # flag unregistered apps in responses
 
     def free(self) -> None:
-        """The connection is gone: let go of what refers to this."""
+        """Break the reference cycle with the session."""
         self.pending.free()
         del self._client
 
     def turn_over(self) -> None:
-        """The output of a turn is taken."""
+        """Reset the state of one turn, and log the duration of its opens."""
         self.recent = False
         self._closing_now.clear()
         for uri, arrived in self._just_opened:
@@ -234,13 +233,13 @@ class QueueRequests:
         self._just_opened.clear()
 
     def close_id(self, q_id: int) -> None:
-        """A queue id was closed for good."""
+        """Record the final close of a queue id."""
         self.closed_ids[q_id] = None
         if len(self.closed_ids) > CLOSED_IDS_MAX:
             del self.closed_ids[next(iter(self.closed_ids))]
 
     def handle_slowly(self, message: ControlMessage) -> Iterator[None]:
-        """Answer a long control message; what takes long is done before, in slices."""
+        """Handle a long control message; compile its expressions in slices first."""
         matchers: dict[str, Expression] = {}
         if isinstance(message.value, ConfigureStream):
             for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
@@ -248,14 +247,14 @@ class QueueRequests:
                 if subscription.expression.version and text and text not in matchers:
                     try:
                         matchers[text] = compile_expression(text)
-                    except ExpressionError:  # told when the request is dealt with
+                    except ExpressionError:  # `handle` reports it
                         break
                 if number % _COMPILED_AT_ONCE == 0:
                     yield
         self.handle(message, matchers)
 
     def handle(self, message: ControlMessage, matchers: Mapping[str, Expression] | None = None) -> None:
-        """Answer one control message, now or later. `matchers`: expressions in it that are compiled already."""
+        """Handle a control message. `matchers`: its compiled expressions by text."""
         self._context.report.info("%s: Received control message: %s", self._session.description, bracketed(message))
         r_id, choice, value = message.r_id or 0, message.choice, message.value
         if choice in _QUEUE_REQUESTS:
@@ -279,11 +278,10 @@ class QueueRequests:
                 f"unexpected control message '{choice}'"
             self._context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {self._session.description}: {what}")
 
-    # -- what `pending` calls -----------------------------------------------------------------------------------------
+    # -- called by `pending` ------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> None:
-        """Ask for what a request wants."""
-        if self._context.now > self._session.now:  # it had to wait
+        if self._context.now > self._session.now:  # it was queued
             self._session.now, self._session.wall = self._context.now, self._context.wall(self._context.now)
         try:
             _QUEUE_REQUESTS[request.choice][0](self, request)
@@ -291,16 +289,13 @@ class QueueRequests:
             self._refuse(request, refused)
 
     def _timeout(self, request: Request) -> float:
-        """How many seconds a request may take."""
         return self._queues.request_timeout(request.choice, request.domain)
 
     def _expire(self, request: Request) -> None:
-        """A request took too long."""
         self._refuse(request, Refused(Category.E_TIMEOUT, "The request was not answered in time"))
 
     def _refuse(self, request: Request, refused: Refused) -> None:
-        """Answer a request with the reason why not."""
-        if request.choice == EARLY_PUT:  # its open took too long: it finds no queue now
+        if request.choice == EARLY_PUT:  # its open timed out; `_put` answers with a NACK
             self._put(request)
             return
         tag = _QUEUE_REQUESTS[request.choice][1]
@@ -309,7 +304,7 @@ class QueueRequests:
         self._answer(request, "status", Status(refused.category, refused.code, refused.message))
 
     def _conclude(self, request: Request, found: object, value: object) -> None:
-        """Refuse a request if the broker has `found` a reason to; otherwise answer it, unless it is over."""
+        """Answer a request with `value`, or refuse it if `found` is Refused; ignored if the request is over."""
         if request.progress is not Progress.OVER:
             if isinstance(found, Refused):
                 self._refuse(request, found)
@@ -321,7 +316,7 @@ class QueueRequests:
         self.pending.over(request, self._context.now)
 
     def put_early(self, q_id: int, message: bytes) -> bool:
-        """Keep a PUT message until the open of its queue id is answered; False = there is no room for it."""
+        """Defer a PUT message until the open of its queue id is answered. False: the limit is exceeded."""
         self._early_put_bytes += len(message)
         if self.pending.full or self._early_put_bytes > EARLY_PUT_BYTES_MAX:
             return False
@@ -336,7 +331,7 @@ class QueueRequests:
 
     def _open(self, request: Request) -> None:
         context = self._context
-        if not context.serving:  # left for the broker that comes after: the SDK sends it again
+        if not context.serving:  # unanswered: the SDK sends it again to the broker that comes after
             self.pending.over(request, context.now)
             return
         asked = request.value.handle_parameters
@@ -421,7 +416,7 @@ class QueueRequests:
                                   partial(self._closed, request, opened))
 
     def _closed(self, request: Request, handle: Handle, gone: bool | Refused) -> None:
-        if gone is True and self.handles.get(request.q_id) is handle:  # even if it comes too late: the handle is gone
+        if gone is True and self.handles.get(request.q_id) is handle:  # also after the request's timeout
             del self.handles[request.q_id]
             self.close_id(request.q_id)
             self._closing_now.add(request.q_id)
@@ -441,7 +436,7 @@ _QUEUE_REQUESTS: dict[str, tuple[Callable[[QueueRequests, Request], None], str]]
 
 
 def is_of_a_client(message: ControlMessage) -> bool:
-    """Whether a control message of another broker is one of its clients' requests, or speaks of all of them."""
+    """True if a control message of a downstream broker is a queue request, a disconnect or a stop request."""
     return message.choice in _QUEUE_REQUESTS or message.choice == "disconnect" or (
         message.choice == "clusterMessage" and message.value.choice == "stopRequest")
 

@@ -1,8 +1,8 @@
-"""Connection lifecycle: the states of a connection, and what it receives in them.
+"""Connection state machine: states and events of sessions, and the transition table of a session kind.
 
-Each kind of session (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`) of the
-states it can be in: for each type of event the action, a function of the kind, and the states it may lead to. An action may
-go on in steps; its state changes come then.
+Each kind (`link/negotiation.py`, `client.py`, `admin.py`, `peer.py`) has a table (`bmqtwist/machine.py`): for each state and
+event type the action, a method of the kind, and the states it may lead to. An action may continue in steps and change the
+state in a later one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Handler = Callable[[Any, int, bytes, int, int, int], Steps[None] | None]  # kind
 
 
 class State(Enum):
-    """What a connection is doing."""
+    """State of a session."""
 
-    NEGOTIATING = "negotiating"  # nothing but authentication and clientIdentity is understood
-    HOLDING = "holding"  # a credential is being looked at: frames wait for the outcome
-    PRESENTING = "presenting"  # we have shown another broker our credential: its authenticationResponse is awaited
-    DIALLING = "dialling"  # we have introduced ourselves to another broker: its brokerResponse is awaited
-    SERVING = "serving"  # what it is there for
-    LEAVING = "leaving"  # disconnect was answered; whatever still comes is ignored
-    CLOSED = "closed"  # nothing is read any more
+    NEGOTIATING = "negotiating"  # incoming: authenticationRequest or clientIdentity is expected
+    HOLDING = "holding"  # incoming: an authenticator runs, frames are deferred
+    PRESENTING = "presenting"  # outgoing: this broker's credential is sent, authenticationResponse is expected
+    DIALLING = "dialling"  # outgoing: this broker's identity is sent, brokerResponse is expected
+    SERVING = "serving"  # the negotiation is complete
+    LEAVING = "leaving"  # the disconnect is answered; further events are ignored
+    CLOSED = "closed"  # input is ignored
 
 
 class SessionEvent(Enum):
-    """What happens to a connection. The value of a frame is its event type."""
+    """Events of a session. The value of a frame is its event type."""
 
     CONTROL = EventType.CONTROL.value
     PUT = EventType.PUT.value
@@ -52,13 +52,13 @@ class SessionEvent(Enum):
     REPLICATION_RECEIPT = EventType.REPLICATION_RECEIPT.value
     AUTHENTICATION = EventType.AUTHENTICATION.value
     UNNAMED = EventType.UNDEFINED.value  # every event type without a name
-    INVALID = DROPPED  # a frame whose header makes no sense
+    INVALID = DROPPED  # a frame with an invalid header
     OUTCOME = "the authentication has effects"  # action(kind, effects)
     ENDED = "the connection is closed or lost"  # action(kind, crashed)
 
 
 def ignore(kind: object, *arguments: object) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 Row = Mapping[SessionEvent, Cell[State]]
@@ -66,12 +66,12 @@ IGNORED: Cell[State] = to(ignore)
 
 
 def row(default: Cell[State], **cells: Cell[State]) -> Row:
-    """The cells of one state: `default`, unless named."""
+    """Build the row of one state: `cells` by event name, `default` for all other events."""
     return {event: cells.get(event.name, default) for event in SessionEvent}
 
 
 class Lifecycle:
-    """The table of one kind of session. `rows`: its actions by state and event type; the last one is of invalid frames."""
+    """Transition table of one session kind. `rows`: actions by state and event type; the last one is for invalid frames."""
 
     __slots__ = ("table", "rows")
 
@@ -85,6 +85,6 @@ class Lifecycle:
             self.rows[state] = [*handlers, made[SessionEvent.INVALID].action]
 
     def check(self, before: State, after: State) -> None:
-        """Compare a transition with the row of the state before; raises IllegalTransition when STRICT."""
+        """Check a transition against the table. Raise IllegalTransition if STRICT."""
         if machine.STRICT and not any(after in cell.after for cell in self.table[before].values()):
             raise IllegalTransition(f"{before.name} --> {after.name}")

@@ -1,4 +1,4 @@
-"""What goes to the broker above us in one turn: PUT, CONFIRM and REJECT messages, collected into events."""
+"""Output to the upstream broker: PUT, CONFIRM and REJECT messages of one turn, collected into events."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from bmqtwist.wire.fast import (
 )
 
 _ITEMS_MAX = OUT_EVENT_BYTES_MAX // ITEM_BYTES
-_NO_SCHEMA = 1  # properties of the newer style whose layout is to be read from themselves
+_NO_SCHEMA = 1  # properties of version 2 that contain their own layout
 
 
 class Upbound:
-    """The batch of one connection; `seal` puts it into its outbox. `add` takes messages for three lists: `confirms`,
-    `rejects` (a consumer was lost with the message), `returns` (no consumer downstream wants it any more)."""
+    """Batch of one connection; `seal` appends it to the outbox. `add` appends to one of three lists: `confirms`, `rejects`
+    (a lost consumer used a delivery attempt), `returns` (no consumer downstream can receive the message)."""
 
     __slots__ = ("_outbox", "_puts", "_put_bytes", "confirms", "rejects", "returns", "sent", "safe")
 
     def __init__(self, outbox: Outbox) -> None:
-        self.sent: deque[tuple[object, str, bytes] | None] = deque()  # CONFIRMs not known to be safe: whose, appId, GUID
-        self.safe = 0  # how many that were sent before these are
+        self.sent: deque[tuple[object, str, bytes] | None] = deque()  # CONFIRMs without a receipt: owner, appId, GUID
+        self.safe = 0  # number of CONFIRMs with a receipt, sent before these
         self._outbox = outbox
         self._puts: list[bytes] = []
         self._put_bytes = 0
@@ -47,7 +47,7 @@ class Upbound:
         self.returns: list[bytes] = []
 
     def put(self, q_id: int, message: Message, wants_ack: bool) -> None:
-        """One PUT message. Ids of property layouts count for one connection: above us they would mean something else."""
+        """Append a PUT message, without the id of its property layout, which is valid on its own connection only."""
         payload, options = message.payload or b"", message.options
         flags = (ACK_REQUESTED if wants_ack else 0) | (MESSAGE_PROPERTIES if message.has_properties else 0)
         pad = PAD4[len(payload) & 3]
@@ -61,33 +61,33 @@ class Upbound:
             self.seal()
 
     def add(self, items: list[bytes], q_id: int, guid: bytes, sub_id: int) -> None:
-        """One CONFIRM or REJECT message."""
+        """Append a CONFIRM or REJECT message."""
         items.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
         if len(items) >= _ITEMS_MAX:
             self.seal()
 
     def keep(self, whose: object, app_id: str, guid: bytes) -> None:
-        """The CONFIRM that was added last is kept until the broker above says that it is safe."""
+        """Keep the last added CONFIRM until its receipt arrives."""
         self.sent.append((whose, app_id, guid))
         if len(self.sent) > SENT_CONFIRMS_MAX:
             self.receipt(self.safe + 1)
 
     def receipt(self, count: int) -> None:
-        """So many of this connection are safe."""
+        """Process a confirm receipt: drop the first `count` CONFIRMs of this connection."""
         sent = self.sent
         while sent and self.safe < count:
             sent.popleft()
             self.safe += 1
 
     def take_back(self, lost: Container[object]) -> list[tuple[object, str, bytes]]:
-        """CONFIRMs that have to be sent elsewhere, in order: nobody knows what became of them here."""
+        """Remove and return CONFIRMs of the `lost` owners without a receipt, in order, to be sent to another node."""
         found = [each for each in self.sent if each is not None and each[0] in lost]
         if found:
             self.sent = deque(None if each is not None and each[0] in lost else each for each in self.sent)
         return found
 
     def seal(self) -> None:
-        """What was collected is to be written behind everything so far."""
+        """Append the collected messages to the outbox."""
         for kind, items, specific in ((EventType.REJECT, self.rejects, 0), (EventType.REJECT, self.returns, RETURNED),
                                       (EventType.CONFIRM, self.confirms, 0)):
             if items:

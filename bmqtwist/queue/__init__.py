@@ -1,1 +1,1 @@
-"""What a queue decides: who gets which message, when it is gone, and what the producer is told. Pure."""
+"""Queues: routing, delivery, quotas and lifecycle, at primaries and relays. Free of I/O."""

@@ -1,8 +1,8 @@
-"""What the hot path counts: plain numbers that only grow, and maxima that a reader takes away.
+"""Counters of the hot path: totals, maxima, and histograms of latencies.
 
-Every attribute without a remark is a total since the object was made. Attributes ending in `_max` are the largest value
-since the last `take_maxima`. Times are seconds; a mean is the matching `_sum` divided by the number of events. What can
-be read from the queue itself (messages stored now, readers, history) is not here.
+Attributes are totals since the creation of the object; those ending in `_max` are maxima since the last `take_maxima`. Times
+are seconds; a mean is the `_sum` divided by the number of events. Values that the queue itself has (messages stored now,
+readers, history) are not counted here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _CLIENT = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack
 
 
 class Counters:
-    """Shared reading side: totals as a mapping, maxima handed over and restarted."""
+    """Base class of counters: readers of totals and maxima."""
 
     __slots__ = ()
     NAMES: ClassVar[tuple[str, ...]] = ()
 
     def totals(self) -> dict[str, float]:
-        """Every attribute under its name, in the order of declaration."""
+        """Return all counters by name, in order of declaration."""
         return {name: getattr(self, name) for name in self.NAMES}
 
     def take_maxima(self) -> dict[str, float]:
-        """The maxima so far; each starts again from zero."""
+        """Return the maxima and reset them to zero."""
         taken = {name: getattr(self, name) for name in self.NAMES if name.endswith("_max")}
         for name in taken:
             setattr(self, name, type(taken[name])())
@@ -37,15 +37,15 @@ class Counters:
 
 LATENCY_STEPS: Final = 8  # buckets from one power of two to the next
 _LOWEST: Final = -19  # exponents of 2: from 1.9 us ...
-_HIGHEST: Final = 10  # ... to 1,024 s; what is beyond counts in the first or last bucket
+_HIGHEST: Final = 10  # ... to 1,024 s; values outside count in the first or last bucket
 _LONGEST_S: Final = 1024.0
 LATENCY_BUCKETS: Final = (_HIGHEST - _LOWEST + 1) * LATENCY_STEPS
-_frexp: Final = frexp  # what is imported is slow to look up
-_OPEN_MAX = 1024  # queues whose last acknowledgements are not in the buckets yet
+_frexp: Final = frexp  # imported names are slow to look up
+_OPEN_MAX = 1024  # queues with ACKs that are not in the buckets yet
 
 
 def latency_bucket(seconds: float) -> int:
-    """In which bucket a latency counts."""
+    """Return the bucket of a latency."""
     if seconds <= 0.0:
         return 0
     if seconds >= _LONGEST_S:
@@ -56,7 +56,7 @@ def latency_bucket(seconds: float) -> int:
 
 
 def latency_bounds(bucket: int) -> tuple[float, float]:
-    """From how many seconds to how many a bucket counts."""
+    """Return the bounds of a bucket, seconds."""
     octave, step = divmod(bucket, LATENCY_STEPS)
     low = ldexp(1.0, octave + _LOWEST - 1)
     return low * (1 + step / LATENCY_STEPS), low * (1 + (step + 1) / LATENCY_STEPS)
@@ -66,8 +66,8 @@ _BOUNDS: Final[list[tuple[float, float]]] = [latency_bounds(bucket) for bucket i
 
 
 class Streak:
-    """Counts latencies by bucket, in `counts`. Those one after the other that fall into one bucket cost a comparison each,
-    and are counted together: `low` and `high` bound the bucket of the last ones, in seconds; at first, nothing."""
+    """Run-length counter of latencies by bucket. Consecutive latencies of one bucket cost a comparison each and are added to
+    `counts` together; `low` and `high` are the bounds of the present bucket, seconds."""
 
     __slots__ = ("bucket", "high", "low", "counts", "_counted")
 
@@ -77,7 +77,7 @@ class Streak:
         self.low = self.high = 0.0
 
     def move(self, seconds: float, total: int) -> None:
-        """The next ones take about so long; `total`: how many there were until now."""
+        """Change to the bucket of a latency; `total`: number of latencies before it."""
         self.settle(total)
         self.bucket = latency_bucket(seconds)
         low, high = _BOUNDS[self.bucket]
@@ -85,7 +85,7 @@ class Streak:
         self.high = high if self.bucket < LATENCY_BUCKETS - 1 else inf
 
     def settle(self, total: int) -> None:
-        """Count the last ones; there were `total` of all."""
+        """Add the present run to `counts`; `total`: number of all latencies."""
         count = total - self._counted
         if count:
             self._counted = total
@@ -93,7 +93,7 @@ class Streak:
 
 
 class AppStats(Counters):
-    """Counters of one app of one queue: deliveries, confirms, and the most it held."""
+    """Counters of one app of one queue: deliveries, confirms, and maxima of its content."""
 
     __slots__ = (*_APP, "_confirms")
     NAMES: ClassVar[tuple[str, ...]] = _APP
@@ -103,10 +103,10 @@ class AppStats(Counters):
         self.confirm_time_sum = self.confirm_time_max = 0.0
         self.queue_time_sum = self.queue_time_max = 0.0
         self.content_msgs_max = self.content_bytes_max = 0
-        self._confirms = Streak({})  # by the time since the arrival, without those that are taken
+        self._confirms = Streak({})  # time from arrival to confirm, since the last `take_latencies`
 
     def pushed(self, size: int, waited: float) -> None:
-        """One delivery of `size` bytes, `waited` seconds after the message arrived."""
+        """Count a delivery of `size` bytes, `waited` seconds after the message arrived."""
         self.push_msgs += 1
         self.push_bytes += size
         self.queue_time_sum += waited
@@ -114,7 +114,7 @@ class AppStats(Counters):
             self.queue_time_max = waited
 
     def confirmed(self, held: float, after: float) -> None:
-        """One confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
+        """Count a confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
         streak = self._confirms
         if not streak.low <= after < streak.high:
             streak.move(after, self.confirm_msgs)
@@ -124,29 +124,29 @@ class AppStats(Counters):
             self.confirm_time_max = held
 
     def take_latencies(self) -> dict[int, int]:
-        """Confirms by the bucket of the time since the arrival, since this was asked for last."""
+        """Return and reset the numbers of confirms by bucket of the time since the message arrived."""
         streak = self._confirms
         streak.settle(self.confirm_msgs)
         taken, streak.counts = streak.counts, {}
         return taken
 
     def stored(self, messages: int, size: int) -> None:
-        """So many messages and bytes are held now: remember the most."""
+        """Update the maxima with the present content."""
         self.content_msgs_max = max(self.content_msgs_max, messages)
         self.content_bytes_max = max(self.content_bytes_max, size)
 
 
 class AckLatency:
-    """How long the acknowledgements of one node took, all queues together. Queues add to `by_bucket` with their streaks."""
+    """Histogram of the ACK latency of one node. Queues add to `by_bucket` with their streaks."""
 
     __slots__ = ("by_bucket", "_open")
 
     def __init__(self) -> None:
         self.by_bucket: dict[int, int] = {}
-        self._open: list[QueueStats] = []  # have acknowledgements that are not counted yet
+        self._open: list[QueueStats] = []  # with ACKs that are not counted yet
 
     def opened(self, stats: QueueStats) -> None:
-        """A queue has acknowledgements that are not counted yet."""
+        """Add a queue with ACKs that are not counted yet."""
         if len(self._open) >= _OPEN_MAX:
             self._settle()
         self._open.append(stats)
@@ -157,13 +157,13 @@ class AckLatency:
             stats.settle()
 
     def counts(self) -> tuple[int, ...]:
-        """Of each bucket, since the node began."""
+        """Return the number of ACKs of each bucket since the start of the node."""
         self._settle()
         return tuple([self.by_bucket.get(bucket, 0) for bucket in range(LATENCY_BUCKETS)])
 
 
 class QueueStats(AppStats):
-    """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
+    """Counters of one queue: those of its apps together, and PUTs, ACKs and removals."""
 
     __slots__ = (*_ENTRANCE, "_latency", "_acks", "_open")
     NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
@@ -172,14 +172,14 @@ class QueueStats(AppStats):
         super().__init__()
         self._latency = latency
         self._acks = Streak({} if latency is None else latency.by_bucket)
-        self._open = False  # `_latency` knows that there are acknowledgements to be counted
+        self._open = False  # `_latency` has this queue in its list
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
         self.ack_time_sum = self.ack_time_max = 0.0
         self.reject_msgs = self.gc_msgs = 0
 
     def acked(self, waited: float) -> None:
-        """One positive acknowledgement, `waited` seconds after the PUT."""
+        """Count an ACK with status 0, `waited` seconds after the PUT."""
         streak = self._acks
         if not streak.low <= waited < streak.high:
             streak.move(waited, self.ack_msgs)
@@ -193,13 +193,13 @@ class QueueStats(AppStats):
             self.ack_time_max = waited
 
     def settle(self) -> None:
-        """Count the last acknowledgements; `AckLatency` hears of the next one."""
+        """Add the present run to the histogram."""
         self._acks.settle(self.ack_msgs)
         self._open = False
 
 
 class ClientStats(Counters):
-    """Counters of one client session, all queues together."""
+    """Counters of one client session over all its queues."""
 
     __slots__ = _CLIENT
     NAMES: ClassVar[tuple[str, ...]] = _CLIENT
@@ -209,6 +209,6 @@ class ClientStats(Counters):
         self.ack_msgs = self.nack_msgs = self.confirm_msgs = 0
 
     def add(self, other: ClientStats) -> None:
-        """What another session has counted counts here as well."""
+        """Add the counters of another session."""
         for name in self.NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))

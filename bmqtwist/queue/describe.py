@@ -1,4 +1,4 @@
-"""Texts of alarms about a queue: its apps and their lists, and the message that used up its delivery attempts.
+"""Texts of queue alarms: lists and subscriptions of the apps, and dumps of poison messages.
 
 The dump of a message is
 
@@ -18,8 +18,8 @@ Message Payload:
      0:   68656C6C 6F                             |hello           |
 ```
 
-Without properties, or where they cannot be read, it is `Application Data:` and one hexdump. The payload is shown
-decompressed, properties in the old style (lengths), whatever the producer used.
+Without readable properties, it is `Application Data:` and one hexdump. The payload is decompressed, and properties are
+converted to version 1 (with lengths).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 
-DUMP_BYTES_MAX = 1 << 20  # of one payload; a hexdump is more than four times as long and is made between two turns
+DUMP_BYTES_MAX = 1 << 20  # of one payload; a hexdump is more than four times as long and blocks the event loop
 BINARY_BYTES_MAX = 256  # of one binary property in readable form
-STRING_CHARS_MAX = 4096  # of one string property in readable form; its bytes follow
+STRING_CHARS_MAX = 4096  # of one string property in readable form
 EXPRESSIONS_MAX = 10  # of one app
 
 
 def apps(queue: RootQueue) -> str:
-    """For every app: how much it holds, and what its consumers ask for (capacity and stuck-queue alarms)."""
+    """Describe pending messages and subscriptions of every app (capacity and stuck-queue alarms)."""
     return "\n\n".join(app_details(queue, app) for app in queue.active)
 
 
 def app_details(queue: RootQueue, app: App) -> str:
-    """The block of one app."""
+    """Describe pending messages and subscriptions of one app."""
     held = [message for message in queue.messages.values() if message.pending & app.bit]
     lines = [f"For appId: {app.app_id}", "",
              f"Put aside list size: {grouped(app.put_aside_count())}",
@@ -70,7 +70,7 @@ def app_details(queue: RootQueue, app: App) -> str:
 
 
 def message_properties(queue: RootQueue, message: Message) -> properties.Properties:
-    """The properties of a stored message with their types; none if they cannot be read."""
+    """Return the properties of a stored message with their types; empty if they are unreadable."""
     if not message.has_properties:
         return {}
     try:
@@ -81,12 +81,12 @@ def message_properties(queue: RootQueue, message: Message) -> properties.Propert
 
 
 def app_uri(queue: RootQueue, app: App) -> str:
-    """The URI by which an alarm names one app of a queue."""
+    """Return the URI of an app for alarms."""
     return queue.uri if app.app_id == DEFAULT_APP_ID else f"{queue.uri}?id={app.app_id}"
 
 
 def readable_properties(values: Properties) -> str:
-    """`[ name (TYPE) = value ... ]` in order of names; strings quoted, CHAR in hexadecimal, BINARY as a hexdump.
+    """Format properties as `[ name (TYPE) = value ... ]`, sorted by name; CHAR in hexadecimal, BINARY as a hexdump.
 
     >>> readable_properties({"x": (PropertyType.INT32, 10), "k": (PropertyType.STRING, "v")})
     '[ k (STRING) = "v" x (INT32) = 10 ]'
@@ -106,7 +106,7 @@ def _readable(kind: PropertyType, value: properties.Value) -> str:
 
 
 def dump_text(values: Properties, area: bytes, payload: bytes) -> str:
-    """The dump of a message: its properties, their area as bytes (b"" if there are none), its payload."""
+    """Format the dump of a message from its properties, their area (b"" = none) and its payload."""
     if not values:
         return f"Application Data:\n\n{_bounded_hexdump(payload)}"
     return (f"Message Properties:\n\n{readable_properties(values)}\n\n\n"
@@ -121,7 +121,7 @@ def _bounded_hexdump(payload: bytes) -> str:
 
 
 def message_dump(data: bytes, has_properties: bool, compression: int, schema_id: int) -> str:
-    """The dump of application data as it is stored; what cannot be taken apart is shown raw."""
+    """Format the dump of stored application data; undecodable data is shown unchanged."""
     try:
         area, payload = application_data.open_data(data, has_properties, compression, schema_id)
         if not area:
@@ -133,9 +133,9 @@ def message_dump(data: bytes, has_properties: bool, compression: int, schema_id:
 
 
 def poison_alarm(queue: RootQueue, app: App, message: Message, keep: Callable[[str], str]) -> str:
-    """Keep a dump of the message with `keep` (text -> where it is, OSError if it cannot be) and make the alarm's text.
+    """Store a dump of the message with `keep` (text -> path; OSError on failure) and return the text of the alarm.
 
-    The consumer has left, so the sub-queue id is 0.
+    The sub-queue id is 0, because the consumer has left.
     """
     kept = "Attempt to dump message in a file failed because file could not be created."
     try:

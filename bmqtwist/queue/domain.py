@@ -1,4 +1,4 @@
-"""The rules of a domain: what its queues have in common, its settings and its capacity."""
+"""Domain settings and quota, common to the queues of a domain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmqtwist.storage.gate import Copies
 
 
 class Limits(NamedTuple):
-    """Capacity of a meter: messages and bytes, and the ratio at which the high watermark lies."""
+    """Limits of a meter: messages and bytes, with the ratios of their high watermarks."""
 
     messages: int
     bytes: int
@@ -23,7 +23,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Distance between redeliveries of possibly poisonous messages to one consumer (messageThrottleConfig)."""
+    """Minimum interval between redeliveries of possibly poisonous messages to one consumer (messageThrottleConfig)."""
 
     low_threshold: int = 2
     high_threshold: int = 4
@@ -33,7 +33,7 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class DomainSettings:
-    """What a domain's file says, in the engine's terms. Times in seconds; 0 = no limit where not said otherwise."""
+    """Domain configuration in terms of the queue engine. Names contain the unit of times; 0 = unlimited."""
 
     mode: QueueMode
     in_memory: bool
@@ -53,19 +53,20 @@ class DomainSettings:
 
 
 class DomainRules:
-    """What the queues of a domain obey, wherever their primary is. Settings may change, mode and storage may not."""
+    """A domain at primaries and relays. Mode and storage type never change; other settings may. `source`: name of the domain
+    whose configuration it has; `opening`: number of opens in progress."""
 
     def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
-        self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle  # source: whose file
+        self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle
         self.mode, self.in_memory = settings.mode, settings.in_memory
         self.meter = Meter(f"domain [bmq://{name}]")
         if self.mode == QueueMode.BROADCAST:
             self.meter.disabled = True
-        self.opening = 0  # opens in flight
+        self.opening = 0
         self.adopt(settings)
 
     def adopt(self, settings: DomainSettings) -> None:
-        """Take (new) settings."""
+        """Apply settings."""
         self.settings = settings
         self.ttl_s, self.max_attempts = settings.ttl_s, settings.max_attempts
         self.max_consumers, self.max_producers = settings.max_consumers, settings.max_producers

@@ -1,7 +1,7 @@
-"""Subscription expressions: text in, a fast predicate over message properties out.
+"""Subscription expressions: compilation of their text to a predicate over message properties.
 
-    orElse     := andAlso ('||' andAlso)*              every level left associative, but for the two of comparison,
-    andAlso    := equality ('&&' equality)*            which take one operator at most: `x < y < z` is refused
+    orElse     := andAlso ('||' andAlso)*              every level is left associative; the two levels of comparison
+    andAlso    := equality ('&&' equality)*            take one operator at most: `x < y < z` is refused
     equality   := relation [('==' | '!=') relation]
     relation   := sum [('<' | '<=' | '>' | '>=') sum]
     sum        := product (('+' | '-') product)*
@@ -9,12 +9,12 @@
     unary      := ('!' | '~' | '-') unary | primary
     primary    := integer | string | 'true' | 'false' | name | 'exists' '(' name ')' | '(' orElse ')'
 
-Values have four types which never mix: int (64 bits, sums wrap around), str, bool, and bytes, which cannot be read.
-Whatever goes wrong while a message is examined (property missing or of another type, division by zero) makes the
-whole expression false for this message; only `&&` and `||` protect, by not looking at their right side.
+Values have four types without conversions: int (64 bits, overflow wraps around), str, bool, and bytes, which is unreadable.
+An evaluation error (property missing or of another type, division by zero) makes the whole expression false for the
+message; `&&` and `||` evaluate their right side only if necessary.
 
-An expression is compiled to nested closures. Offsets in error texts count bytes, and the end of the text is reported
-at the last thing read, blanks included, as the original does: users compare these texts.
+An expression is compiled to nested closures. Error texts are those of BlazingMQ: offsets count bytes, and the end of the
+text has the offset of the last token, blanks included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.limits import EXPRESSION_CHARS_MAX, EXPRESSION_OPERATORS_MAX, EXPRESSION_PROPERTIES_MAX
 
 Value = Union[int, str, bool, bytes]  # noqa: UP007
-Values = Mapping[str, object]  # property values by name; anything but int, str and bool counts as unreadable
+Values = Mapping[str, object]  # property values by name; types other than int, str and bool are unreadable
 Evaluate = Callable[[Values], object]
 
 SYNTAX = -100
@@ -40,7 +40,7 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class ExpressionError(LocalError):
-    """The text is not a usable expression: `code` is one of the four above, `offset` counts bytes."""
+    """Invalid expression: `code` is one of the four above, `offset` counts bytes."""
 
     def __init__(self, code: int, message: str, offset: int = 0) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class ExpressionError(LocalError):
 
 
 class Expression:
-    """A compiled expression: `matches(values)` tells whether a message with these properties is wanted."""
+    """A compiled expression. `properties`: the names that it uses."""
 
     __slots__ = ("text", "properties", "_evaluate")
 
@@ -56,7 +56,7 @@ class Expression:
         self.text, self.properties, self._evaluate = text, properties, evaluate
 
     def matches(self, values: Values) -> bool:
-        """True only if the expression is true; an error of any kind is False."""
+        """True if the expression is true for these property values; an evaluation error is False."""
         try:
             return self._evaluate(values) is True
         except _Failed:
@@ -67,7 +67,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Compile, or raise ExpressionError."""
+    """Compile an expression. Raise ExpressionError if it is invalid or exceeds a limit."""
     data = text.encode("utf-8", "surrogateescape")
     if len(data) > EXPRESSION_CHARS_MAX:
         raise ExpressionError(TOO_LONG, f"expression is too long ({len(data)}), max allowed length: "
@@ -90,7 +90,7 @@ def compile_expression(text: str) -> Expression:
 _TOKEN = re.compile(
     rb'(?P<integer>-?[0-9]+)|(?P<property>[a-zA-Z][a-zA-Z0-9_.]*)|(?P<string>"(?:[^\\"]|\\.)*")'
     rb"|(?P<operator>\|\||&&|==|!=|<=|>=|[<>+*/%!~()-])|(?P<blank>[ \t\n])|(?P<invalid>[\s\S])")
-_SPOKEN = {"==": "=", "!=": "<>", "||": "OR", "&&": "AND", "~": "!"}  # names of operators in error texts
+_SPOKEN = {"==": "=", "!=": "<>", "||": "OR", "&&": "AND", "~": "!"}  # operators in error texts
 _WORDS = ("true", "false", "exists")
 _END = "end of expression"
 
@@ -102,7 +102,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(data: bytes) -> list[_Token]:
-    """All tokens; the last is the end."""
+    """Return all tokens; the last one is the end."""
     found: list[_Token] = []
     offset = 0
     for match in _TOKEN.finditer(data):
@@ -135,7 +135,7 @@ _SINGLE = (2, 3)  # levels that take one operator only
 
 
 class _Parser:
-    """Recursive descent; counts what the limits are about."""
+    """Recursive descent parser that counts operators and references for the limits."""
 
     def __init__(self, data: bytes) -> None:
         self._tokens = _tokens(data)
@@ -150,7 +150,7 @@ class _Parser:
         return tree
 
     def _binary(self, lowest: int) -> _Tree:
-        """Operators of level `lowest` and higher, by precedence climbing: one frame for each parenthesis."""
+        """Parse operators of level `lowest` and higher by precedence climbing: one recursion per parenthesis."""
         tree = self._unary()
         highest = len(_SIGNS)
         while lowest <= (level := _LEVEL.get(self._tokens[self._next].kind, -1)) <= highest:
@@ -218,7 +218,7 @@ def _unexpected(token: _Token, hint: str = "") -> ExpressionError:
 
 
 def _fold(sign: str, left: _Tree, right: _Tree) -> _Tree:
-    """Comparisons with `true` and `false` disappear: the only way in which booleans can be compared."""
+    """Build a node; a comparison with `true` or `false`, the only one allowed for booleans, is folded away."""
     if sign in ("==", "!="):
         for literal, other in ((left, right), (right, left)):
             if literal[0] == "literal" and isinstance(literal[1], bool):
@@ -272,7 +272,7 @@ def _compile_property(name: str) -> Evaluate:
 
 
 def _compile_property_comparison(compare: Callable[[Any, Any], bool], name: str, literal: Value) -> Evaluate:
-    """The usual case, `property < literal`, without inner calls."""
+    """Fast path for `property < literal`, without inner calls."""
     wanted: type = _Failed if type(literal) is bool else type(literal)  # booleans have no order: never a value
 
     def evaluate(values: Values) -> bool:
@@ -303,7 +303,7 @@ def _compile_unary(wanted: type, calculate: Callable[[Any], object], operand: Ev
 
 
 def _compile_logic(decisive: bool, left: Evaluate, right: Evaluate) -> Evaluate:
-    """`decisive` is the value of the left side that settles the matter: True for `||`, False for `&&`."""
+    """Compile `||` (`decisive` True) or `&&` (False); a left side with the decisive value is the result."""
     def evaluate(values: Values) -> bool:
         value = left(values)
         if value is decisive:
@@ -327,12 +327,12 @@ def _compile_arithmetic(calculate: Callable[[int, int], int], left: Evaluate, ri
 
 
 def _wrap(value: int) -> int:
-    """Two's complement in 64 bits."""
+    """Wrap around to 64 bits, two's complement."""
     return (value - _INT_MIN & (1 << 64) - 1) + _INT_MIN
 
 
 def _divide(a: int, b: int) -> int:
-    """Towards zero, as in C; no value by 0, or where the quotient does not fit."""
+    """Divide towards zero, as in C; division by 0 and overflow fail."""
     if not b or (b == -1 and a == _INT_MIN):
         raise _Failed
     quotient = abs(a) // abs(b)
@@ -340,7 +340,7 @@ def _divide(a: int, b: int) -> int:
 
 
 def _modulus(a: int, b: int) -> int:
-    """The remainder of `_divide`: it has the sign of `a`."""
+    """Return the remainder of `_divide`, with the sign of `a`."""
     return a - b * _divide(a, b)
 
 

@@ -1,6 +1,6 @@
-"""Opening, configuring and closing: how consumers come to a queue and what happens when they leave.
+"""Open, configure and close of handles at a queue, and the return of a lost consumer's messages.
 
-Every function either does all of its work or raises Refused with the words of the original and changes nothing.
+Every function either completes or raises Refused, with BlazingMQ's error text, and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COUNT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """The handle parameters of an open or a close, without the URI."""
+    """Handle parameters of an open or close request, without the URI."""
 
     q_id: int
     sub_id: int
@@ -51,7 +51,7 @@ def _invalid(message: str, code: int = 0) -> Refused:
 
 
 def check_open(request: OpenRequest) -> None:
-    """What can be said of an open before its domain is looked up."""
+    """Check an open request before its domain is looked up. Raise Refused if it is invalid."""
     reads, writes, flags = request.read_count, request.write_count, request.flags
     for wrong, message in (
             (max(reads, writes, request.admin_count) <= 0, "At least one of ([read|write]) Count must be >0"),
@@ -68,7 +68,7 @@ def check_open(request: OpenRequest) -> None:
 
 
 def open_queue(queue: Queue, client: Client, handle: Handle | None, request: OpenRequest) -> Handle:
-    """Open `queue` for `client`, on its existing `handle` if the queue id is in use already."""
+    """Open `queue` for `client`, with its existing `handle` if the queue id is in use."""
     if queue.disabled:
         raise Refused(Category.E_NOT_READY, "The queue is disabled after internal errors: see the broker's log", -1)
     app_id = request.app_id if request.app_id not in (None, DEFAULT_APP_ID) else None
@@ -84,7 +84,7 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
     if substream is not None and substream.app_id != name:
         raise _invalid("Invalid handle parameters specified", -1)
     if request.read_count and substream is None and name not in queue.apps and shown(name) != name:
-        raise _invalid(f"Invalid appId '{shown(name)}'")  # it would go into logs, metrics and pages
+        raise _invalid(f"Invalid appId '{shown(name)}'")  # not printable: it would appear in logs, metrics and pages
     handle = handle or Handle(client, queue, request.q_id)
     if request.read_count:
         if substream is None:
@@ -118,14 +118,14 @@ def _check_limits(queue: Queue, request: OpenRequest) -> None:
 
 
 def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) -> None:
-    """Replace the subscriptions of one substream; no consumers = it consumes nothing."""
+    """Replace the subscriptions of one substream; without consumers it receives nothing."""
     substream = find_substream(handle, app_id)
     if substream is not None:
         subscribe(substream, subscriptions_of(substream, consumers))
 
 
 def find_substream(handle: Handle, app_id: str) -> Substream | None:
-    """The substream of an app; None = the handle reads nothing."""
+    """Return the substream of an app; None = the handle has no readers."""
     substream = next((each for each in handle.substreams.values() if each.app_id == (app_id or DEFAULT_APP_ID)), None)
     if substream is None and handle.read_count:
         raise Refused(Category.E_UNKNOWN, "No queue with specified appId")
@@ -133,7 +133,7 @@ def find_substream(handle: Handle, app_id: str) -> Substream | None:
 
 
 def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[Subscription]:
-    """What a configure asks for; nothing is changed yet."""
+    """Create the subscriptions of a configure request, without changing the substream."""
     handle = substream.handle
     subscriptions: list[Subscription] = []
     for spec in consumers:
@@ -148,7 +148,7 @@ def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) ->
 
 
 def subscribe(substream: Substream, subscriptions: list[Subscription]) -> None:
-    """From now on the substream consumes so."""
+    """Replace the subscriptions of a substream."""
     if subscriptions:
         substream.counting = subscriptions = _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
@@ -158,7 +158,7 @@ def subscribe(substream: Substream, subscriptions: list[Subscription]) -> None:
 
 
 def _set_merging(handle: Handle) -> None:
-    """One PUSH may name several substreams if each is known by one subscription id: the order of each can be kept."""
+    """Allow merged PUSHes if every substream has at most one subscription id, so that the order can be kept."""
     substreams = handle.substreams.values()
     handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
 
@@ -169,7 +169,7 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Expression | None:
     try:
         return spec.matcher or compile_expression(spec.expression)
     except ExpressionError as error:
-        why = error.with_traceback(None)  # nothing of it is kept with the refusal
+        why = error.with_traceback(None)  # frees the frames of the parser
     queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
                               f"parameters: expression: \"{shown(spec.expression)}\", rc: {why.code}, reason: "
                               f"\"{why.message}\" ]")
@@ -177,10 +177,10 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Expression | None:
 
 
 def _inherit_windows(substream: Substream, asked: list[Subscription]) -> list[Subscription]:
-    """What is unconfirmed keeps counting: against the new subscription of the same text, else the first one.
+    """Carry over the counts of unconfirmed messages to the new subscription of the same text, else to the first one.
 
-    A subscription that goes on in a new one becomes it: what counts against it is not looked at, however much it is. Only
-    where several go on in one, it is.
+    An old subscription takes over the parameters of its successor, so that its unconfirmed messages need no update; only
+    when several old subscriptions have the same successor, the messages of all but one are updated.
     """
     by_text: dict[str, Subscription] = {}
     for each in asked:
@@ -203,7 +203,7 @@ def _inherit_windows(substream: Substream, asked: list[Subscription]) -> list[Su
 
 
 def close_queue(handle: Handle, request: OpenRequest, final: bool, wall: int) -> bool:
-    """Subtract counts from a handle; True when it is gone (nothing left, or `final`)."""
+    """Subtract counts from a handle; True = the handle is closed, because no counts remain or `final` is set."""
     if request.read_count <= 0 and request.write_count <= 0 and request.admin_count <= 0:
         raise _invalid("At least one of [read|write|admin]Count must be > 0")
     substream = handle.substreams.get(request.sub_id) if request.read_count else None
@@ -229,7 +229,7 @@ def close_queue(handle: Handle, request: OpenRequest, final: bool, wall: int) ->
 
 
 def drop_handle(handle: Handle, crashed: bool, wall: int) -> None:
-    """The handle is gone; `crashed` = its channel was lost, which costs each unconfirmed message an attempt."""
+    """Close a handle; `crashed`: its connection was lost, which uses one delivery attempt of each unconfirmed message."""
     queue = handle.queue
     for substream in list(handle.substreams.values()):
         drop_substream(substream, crashed, wall)
@@ -239,7 +239,7 @@ def drop_handle(handle: Handle, crashed: bool, wall: int) -> None:
 
 
 def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
-    """A consumer leaves: what it held unconfirmed goes back to its app."""
+    """Remove a consumer and return its unconfirmed messages to the app."""
     handle, app, queue = substream.handle, substream.app, substream.handle.queue
     del handle.substreams[substream.sub_id]
     app.substreams.remove(substream)
@@ -257,7 +257,7 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
 
 
 def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Steps[None]:
-    """What a lost consumer held comes back to its app, in slices; nothing of the app is delivered before."""
+    """Return the messages of a lost consumer to its app, in slices; the app delivers nothing meanwhile."""
     returned: list[Message] = []
     count, first = 0, b""
     for number, (message, _, _) in enumerate(held.values(), 1):

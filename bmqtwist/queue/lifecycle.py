@@ -1,6 +1,6 @@
-"""Queue lifecycle at its primary: from its activation until it is deleted, or another node is its primary.
+"""Lifecycle of a queue at its primary, from its activation until its deletion or a change of primary.
 
-A queue whose activation is not over has no `RootQueue` yet (`member/activation.py`).
+A queue being activated has no `RootQueue` yet (`member/activation.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bmqtwist.machine import TransitionLog, check, table, to
 
 
 class QueuePhase(Enum):
-    """Where a queue is in its lifecycle."""
+    """Phase of a queue's lifecycle."""
 
     SERVING = "takes and delivers messages"
     DELETING = "its deletion waits for its commit"
@@ -22,7 +22,7 @@ class QueuePhase(Enum):
 
 
 class QueueChange(Enum):
-    """What happens to it."""
+    """Event of a queue's lifecycle."""
 
     DELETE = "its deletion is proposed"
     KEEP = "its deletion is not committed"
@@ -32,12 +32,12 @@ class QueueChange(Enum):
 
 
 def enter(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
-    """Go where the cell leads."""
+    """Enter the phase that the table names."""
     lifecycle.phase = phase
 
 
 def ignore(lifecycle: QueueLifecycle, phase: QueuePhase) -> None:
-    """It makes no difference any more, or not yet."""
+    """Do nothing."""
 
 
 _P, _C = QueuePhase, QueueChange
@@ -53,7 +53,7 @@ TABLE = table(QueuePhase, QueueChange, {
 
 
 class QueueLifecycle:
-    """The lifecycle of one queue, with its history."""
+    """Lifecycle of one queue with its transition history."""
 
     def __init__(self) -> None:
         self.phase = QueuePhase.SERVING
@@ -61,16 +61,16 @@ class QueueLifecycle:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether its deletion waits for its commit."""
+        """True while the deletion is proposed and not committed."""
         return self.phase in (QueuePhase.DELETING, QueuePhase.DISABLED_DELETING)
 
     @property
     def is_over(self) -> bool:
-        """Whether this node has the queue no longer."""
+        """True if the queue is deleted or has another primary."""
         return self.phase in (QueuePhase.RETIRED, QueuePhase.DELETED)
 
     def feed(self, change: QueueChange, now: float, cause: str) -> None:
-        """Something happens to the queue at `now` (seconds, monotonic)."""
+        """Process an event at `now`, monotonic seconds."""
         before, cell = self.phase, TABLE[self.phase][change]
         cell.action(self, *(cell.after or (before,)))
         check(TABLE, before, change, self.phase)

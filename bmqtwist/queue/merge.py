@@ -1,7 +1,7 @@
-"""The subscriptions of many consumers of one app as those of one: what a node on the way asks of the node above it.
+"""Merge of the subscriptions of one app's consumers into the stream parameters that a relay sends upstream.
 
-Of each expression the consumers with the highest priority count, and they are one consumer with the sum of their counts and
-credits: so a consumer is given as much, however many nodes stand between it and the primary.
+For each expression, the consumers with the highest priority become one consumer with the sums of their counts and of their
+limits of unconfirmed messages. So the share of a consumer does not depend on the number of nodes between it and the primary.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterable
 from bmqtwist.queue.handles import COUNT_MAX
 from bmqtwist.queue.queue import PRIORITY_INVALID, ConsumerSpec
 
-CREDIT_MAX = 2**62  # of a sum, messages or bytes
+CREDIT_MAX = 2**62  # upper bound of a sum, messages or bytes
 
 
 class SubscriptionIds:
-    """The ids under which one queue's subscriptions are known to the node above: one for each app and expression."""
+    """Ids of one queue's subscriptions at the upstream: one for each app and expression. `apps`: appIds by id."""
 
     def __init__(self) -> None:
         self._next = 1
         self._ids: dict[tuple[str, str], int] = {}
-        self.apps: dict[int, str] = {}  # whose subscription an id is
+        self.apps: dict[int, str] = {}
 
     def of(self, app_id: str, text: str) -> int:
-        """The id of an app's subscription with this expression."""
+        """Return the id of an app's subscription with this expression."""
         key = app_id, text
         if key not in self._ids:
             self._ids[key], self.apps[self._next] = self._next, app_id
@@ -31,14 +31,14 @@ class SubscriptionIds:
         return self._ids[key]
 
     def keep(self, app_id: str, texts: Iterable[str]) -> None:
-        """The app has no subscriptions any more but those with these expressions."""
+        """Drop the ids of an app's subscriptions with other expressions."""
         kept = frozenset(texts)
         for key in [key for key in self._ids if key[0] == app_id and key[1] not in kept]:
             del self.apps[self._ids.pop(key)]
 
 
 def merge(app_id: str, specs: Iterable[ConsumerSpec], ids: SubscriptionIds) -> tuple[ConsumerSpec, ...]:
-    """One subscription for each expression, in the order in which the expressions are met first."""
+    """Return one subscription per expression, in order of their first occurrence."""
     highest: dict[str, list[ConsumerSpec]] = {}
     for spec in specs:
         if spec.priority == PRIORITY_INVALID:

@@ -1,15 +1,15 @@
-"""What is stored against what may be stored: the meter of a queue, and above it the meter of its domain.
+"""Quota meters: usage and limits of a queue, with the meter of its domain as parent.
 
 A message is admitted while messages and bytes are *at or below* their limits before it is added, so each limit may
-be exceeded once: a limit of N admits N + 1 messages. The queue is asked first, then its domain.
+be exceeded once: a limit of N admits N + 1 messages. The limits of the queue are checked before those of its domain.
 
          NORMAL  --- value >= high --->  HIGH_WATERMARK  --- value >= limit --->  FULL
             ^                               |      ^                                |
             +------- value <= low ----------+      +-------- value <= high ---------+
 
-Messages and bytes have a state each; the state of the meter is the worse of the two, and a change of it is what
-people hear about: upwards an alarm, down to NORMAL an information, FULL to HIGH_WATERMARK nothing. With
-high = floor(ratio * limit) and low = floor(ratio / 2 * limit). A limit of 0 is always FULL.
+Messages and bytes have a state each; the state of the meter is the worse of the two. A change upwards raises an alarm, a
+change to NORMAL is logged as information, a change from FULL to HIGH_WATERMARK is not reported. high = floor(ratio * limit),
+low = floor(ratio / 2 * limit). A limit of 0 is always FULL.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
 _REFUSED_BYTES = AckStatus.LIMIT_BYTES
 _NEVER = 1 << 63  # no count reaches it
 _LOW_RATIO = 0.5  # of the high watermark's ratio
-PLENTY: Final = 4  # times what is stored may be: producers are not refused if CONFIRMs count a moment later
+PLENTY: Final = 4  # quota / usage above which delayed CONFIRMs cannot cause NACKs
 
 
 class MeterState(IntEnum):
-    """How full; the names are printed."""
+    """Fill state; alarms print the names."""
 
     STATE_NORMAL = 0
     STATE_HIGH_WATERMARK = 1
@@ -38,7 +38,7 @@ class MeterState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeterEvent:
-    """A meter changed its state. `alarm`: upwards (ALARM `category`: `text`), else an information."""
+    """State change of a meter. `alarm`: raise an alarm with `category` and `text`; false: log `text` as information."""
 
     meter: Meter
     category: str  # CAPACITY_STATE_HIGH_WATERMARK, CAPACITY_STATE_FULL or CAPACITY_STATE_NORMAL
@@ -47,10 +47,10 @@ class MeterEvent:
 
 
 class Meter:
-    """Counts what is stored; `messages` and `bytes` may be read, everything else changes them.
+    """Usage of a queue or domain: messages, and bytes of application data and options.
 
-    `events` is the list of state changes that nobody has taken yet, shared by a domain and its queues: whoever calls
-    looks whether it is empty and takes its contents with `take_events`. Sizes in bytes of application data and options.
+    `events`: state changes until the next `take_events`, one list for a domain and its queues. Callers of a method that
+    changes the usage check whether it is empty.
     """
 
     __slots__ = ("name", "parent", "disabled", "events", "messages", "bytes", "messages_max", "bytes_max",
@@ -66,7 +66,7 @@ class Meter:
 
     def reconfigure(self, messages_max: int, bytes_max: int, messages_ratio: float = 0.8,
                     bytes_ratio: float = 0.8) -> None:
-        """New limits, at once and silently; what is stored stays."""
+        """Set new limits, without a state change event."""
         self.messages_max, self.bytes_max = messages_max, bytes_max
         self.messages_low = int(messages_max * (messages_ratio * _LOW_RATIO))
         self.messages_high = int(messages_max * messages_ratio)
@@ -83,7 +83,7 @@ class Meter:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether PLENTY times the messages and bytes may be stored, here and above."""
+        """True if the usage is at most 1/PLENTY of the quota, here and in the parent."""
         if self.disabled:
             return True
         if PLENTY * self.messages > self.messages_max or PLENTY * self.bytes > self.bytes_max:
@@ -91,7 +91,7 @@ class Meter:
         return self.parent is None or self.parent.has_plenty
 
     def try_add(self, size: int) -> int:
-        """Count one message of `size` bytes here and above: 0, or the AckStatus of the limit that refuses it."""
+        """Add a message of `size` bytes here and in the parent; return 0, or the AckStatus of the exceeded limit."""
         if self.disabled:
             return 0
         if self.messages > self.messages_max:
@@ -110,7 +110,7 @@ class Meter:
         return 0
 
     def force_add(self, messages: int, size: int) -> None:
-        """Count without asking (recovery, replicas): no refusal, no event."""
+        """Add messages without a check of the limits and without a state change event (recovery, replicas)."""
         if self.disabled:
             return
         self.messages += messages
@@ -120,7 +120,7 @@ class Meter:
             self.parent.force_add(messages, size)
 
     def remove(self, messages: int, size: int) -> None:
-        """`messages` messages of together `size` bytes are gone, here and above."""
+        """Subtract `messages` messages with `size` bytes in total, here and in the parent."""
         if self.disabled:
             return
         parent = self.parent
@@ -132,7 +132,7 @@ class Meter:
             self._changed(silent=False)
 
     def clear(self) -> None:
-        """Everything is gone (purge of the whole queue): above it is released, here it is silently forgotten."""
+        """Reset the usage after a purge of the whole queue, and subtract it from the parent; no state change event here."""
         if self.disabled:
             return
         if self.parent is not None:
@@ -141,20 +141,20 @@ class Meter:
         self._changed(silent=True)
 
     def take_events(self) -> list[MeterEvent]:
-        """The state changes since the last call, of this meter and all that share its list; oldest first."""
+        """Return and clear `events`, oldest first."""
         taken = list(self.events)
         self.events.clear()
         return taken
 
     def summary(self) -> str:
-        """`Messages [current: n / limit], Bytes [current: x / limit]`, as the alarm of a stuck queue has it."""
+        """Return `Messages [current: n / limit], Bytes [current: x / limit]` for the stuck-queue alarm."""
         if self.disabled:
             return "** DISABLED **"
         return (f"Messages [current: {grouped(self.messages)} / {grouped(self.messages_max)}], "
                 f"Bytes [current: {pretty_bytes(self.bytes)} / {pretty_bytes(self.bytes_max)}]")
 
     def describe(self) -> str:
-        """`for '<name>': [Messages (STATE): n (limit: m), Bytes (STATE): x (limit: y)]`."""
+        """Return `for '<name>': [Messages (STATE): n (limit: m), Bytes (STATE): x (limit: y)]`."""
         return (f"for '{self.name}': [Messages ({self.messages_state.name}): {grouped(self.messages)} "
                 f"(limit: {grouped(self.messages_max)}), Bytes ({self.bytes_state.name}): {pretty_bytes(self.bytes)} "
                 f"(limit: {pretty_bytes(self.bytes_max)})]")
@@ -171,21 +171,21 @@ class Meter:
         self.events.append(MeterEvent(self, f"CAPACITY_{after.name}", after > before, self.describe()))
 
     def _set_marks(self) -> None:
-        """The values at which a state changes next, so that the usual call compares two pairs of numbers."""
+        """Set the values at which a state changes next; most updates compare with these only."""
         self._messages_up, self._messages_down = _marks(self.messages_state, self.messages_low, self.messages_high,
                                                         self.messages_max)
         self._bytes_up, self._bytes_down = _marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
 
 
 def _first(value: int, high: int, limit: int) -> MeterState:
-    """The state of a value without history; nothing stored is NORMAL unless nothing may be stored."""
+    """Return the state of a value without history; 0 is NORMAL unless the limit is 0."""
     if not limit or (value and value >= limit):
         return MeterState.STATE_FULL
     return MeterState.STATE_HIGH_WATERMARK if value and value >= high else MeterState.STATE_NORMAL
 
 
 def _next(state: MeterState, value: int, low: int, high: int, limit: int) -> MeterState:
-    """The state after a change of the value; the way up or down may pass two states at once."""
+    """Return the state after a change of the value; it may skip a state."""
     if not limit:
         return MeterState.STATE_FULL
     if state is MeterState.STATE_FULL and value <= high and value < limit:
@@ -196,7 +196,7 @@ def _next(state: MeterState, value: int, low: int, high: int, limit: int) -> Met
 
 
 def _marks(state: MeterState, low: int, high: int, limit: int) -> tuple[int, int]:
-    """(changes at or above, changes at or below)."""
+    """Return the values at or above which, and at or below which, the state changes."""
     if not limit:
         return _NEVER, -1
     if state is MeterState.STATE_NORMAL:

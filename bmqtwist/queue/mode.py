@@ -1,4 +1,4 @@
-"""The routing modes of a domain, and what clients are told of them."""
+"""Queue modes, and their flags in open responses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import IntFlag, StrEnum
 
 
 class QueueMode(StrEnum):
-    """How the messages of a queue go to its consumers; the value is the name in a domain's file."""
+    """Distribution of messages to consumers; the value is the name in the domain configuration."""
 
-    PRIORITY = "priority"  # each to one consumer of those with the highest priority
-    FANOUT = "fanout"  # each to one consumer of every app
-    BROADCAST = "broadcast"  # each to every consumer there is; nothing is kept
+    PRIORITY = "priority"  # each message to one of the consumers with the highest priority
+    FANOUT = "fanout"  # each message to one consumer of every app
+    BROADCAST = "broadcast"  # each message to all connected consumers; not stored
 
 
 class RoutingFlag(IntFlag):
@@ -20,7 +20,7 @@ class RoutingFlag(IntFlag):
     DELIVER_CONSUMER_PRIORITY = 2
     DELIVER_ALL = 4
     HAS_MULTIPLE_SUB_STREAMS = 8
-    UNREGISTERED_APP = 1 << 32  # ours: the domain does not name the app; told to clients that have ROUTING_FEATURE only
+    UNREGISTERED_APP = 1 << 32  # extension for clients with ROUTING_FEATURE: the app is not registered in the domain
 
 
 ROUTING_FEATURE = ("ROUTING", "UNREGISTERED_APP")  # group and member of a client's features
@@ -32,7 +32,7 @@ ROUTING_FLAGS = {
 
 
 def mode_of(flags: int) -> QueueMode:
-    """The mode of a queue that is described so."""
+    """Return the queue mode for routing flags."""
     if flags & RoutingFlag.DELIVER_ALL:
         return QueueMode.BROADCAST
     return QueueMode.FANOUT if flags & RoutingFlag.HAS_MULTIPLE_SUB_STREAMS else QueueMode.PRIORITY

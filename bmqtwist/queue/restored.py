@@ -1,4 +1,4 @@
-"""What a queue finds of itself when it comes to life: the messages that are stored, a million perhaps."""
+"""Messages of a queue being activated: numbered and sorted by app, in steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bmqtwist.storage.state import StoredQueue
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How many messages and bytes (application data and options); what is to be delivered to each app, by its bit; finished:
-    confirmed by all, but the last primary died before it wrote that down."""
+    """Number of messages, bytes (application data and options), undelivered messages by the bit of their app. `finished`:
+    messages that all apps have confirmed, without a DELETION of the previous primary."""
 
     messages: int
     bytes: int
@@ -25,17 +25,17 @@ class Restored:
 
 
 def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
-    """Number the messages in the order of their arrival, in steps: each gives how many it took. Nobody changes the queue
+    """Number the messages in order of arrival, in steps; each yields its number of messages. The queue must not change
     meanwhile.
 
-    A message that claims to be younger than `wall`, or than one that came after it, was stored by a clock that was ahead; it
-    counts as having arrived with the next one, so that expiry does not stop at it.
+    An arrival time later than `wall`, or than that of a later message, comes from a clock that was fast; it is replaced by
+    the arrival time of the next message, so that expiry does not stop at this one.
     """
     newest_first, left, size = store.messages.newest_first(), len(store.messages), 0
     fresh = {app.bit: deque[Message]() for app in store.apps.values()}
     places, finished = list(fresh.items()), list[Message]()
     if left > RESTORED_AT_ONCE:
-        gc.collect(1)  # so the places are old before they are long: of young ones it looks at all that is in them
+        gc.collect(1)  # promotes the deques to an old generation before they are long, because young ones are traversed
     while left:
         step = list(islice(newest_first, RESTORED_AT_ONCE))
         for message in step:

@@ -1,4 +1,4 @@
-"""Messages that have come back from consumers, however many and in whatever order: the oldest goes out first."""
+"""Redelivery list of an app: messages returned by lost consumers, in order of arrival."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from bmqtwist.storage.message import Message
 
 
 class Returned(dict[bytes, Message]):
-    """By GUID; put them in with `add`, look with `first`, take them out as of a dictionary. None of it depends on how many
-    there are."""
+    """Messages by GUID with a heap of their arrival orders: `add` takes O(log n), `first` and removal amortized O(log n)."""
 
     __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, bytes]] = []  # (order, GUID), those of messages that were taken out included
+        self._heap: list[tuple[int, bytes]] = []  # (order, GUID), including removed messages
 
     def add(self, message: Message) -> None:
-        """One more; a message that is here stays where it is."""
+        """Add a message unless it is in the list."""
         if not self:
             self._heap.clear()
         if message.guid not in self:
@@ -25,7 +24,7 @@ class Returned(dict[bytes, Message]):
             heappush(self._heap, (message.order, message.guid))
 
     def first(self) -> Message | None:
-        """The oldest one; None if there is none."""
+        """Return the oldest message; None = empty."""
         heap = self._heap
         while heap:
             message = self.get(heap[0][1])

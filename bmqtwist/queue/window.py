@@ -1,9 +1,8 @@
-"""How much one client is given before it has taken what it got: a bound beside the credit of its subscriptions.
+"""Delivery window of a client: a limit on unsent output, in addition to the limits of unconfirmed messages.
 
-All subscriptions of a client share one window; while it is closed they are given nothing. It closes when a turn has
-delivered TURN_PUSH_BYTES_MAX bytes and when more than LAGGING_BYTES wait for the connection of the client; less of both
-where little output may wait for a client. The session says when a turn is written and when the connection has caught up;
-routing asks.
+All subscriptions of a client share one window. It closes when a turn has delivered TURN_PUSH_BYTES_MAX bytes, and when more
+than LAGGING_BYTES remain unsent; both are lower if the configured limit of unsent output is. Subscriptions receive nothing
+while it is closed. The session reports written and drained output; routing reads `open`.
 """
 
 from __future__ import annotations
@@ -12,49 +11,49 @@ from bmqtwist.limits import LAGGING_BYTES, TURN_PUSH_BYTES_MAX
 
 
 def lagging_bytes(output_bytes_max: int) -> int:
-    """How much may wait for a client before it lags, if `output_bytes_max` may wait at all (0 = any number)."""
+    """Return the unsent bytes above which a client lags; `output_bytes_max`: limit of unsent output, 0 = unlimited."""
     return min(LAGGING_BYTES, output_bytes_max // 2) if output_bytes_max else LAGGING_BYTES
 
 
 class DeliveryWindow:
-    """The window of one client."""
+    """Delivery window of one client. `behind`: the client lags; broadcast messages are not delivered to it."""
 
     __slots__ = ("open", "behind", "_delivered", "_turn_bytes_max", "_lagging_bytes")
 
     def __init__(self, output_bytes_max: int = 0) -> None:
         self._turn_bytes_max = min(TURN_PUSH_BYTES_MAX, output_bytes_max // 4 or TURN_PUSH_BYTES_MAX)
         self._lagging_bytes = lagging_bytes(output_bytes_max)
-        self.open = True  # asked for every delivery
-        self.behind = False  # too much waits for its connection: messages without credit pass the client by
+        self.open = True
+        self.behind = False
         self._delivered = 0  # bytes in this turn
 
     def count(self, size: int) -> None:
-        """A message of `size` bytes is delivered."""
+        """Count a delivery of `size` bytes."""
         self._delivered += size
         if self._delivered > self._turn_bytes_max:
             self.open = False
 
     def turn_over(self) -> None:
-        """What was delivered in this turn is taken to be written."""
+        """Reset the bytes of the turn before its output is written."""
         self._delivered = 0
 
     def written(self, untaken: int) -> bool:
-        """It is written, but `untaken` bytes wait for the connection. True: `resume` is due in the next turn."""
+        """Report a write; `untaken` bytes remain unsent. True if `resume` is due in the next turn."""
         self.behind = untaken > self._lagging_bytes
         if self.behind:
             self.open = False
         return not self.open and not self.behind
 
     def close(self) -> None:
-        """Nothing more is to be delivered to the client, with credit or without."""
+        """Stop all deliveries to the client, broadcast included."""
         self.open, self.behind = False, True
 
     def caught_up(self) -> None:
-        """Nothing waits for the connection any more."""
+        """Report that no output remains unsent."""
         self.behind = False
 
     def resume(self) -> bool:
-        """Open again, unless the connection is behind. True: it was closed until now, see `Handle.resume`."""
+        """Open the window unless the client lags. True if it was closed: call `Handle.resume`."""
         if self.open or self.behind:
             return False
         self.open = True

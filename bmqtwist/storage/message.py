@@ -1,4 +1,4 @@
-"""One stored message: storage and queue share the object."""
+"""Messages: the object that storage and queue share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from bmqtwist.compiled import mypyc_attr
 
 @mypyc_attr(acyclic=True)
 class Message:
-    """What is known about a message from its arrival until the last app has confirmed it.
+    """A message from its arrival until the last app has confirmed it.
 
-    guid: 16 bytes. payload: application data (properties and payload) without padding, or None when it has to be read
-    back with `Payloads.whole`. size: length of the application data, bytes. options: the PUT's options area,
-    whole words. compression: 0 none, 1 zlib. schema_id: as it stands in the DATA record, `(id << 1) | recycled`.
-    crc: CRC32-C of the application data. arrived: seconds, monotonic clock. wall: arrival, seconds since the epoch.
-    ref_count: apps that had to confirm when it arrived. pending: bit mask of app ordinals that still must; 0 = gone.
-    attempts: None or {ordinal: remaining delivery attempts}. properties, order: the queue's own. queue_key: set when
-    stored. live_key: its key in `PartitionState.live`, -1 = in no journal. data_offset: of the DATA record, dwords.
-    confirms: None or the live keys of its CONFIRM records. lease, sequence: its PSN.
+    guid: 16 bytes. payload: application data (properties and payload) without padding; None = on disk, read it with
+    `Payloads.whole`. size: length of the application data, bytes. options: options area of the PUT, whole words.
+    compression: 0 none, 1 zlib. schema_id: as in the DATA record, `(id << 1) | recycled`. crc: CRC32-C of the application
+    data. arrived: arrival, monotonic seconds. wall: arrival, seconds since the epoch. ref_count: number of apps that had to
+    confirm at its arrival. pending: bit mask of the ordinals of apps that have not confirmed; 0 = removed. attempts: None
+    or {ordinal: remaining delivery attempts}. properties: property values, cached by the queue. order: arrival order in
+    the queue. queue_key: set when stored. live_key: key in `PartitionState.live`, -1 = not in a journal. data_offset: of
+    the DATA record, dwords. confirms: None or the live keys of its CONFIRM records. lease, sequence: its PSN.
     """
 
     __slots__ = ("guid", "payload", "size", "options", "has_properties", "compression", "schema_id", "crc", "arrived",
