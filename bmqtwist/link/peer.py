@@ -102,7 +102,7 @@ class PeerSession(ClientSession):
         super().__init__(session, queues, LIFECYCLE, "#PEER_UNEXPECTED_EVENT")
         self.dialled, self._peers, self._presenter = dialled, peers, presenter
         self.role = PeerRole.MEMBER
-        self.node_id = session.remote.identity.cluster_node_id
+        self.node_id: int = session.remote.identity.cluster_node_id
         self.serves = False
         self.upbound: Upbound | None = None
         self.receipts: ConfirmReceipts | None = None
