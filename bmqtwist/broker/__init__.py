@@ -1,1 +1,1 @@
-"""One broker: sessions, domains and clusters, what happens in a turn, local producers, the graceful stop."""
+"""One broker: sessions, domains and clusters, the work of a turn, the local producer, the graceful stop."""

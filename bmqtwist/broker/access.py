@@ -1,7 +1,6 @@
-"""Domains of one broker, and the queues that clients open in them: in a cluster of this node, or at nodes above it.
+"""Domains of one broker; opens, configures and closes of their queues in clusters of this node or at upstream nodes.
 
-A domain is loaded at its first use; it is reconfigured and removed on the operator's command. Authorizers are asked here
-whether a client may open a queue.
+A domain is loaded at its first use, and reconfigured or removed by a command of the operator. Opens are authorized here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from bmqtwist.security.authorization import Action
 
 
 class Domains:
-    """`by_name`: the domains, by the name clients use; `loaded`: their files, by the name of the file."""
+    """`by_name`: domains by the name in queue URIs; `loaded`: their configurations by the name of the file."""
 
     def __init__(self, configuration: Configuration, provider: DomainProvider, clusters: dict[str, Cluster],
                  loop: Loop) -> None:
@@ -45,7 +44,7 @@ class Domains:
                            for cluster in configuration.clusters.my_clusters}
 
     def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
+        """Return a domain by its qualified name; load it at the first call. Raises Refused."""
         domain = self.by_name.get(name)
         if domain is None:
             loaded = self.provider.load(name, self._loop.now)
@@ -75,7 +74,7 @@ class Domains:
                                                   f"Its messages are kept.")
 
     def reconfigure(self, name: str) -> None:
-        """DOMAINS RECONFIGURE: read the domain's file again and apply it; LocalError with the reason."""
+        """DOMAINS RECONFIGURE: read the domain's file again and apply it. Raises LocalError."""
         loaded = self.provider.reconfigure(name, self.loaded, self._loop.now)
         known = [domain for domain in self.by_name.values() if domain.source == loaded.name]
         if not known:
@@ -90,7 +89,7 @@ class Domains:
         self._loop.report.note("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
 
     def forget(self, name: str) -> None:
-        """DOMAINS REMOVE with FINALIZE: the name of a removed domain can be used again. LocalError."""
+        """DOMAINS REMOVE with FINALIZE: make the name of a removed domain available again. Raises LocalError."""
         domain = self.by_name.get(name)
         if domain is None:
             raise LocalError(f"Domain '{name}' doesn't exist")
@@ -104,14 +103,14 @@ class Domains:
 
 
 class QueueAccess:
-    """`link.requests.QueueRequestsContext` of one broker. `add_proxy`: makes this node a proxy of a cluster."""
+    """`link.requests.QueueRequestsContext` of one broker. `add_proxy` makes this node a proxy of a cluster."""
 
     def __init__(self, loop: Loop, domains: Domains, clusters: dict[str, Cluster], proxies: dict[str, ProxyCluster],
                  add_proxy: Callable[[ClusterProxyDefinition], ProxyCluster], security: Security,
                  identity: Identity) -> None:
         self.loop, self._domains, self._clusters, self._proxies = loop, domains, clusters, proxies
         self._add_proxy, self._security, self._started = add_proxy, security, identity.started
-        self._proxied: dict[str, ProxyCluster] = {}  # where the queues of a domain are, if not here
+        self._proxied: dict[str, ProxyCluster] = {}  # by domain: the cluster of its queues, if this node is its proxy
         self._guids = GuidGenerator(identity.client_id, 0)
         self.invalid_queue = QueueStats()  # PUTs for unknown queues
 
@@ -156,14 +155,14 @@ class QueueAccess:
         cluster.changes.create_queue(domain, uri.canonical, self.loop.now, self.loop.wall(self.loop.now), created)
 
     def _check_authorized(self, session: Asker, domain: str, request: OpenRequest) -> None:
-        """Refused if the open is not allowed. Another member has asked this of its own clients."""
+        """Raise Refused if the open is not authorized. A member of the cluster has authorized its clients itself."""
         principal, security = session.guard.principal, self._security
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
             if request.flags & flag and not _is_of_member(session) and not security.allows(principal, action, domain):
                 raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
 
     def _proxy_for(self, name: str) -> ProxyCluster | None:
-        """The cluster where the queues of a domain are, if this node is a proxy of it."""
+        """The cluster of a domain, if this node is its proxy."""
         proxy, provider = self._proxied.get(name), self._domains.provider
         if proxy is None and name not in self._domains.by_name:
             located = provider.resolve(name, self.loop.now).cluster
@@ -174,7 +173,7 @@ class QueueAccess:
         return proxy
 
     def _openable(self, session: Asker, uri: QueueUri, request: OpenRequest) -> Domain:
-        """The domain of an open that is allowed."""
+        """The domain of an authorized open; raises Refused."""
         domain = self._domains.domain(uri.qualified_domain)
         self._check_authorized(session, domain.name, request)
         if domain.removing:
@@ -182,7 +181,7 @@ class QueueAccess:
         return domain
 
     def _relays(self, queue: RelayQueue) -> Relays:
-        """Where a queue is open above."""
+        """The relays of the cluster to which a queue belongs."""
         name = queue.domain.cluster
         relays = self._clusters[name].relays if name in self._clusters else None
         return relays if relays is not None else self._proxies[name].relays
@@ -197,7 +196,7 @@ class QueueAccess:
         try:
             configure(handle, app_id, consumers)
         except Refused as reason:
-            refused = reason.with_traceback(None)  # that leads back here: the request would have to be collected
+            refused = reason.with_traceback(None)  # its reference cycle would keep the request until a garbage collection
         answer(refused)
 
     def close_queue(self, session: Asker, handle: Handle, request: OpenRequest, final: bool,
@@ -230,5 +229,5 @@ class QueueAccess:
 
 
 def _is_of_member(session: Asker) -> bool:
-    """Whether another member of a cluster asks, for clients of its own."""
+    """Return whether the requester is another member of the cluster, for its own clients."""
     return isinstance(session.kind, PeerSession) and session.kind.role is PeerRole.MEMBER

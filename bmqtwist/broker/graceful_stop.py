@@ -1,6 +1,6 @@
 """Graceful stop of a broker, in stages with a timeout each.
 
-Delivery ends, except of broadcasts. The broker sends StopRequest to its proxies, then to the other members, hands over its
+Deliveries end, except of broadcasts. The broker sends StopRequest to its proxies, then to the other members, hands over its
 partitions and its leadership, and waits for the CONFIRMs of delivered messages and the responses to pending requests.
 `TABLE` has the action of each stage, which runs at every check, and the stages that may follow.
 """
@@ -23,29 +23,27 @@ from bmqtwist.wire.cluster_schema import NodeStatus
 
 POLL_S = 1.0
 STEP_S = 0.05  # between two checks while StopRequests are unanswered
-HAND_OVER_S = 10.0  # that are waited for others to lead
+HAND_OVER_S = 10.0  # timeout of the transfer of partitions and leadership
 
 
 class Stage(Enum):
-    """How far a stop is."""
+    """Stages of a stop, in order; the texts are shown to operators."""
 
     PROXIES = "notifies proxies"
     MEMBERS = "notifies members"
-    HAND_OVER = "others take over what this node leads"
+    HAND_OVER = "hands over partitions and leadership"
     ANSWERS = "waits for confirms and answers"
     DONE = "done"
 
 
 class StopEvent(Enum):
-    """What happens to a stop."""
-
-    POLL = "it is looked at again"
+    POLL = "periodic check"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """Work left for one cluster. `partitions`: those that this node is still primary of; `leads`: it leads the cluster, too;
-    `seconds_left`: until confirms and answers are given up."""
+    """Remaining work for one cluster. `partitions`: ids of the partitions whose primary is this node; `leads`: this node is
+    the leader; `seconds_left`: until the timeout of CONFIRMs and answers."""
 
     title: str
     partitions: tuple[int, ...]
@@ -57,8 +55,8 @@ class ClusterProgress:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """How a stop has ended. `unconfirmed`, `unanswered`: messages and PUTs that were given up; `clients`: applications that
-    were still connected; `moved`: the partitions that this node was primary of, and the name of the next primary, if any."""
+    """Result of a stop. `unconfirmed`, `unanswered`: messages and PUTs left at the timeout; `clients`: connected until the
+    end; `moved`: partitions of which this node was primary, each with the name of the next primary, if any."""
 
     seconds: float
     unconfirmed: int
@@ -69,21 +67,21 @@ class StopReport:
     moved: list[dict[str, str | int | None]]
 
     def tree(self) -> dict[str, object]:
-        """As JSON."""
+        """The result as JSON."""
         return asdict(self)
 
     @property
     def text(self) -> str:
-        """In one line."""
-        moved = ", ".join(f"Partition [{each['partition']}] to {each['to'] or 'nobody'}" for each in self.moved)
-        return (f"this node has stopped in {self.seconds:.1f} s: {moved or 'nothing was to be moved'}; "
+        """The result in one line."""
+        moved = ", ".join(f"Partition [{each['partition']}] to {each['to'] or 'no other node'}" for each in self.moved)
+        return (f"this node has stopped in {self.seconds:.1f} s: {moved or 'no partition to move'}; "
                 f"{self.unconfirmed} unconfirmed messages, {self.unanswered} PUTs without an answer, {self.clients} clients "
                 "connected until the end")
 
 
 @dataclass(frozen=True, slots=True)
 class StopProgress:
-    """`seconds`: since the stop began; `clients`: applications that are connected; `report`: once it is done."""
+    """Progress of a stop. `seconds`: since its begin; `clients`: connected clients; `report`: after its end."""
 
     stage: str
     seconds: float
@@ -95,13 +93,13 @@ class StopProgress:
 
 
 class Shutdown:
-    """One stop in progress; `done` once sessions may be closed. `reason`, `by`: why, and who wants it."""
+    """One graceful stop; `done` when sessions may be closed. `reason`, `by`: of the operator who requested it."""
 
     def __init__(self, loop: Loop, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster], sessions: Sessions,
                  now: float, reason: str, by: str) -> None:
         self._loop, self._clusters, self._proxies, self._sessions = loop, clusters, proxies, sessions
         self._begun, self._reason, self._by = now, reason, by
-        self.report: StopReport | None = None  # once it is done
+        self.report: StopReport | None = None  # after the end
         self.story = TransitionLog()
         self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
         self._several = [(cluster, cluster.members) for cluster in clusters.values() if cluster.members is not None]
@@ -125,7 +123,7 @@ class Shutdown:
     def _end_deliveries(self, cluster: Cluster | ProxyCluster) -> None:
         for queue in queues_of(cluster):
             if queue.broadcast:
-                continue  # what its consumers miss is not kept, and there is nothing to be confirmed
+                continue  # its messages are neither stored nor confirmed
             for handle in queue.handles:
                 for substream in handle.substreams.values():
                     substream.subscriptions = []
@@ -137,11 +135,9 @@ class Shutdown:
 
     @property
     def done(self) -> bool:
-        """Whether sessions may be closed."""
         return self._stage is Stage.DONE
 
     def progress(self) -> StopProgress:
-        """How far it is."""
         now = self._loop.now
         return StopProgress(self._stage.value, now - self._begun, self._sessions.applications(),
                             tuple(self._progress(each, now) for each in self._all), self._reason, self._by, self.report)
@@ -154,7 +150,7 @@ class Shutdown:
     # -- stages -------------------------------------------------------------------------------------------------------
 
     def _poll(self, now: float) -> None:
-        """Do what the present stage asks for, and begin with the next one if it is over."""
+        """Run the action of the present stage, and of each next one that it enters."""
         before = None
         while self._stage is not before:
             before = self._stage
@@ -173,31 +169,31 @@ class Shutdown:
     def _await_proxies(self, now: float) -> None:
         if self._waits_for_proxies(now):
             return
-        self._enter(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or had their time")
+        self._enter(Stage.MEMBERS, now, STOP_ANSWER_S, "proxies have answered, or timeout")
         for cluster, members in self._several:
-            self._loop.report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
+            self._loop.report.info(f"Cluster ({cluster.name}): sending StopRequest to the other members")
             members.statuses.ask_to_stop()
 
     def _await_members(self, now: float) -> None:
         if self._is_over(now, any(members.statuses.stop_awaited for _, members in self._several)):
-            self._enter(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or had their time")
+            self._enter(Stage.HAND_OVER, now, HAND_OVER_S, "members have answered, or timeout")
             for cluster, _ in self._several:
                 cluster.hand_over()
 
     def _await_hand_over(self, now: float) -> None:
         left = [cluster for cluster, _ in self._several if not cluster.handed_over]
         if self._is_over(now, bool(left)):
-            self._enter(Stage.ANSWERS, now, 0.0, "it is given up" if left else "other members lead all of it")
+            self._enter(Stage.ANSWERS, now, 0.0, "timeout" if left else "partitions and leadership are handed over")
             for cluster, _ in self._several:
                 self._loop.report.info(f"Cluster ({cluster.name}): " + (
-                    "giving up on handing over" if cluster in left else "other members lead all of it"))
+                    "giving up on handing over" if cluster in left else "partitions and leadership are handed over"))
 
     def _await_answers(self, now: float) -> None:
         waiting = [each for each in self._all if self._waits_for_confirms(each, now)]
         if self._waits_for_brokers(now) or waiting:
             return
-        self._loop.contain.run("The report of the stop", partial(self._tell_end, now))  # the stop must come to an end
-        self._enter(Stage.DONE, now, 0.0, "all is confirmed and answered, or had its time")
+        self._loop.contain.run("The report of the stop", partial(self._report_end, now))  # an error must not block the stop
+        self._enter(Stage.DONE, now, 0.0, "all messages are confirmed and answered, or timeout")
         for each in self._sessions.downstreams.values():
             each.gone()
         for cluster in self._clusters.values():
@@ -205,16 +201,15 @@ class Shutdown:
                 cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
             cluster.leadership.stop(now)
 
-    def _nothing(self, now: float) -> None:
-        """It is over."""
+    def _no_action(self, now: float) -> None: ...
 
-    # -- what is waited for -------------------------------------------------------------------------------------------
+    # -- conditions ---------------------------------------------------------------------------------------------------
 
     def _waits_for_confirms(self, cluster: Cluster | ProxyCluster, now: float) -> bool:
         report, title, late = self._loop.report, f"Cluster ({cluster.name})", now >= self._deadlines[cluster.name]
         try:
             left = unconfirmed_of(cluster)
-        except Exception as error:  # the stop must come to an end
+        except Exception as error:  # must not block the stop
             self._loop.contain.told(f"{title}: the count of unconfirmed messages", error)
             left = 0
         if not left:
@@ -229,13 +224,13 @@ class Shutdown:
         return busy or bool(left) and not late
 
     def _waits_for_proxies(self, now: float) -> bool:
-        """Send StopRequest to the proxies; a proxy that supports version 1 only finishes its work before it answers."""
+        """Return whether answers of proxies to StopRequest are pending, within their timeout."""
         return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._sessions.downstreams.items())
 
     def _waits_for_brokers(self, now: float) -> bool:
-        """Other brokers are to know that this node goes, and upstream nodes to answer what they were sent."""
-        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
-        waiting = self._waits_for_proxies(now) or above
+        """Return whether answers to StopRequests or, from upstream nodes, to PUTs are pending, within their timeouts."""
+        upstream = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
+        waiting = self._waits_for_proxies(now) or upstream
         for each in self._all:
             left = _unanswered(each)
             if left and now < self._deadlines[each.name]:
@@ -243,7 +238,7 @@ class Shutdown:
                 waiting = True
         return waiting
 
-    def _tell_end(self, now: float) -> None:
+    def _report_end(self, now: float) -> None:
         moved: list[dict[str, str | int | None]] = [
             {"cluster": name, "partition": index, "to": _primary_elsewhere(self._clusters[name], index)}
             for name, led in self._led.items() for index in led]
@@ -259,7 +254,7 @@ TABLE = table(Stage, StopEvent, {
     Stage.MEMBERS: {StopEvent.POLL: to(Shutdown._await_members, Stage.HAND_OVER)},
     Stage.HAND_OVER: {StopEvent.POLL: to(Shutdown._await_hand_over, Stage.ANSWERS)},
     Stage.ANSWERS: {StopEvent.POLL: to(Shutdown._await_answers, Stage.DONE)},
-    Stage.DONE: {StopEvent.POLL: to(Shutdown._nothing)},
+    Stage.DONE: {StopEvent.POLL: to(Shutdown._no_action)},
 })
 
 
@@ -268,30 +263,30 @@ def _title(cluster: Cluster | ProxyCluster) -> str:
 
 
 def _led(cluster: Cluster) -> tuple[int, ...]:
-    """The partitions that this node is primary of, as the metadata say."""
+    """The ids of the partitions whose primary is this node, according to the metadata."""
     known = cluster.metadata.state.partitions
     return tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
 
 
 def _primary_elsewhere(cluster: Cluster, index: int) -> str | None:
-    """The name of the other node that is primary of a partition."""
+    """The name of the primary of a partition; None if it is this node or unknown."""
     primary = cluster.metadata.state.partitions.get(index)
     return next((node.name for node in cluster.definition.nodes if primary is not None and node.id == primary.node_id
                  and node.id != cluster.node_id), None)
 
 
 def _unanswered(cluster: Cluster | ProxyCluster) -> int:
-    """PUTs of clients here that wait for an answer of another node."""
+    """The number of PUTs of local clients without an answer from the upstream node."""
     return sum(len(queue.pending) for queue in cluster.relays.queues.values()) if cluster.relays is not None else 0
 
 
 def unconfirmed_of(cluster: Cluster | ProxyCluster) -> int:
-    """Messages that clients here have been given and have not confirmed."""
+    """The number of unconfirmed messages of local clients."""
     return sum(len(substream.unconfirmed) for queue in queues_of(cluster) for handle in queue.handles
                for substream in handle.substreams.values())
 
 
 def queues_of(cluster: Cluster | ProxyCluster) -> list[Queue]:
-    """All queues that clients here may have open."""
+    """All queues that local clients may have open."""
     relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
     return [*(cluster.queues.values() if isinstance(cluster, Cluster) else ()), *relayed]

@@ -1,7 +1,7 @@
-"""Test messages that the broker posts itself, as a producer like any other: the queue is opened, limits and authorization
-hold, the answer is that of the primary.
+"""Local producer of test messages, for the console. It opens the queue like a client: limits and authorization apply, and
+the ACKs are those of the primary.
 
-    publish --> opens the queue, wherever its primary is --> posts `count` messages --> waits for ACKs --> closes it, done
+    publish --> open the queue, also at an upstream node --> post `count` messages --> wait for ACKs --> close, call `done`
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 100  # messages of one call
 PAYLOAD_BYTES_MAX = 1 << 20  # of one message
-PATIENCE_S = 10.0  # for the open, and for the ACKs
+PATIENCE_S = 10.0  # timeout of the open and the ACKs together
 _REQUEST = OpenRequest(0, 0, None, FLAG_WRITE | FLAG_ACK, 0, 1, 0)
 
 
 @dataclass(slots=True)
 class Published:
-    """Outcome of one call. `results`: of each message its `guid`, the `status` of its ACK (UNKNOWN = there was none in time)
-    and the `ms` until it came; `error`: why none was posted."""
+    """Result of one call. `results`: for each message its `guid`, the `status` of its ACK (UNKNOWN = timeout) and the `ms`
+    until the ACK; `error`: the reason why no message was posted."""
 
     results: list[dict[str, str | float]] = field(default_factory=list)
     error: str = ""
 
     def tree(self) -> dict[str, object]:
-        """As JSON."""
+        """The result as JSON."""
         return {"results": self.results, "failed": sum(each["status"] != AckStatus.SUCCESS.name for each in self.results),
                 "error": self.error or None}
 
 
 def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, count: int, by: str,
             done: Callable[[Published], None]) -> None:
-    """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. LocalError: they make no
-    sense, or the broker stops."""
+    """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. Raises LocalError if an argument
+    is invalid or the broker stops."""
     if not broker.sessions.serving:
         raise LocalError("This node stops: post at another one")
     try:
@@ -83,7 +83,7 @@ class LocalProducer:
         self.window = DeliveryWindow()
         self.state = State.SERVING
         self._handle: Handle | None = None
-        self._posted: dict[bytes, float] = {}  # GUID -> when, of those that are not answered
+        self._posted: dict[bytes, float] = {}  # GUID -> moment of the PUT, of messages without an ACK
         self._published = Published()
 
     @property
@@ -94,10 +94,10 @@ class LocalProducer:
     def wall(self) -> int:
         return self._broker.loop.wall(self._broker.loop.now)
 
-    # -- the life of it ---------------------------------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------------------------------
 
     def found(self, found: Queue | Refused) -> None:
-        """The open is answered."""
+        """Open the queue that was found, and post the messages."""
         broker = self._broker
         if isinstance(found, Refused):
             self._end(found.message)
@@ -133,7 +133,7 @@ class LocalProducer:
             self.ack(handle, guid, 0, refused)
 
     def give_up(self, now: float) -> None:
-        """Time is over: what is not answered stays so."""
+        """At the timeout: end with the status UNKNOWN for messages without an ACK."""
         if self.state is State.CLOSED:
             return
         for guid in list(self._posted):
@@ -148,7 +148,7 @@ class LocalProducer:
         if self.state is State.CLOSED:
             return
         self.state, self._published.error = State.CLOSED, error
-        self._broker.loop.later(0.0, self._close)  # not in the midst of what a queue does
+        self._broker.loop.later(0.0, self._close)  # not within a call of the queue
         self._broker.loop.performer.turn_due()
 
     def _close(self, now: float) -> None:

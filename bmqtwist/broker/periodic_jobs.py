@@ -1,4 +1,4 @@
-"""Periodic jobs of a broker: sync points, expiry, space of the partitions, sessions and their heartbeats."""
+"""Periodic jobs of a broker: sync points, expiry, checks of partition space and sessions, heartbeats."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ SESSION_CHECK_PERIOD_S = 1.0
 
 
 class PeriodicJobs:
-    """Timers of one broker, and what they run."""
-
     def __init__(self, loop: Loop, sessions: Sessions, storage: StorageTurn, clusters: dict[str, Cluster],
                  proxies: dict[str, ProxyCluster]) -> None:
         self._loop, self._sessions, self._storage = loop, sessions, storage
@@ -34,7 +32,6 @@ class PeriodicJobs:
         self._started = self._beating = False
 
     def start(self, now: float) -> None:
-        """Start the timers."""
         timers = self._loop.timers
         timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
         timers.every(now, EXPIRY_PERIOD_S, self._expire)
@@ -46,7 +43,7 @@ class PeriodicJobs:
             self.start_heartbeats(now)
 
     def start_heartbeats(self, now: float) -> None:
-        """Send heartbeats from now on, if they are configured and the broker has started."""
+        """Send heartbeats from now on, if they are configured and `start` was called."""
         interface = self._interfaces.tcp_interface
         if self._started and not self._beating and interface is not None and interface.heartbeat_interval_ms:
             self._beating = True
@@ -60,16 +57,16 @@ class PeriodicJobs:
     def _expire(self, now: float) -> None:
         contain = self._loop.contain
         for proxy in list(self._proxies.values()):
-            contain.run(f"ClusterProxy ({proxy.name}): what waited too long", partial(proxy.tick, now))
+            contain.run(f"ClusterProxy ({proxy.name}): timeouts", partial(proxy.tick, now))
         for cluster in self._clusters.values():
             if cluster.relays is not None:
-                contain.run(f"Cluster ({cluster.name}): what waited too long", partial(cluster.relays.tick, now))
+                contain.run(f"Cluster ({cluster.name}): timeouts of requests", partial(cluster.relays.tick, now))
             if not self._loop.scheduler.holds(Priority.EXPIRY, cluster):
                 self._loop.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
                     contain.told, f"Cluster ({cluster.name}): expiry"))
 
     def _expiry(self, cluster: Cluster) -> Steps[None]:
-        """Remove the messages of all queues that are too old."""
+        """Remove the expired messages of all queues, in steps."""
         for number, queue in enumerate(list(cluster.queues.values()), 1):
             more = True
             while more and cluster.queues.get(queue.uri) is queue:
@@ -79,7 +76,7 @@ class PeriodicJobs:
                     yield
 
     def _expire_some(self, queue: RootQueue) -> bool:
-        """True: a queue has more messages that are too old."""
+        """Remove one slice of expired messages; return True if the queue has more."""
         now = self._loop.now
         wall = self._loop.wall(now)
         try:

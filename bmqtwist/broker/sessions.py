@@ -1,10 +1,10 @@
-"""Sessions of one broker: connections are admitted, negotiated, heard and forgotten.
+"""Sessions of one broker: negotiation, input and end of all connections.
 
-    connect / received / drained / lost     from the connections, any number of times; a turn follows
-    judged                                  from an authenticator
+    connect / received / drained / lost     called by the connections, any number of times; a turn follows
+    judged                                  called with the outcome of an authenticator
 
-Input beyond a slice, or late in a turn, is processed as jobs of the scheduler; the connection is not read meanwhile. An
-exception costs the session that raised it (`loop/error_isolation.py`).
+Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
+meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 
 class Sessions:
-    """`link.negotiation.NegotiationContext`. `open`: all sessions; `peers`: the other nodes, by cluster; none = it has
-    no others; `downstreams`: the proxies, by cluster."""
+    """`link.negotiation.NegotiationContext`. `open`: all sessions; `peers`: other members, by cluster of several nodes;
+    `downstreams`: proxies, by cluster."""
 
     def __init__(self, configuration: Configuration, identity: Identity, security: Security, loop: Loop, output: Output,
                  queues: QueueAccess, commands: Commands) -> None:
@@ -48,7 +48,7 @@ class Sessions:
         self.open: dict[Session, None] = {}
         self.peers: dict[str, PeerContext] = {}
         self.downstreams: dict[str, Downstreams] = {}
-        self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
+        self.past_traffic = ClientStats()  # of ended sessions of clients and proxies
         self._negotiations = 0
         extension = configuration.extension
         self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
@@ -66,12 +66,12 @@ class Sessions:
         return self.loop.wall(now)
 
     def applications(self) -> int:
-        """How many applications are connected."""
+        """The number of connected clients."""
         return sum(each.channel.negotiated_at is not None and each.remote.identity.client_type == ClientType.E_TCPCLIENT
                    for each in self.open)
 
     def stop(self) -> None:
-        """Stop taking opens, and connections with other brokers."""
+        """Refuse opens and connections of other brokers from now on."""
         self.serving = False
         for peers in (*self.peers.values(), *self.downstreams.values()):
             peers.stop()
@@ -79,7 +79,7 @@ class Sessions:
     # -- from the connections; a turn follows -----------------------------------------------------------------------
 
     def connect(self, peer: str, now: float) -> Session:
-        """A connection was accepted."""
+        """Create the session of an accepted connection."""
         session = negotiation.accepted(self, peer, self.security.connection(peer), now)
         self.open[session] = None
         self.newcomers.add(session)
@@ -93,7 +93,7 @@ class Sessions:
         return session
 
     def received(self, session: Session, data: bytes, now: float, later: bool = False) -> None:
-        """Bytes for a session; `later`: to be processed as a job, since the turn has lasted long."""
+        """Process received bytes; `later`: as deferred input."""
         loop = self.loop
         loop.now = now
         try:
@@ -102,7 +102,7 @@ class Sessions:
             loop.contain.session_failed(session, "receiving", error)
 
     def lost(self, session: Session, now: float) -> None:
-        """The channel of a session is gone."""
+        """The connection of a session is lost: end the session."""
         self.loop.now = now
         try:
             session.lost(now, self.loop.wall(now))
@@ -111,14 +111,14 @@ class Sessions:
             self.gone(session)
 
     def drained(self, session: Session) -> None:
-        """A peer that was behind has taken everything."""
+        """All output that had to wait for the peer is sent."""
         try:
             session.kind.drained()
         except Exception as error:
             self.loop.contain.session_failed(session, "resuming", error)
 
     def judged(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
-        """An authenticator has judged."""
+        """Continue a session with the outcome of its authenticator."""
         try:
             session.authenticated(token, outcome, now, self.loop.wall(now))
         except Exception as error:
@@ -143,7 +143,7 @@ class Sessions:
         self._input_processed(session, None)
 
     def _input_class(self, session: Session) -> Priority:
-        """The jobs of a session run in order, so that they are of one class."""
+        """The class of a session's jobs: one class for all pending jobs, which run in order."""
         newcomer = session.channel.negotiated_at is None or self.loop.scheduler.holds(Priority.NEWCOMER, session)
         return Priority.NEWCOMER if newcomer else Priority.INPUT
 
@@ -151,7 +151,7 @@ class Sessions:
         scheduler, performer = self.loop.scheduler, self.loop.performer
         if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
             session.has_jobs = False
-            # two brokers that both wait until the other one has read would wait for ever
+            # two brokers that both stop reading until their output is read would block each other
             if not session.kind.may_be_slowed or not performer.unread(session)[0]:
                 performer.read(session, True)
 
@@ -175,7 +175,7 @@ class Sessions:
     # -- link.negotiation.NegotiationContext, peers.welcome.LinkHost ------------------------------------------------
 
     def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
-        """The response to a negotiation, and the number of its session."""
+        """Return the response to a negotiation, and assign the number of the session."""
         self._negotiations += 1
         session.remote.session_number = self._negotiations
         return welcome.answer(self.identity, self.configuration.app, session.remote.session_number, identity)

@@ -1,7 +1,7 @@
-"""The storage part of a turn: the records of each partition are written once, then synced and replicated as configured.
+"""Storage work of a turn: write the records of each partition once, then sync and replicate them as configured.
 
     run               flush each partition, or leave the write to a later turn; release the PUTs that are durable enough
-    synced            a sync is done: release its PUTs, ask for the next sync
+    synced            after a sync: release its PUTs, request the next sync
     run_rollovers     continue the rollovers, jobs of the scheduler
 """
 
@@ -22,36 +22,36 @@ from bmqtwist.steps import Steps
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
 
-GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while more is waited for: they are in the cache still
-UNSYNCED_BYTES_MAX = 1 << 20  # of DATA: when there are more, a sync waits for nothing else
+COALESCED_BYTES_MAX = 128 << 10  # unwritten DATA of a partition: they fit into the processor's cache
+UNSYNCED_BYTES_MAX = 1 << 20  # DATA above which a sync is not delayed
 
 
-def _nothing(now: float) -> None:
-    """A turn follows."""
+def _no_action(now: float) -> None:
+    """Action of a timer that only requests a turn."""
 
 
-def _may_gather(partition: Partition) -> bool:
-    """Whether what is stored may be written later, with what else comes until then."""
-    return not (partition.tail.unwritten_bytes > GATHERED_BYTES_MAX or partition.log.roll_due or partition.files.rolling)
+def _may_coalesce(partition: Partition) -> bool:
+    """Return whether the write of the partition may be left to a later turn."""
+    return not (partition.tail.unwritten_bytes > COALESCED_BYTES_MAX or partition.log.roll_due or partition.files.rolling)
 
 
 class StorageTurn:
-    """The partitions of one broker, by cluster, with their replication; None in a cluster of one node."""
+    """The partitions of one broker by cluster, and their replication (None in a cluster of one node)."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop, self._contain = loop, loop.contain
         self._clusters: list[tuple[list[Partition], PartitionRunner | None]] = []
-        self._paces: dict[Partition, SyncPace] = {}  # of the syncs of each partition
+        self._paces: dict[Partition, SyncPace] = {}
         self._gatherings: dict[Partition, Gathering] = {}
-        self.write_by = 0.0  # when something that is gathered has to be written; 0.0 = nothing is
+        self.write_by = 0.0  # the latest moment for the write of coalesced records; 0.0 = there are none
         self._writes_now = False
 
     def add(self, partitions: list[Partition], replication: PartitionRunner | None) -> None:
-        """The partitions of a cluster: its list, in which a partition may be replaced."""
+        """Add the partitions of a cluster. The list is the cluster's own, which may replace a partition in it."""
         self._clusters.append((partitions, replication))
 
     def run(self, now: float, writes_now: bool) -> None:
-        """Write what is stored. `writes_now`: all of it, in this turn."""
+        """Write the records of all partitions; `writes_now`: without coalescing."""
         self._writes_now = writes_now
         wall = self._loop.wall(now)
         for partitions, replication in self._clusters:
@@ -60,7 +60,7 @@ class StorageTurn:
                     if not partition.busy():
                         continue
                     pauses = self._pauses(partition, now)
-                    if pauses and _may_gather(partition) or self._gathers(partition, now):
+                    if pauses and _may_coalesce(partition) or self._coalesces(partition, now):
                         continue
                     released = partition.flush(wall)
                     if partition.tail.large:
@@ -76,7 +76,7 @@ class StorageTurn:
                     self._sync(partition, replication)
 
     def close(self, wall: int, sync: bool) -> OSError | None:
-        """The last turn: every partition is stopped. The first error, if any."""
+        """Stop every partition; return the first OSError, if any."""
         failed: OSError | None = None
         for partition in self._partitions():
             try:
@@ -92,8 +92,7 @@ class StorageTurn:
         return [partition for partitions, _ in self._clusters for partition in partitions]
 
     def release(self, puts: list[Put], now: float) -> None:
-        """The records of these PUTs are written, durable or committed, as asked for: acknowledge, and hand their messages on
-        for delivery."""
+        """Acknowledge PUTs whose records are written, durable or committed, as configured, and deliver their messages."""
         for put in puts:
             try:
                 put.queue.release(put, now)
@@ -101,7 +100,7 @@ class StorageTurn:
                 self._contain.queue_failed(put.queue, "release of a message", error)
 
     def _replicate(self, partition: Partition, replication: PartitionRunner) -> None:
-        """Send the written records to the other nodes, before they are synced here."""
+        """Send the written records to the replicas, before the local sync."""
         try:
             replication.on_written(partition)
         except Exception as error:
@@ -110,7 +109,7 @@ class StorageTurn:
     # -- syncs ------------------------------------------------------------------------------------------------------
 
     def _sync(self, partition: Partition, replication: PartitionRunner | None) -> None:
-        """Ask for a sync if one is due."""
+        """Request a sync if one is due."""
         try:
             token = partition.wants_sync()
             if token is not None:
@@ -122,7 +121,7 @@ class StorageTurn:
             self._contain.partition_failed(partition, "asking for a sync", error)
 
     def synced(self, partition: Partition, replication: PartitionRunner | None, token: int, now: float) -> None:
-        """A sync is done: release what waited for it, ask for the next."""
+        """After a sync: release its PUTs and request the next sync."""
         try:
             released = partition.synced(token, self._loop.wall(now))
         except Exception as error:
@@ -135,7 +134,7 @@ class StorageTurn:
             self._sync(partition, replication)
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
-        """A sync has failed: the partition takes nothing more."""
+        """After a failed sync: close the partition to producers."""
         self._guard(partition, "after a failed sync", partition.sync_failed, token, error)
 
     def _guard(self, partition: Partition, doing: str, action: Callable[..., object], *arguments: object) -> None:
@@ -153,32 +152,32 @@ class StorageTurn:
         newest, syncing = partition.gate.newest, partition.gate.running
         pauses = pace.pauses(now, newest, syncing)
         if pauses and not pausing:
-            self._loop.timers.at(now + PAUSE_S, _nothing)
+            self._loop.timers.at(now + PAUSE_S, _no_action)
         unsynced = partition.files.current.data.end - pace.synced_to + partition.tail.unwritten_bytes
         return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
 
-    # -- writes that wait -------------------------------------------------------------------------------------------
+    # -- write coalescing -------------------------------------------------------------------------------------------
 
-    def _gathers(self, partition: Partition, now: float) -> bool:
-        """Whether what is stored is written in one of the next turns; its messages are delivered in this one."""
+    def _coalesces(self, partition: Partition, now: float) -> bool:
+        """Return whether the write is left to a later turn; the messages are delivered in this one."""
         if partition.durability != "none" or partition.replicated:
             return False
         gathering = self._gatherings.get(partition)
         if gathering is None:
             gathering = self._gatherings[partition] = Gathering()
         waiting, seen, since = partition.gate.waiting, gathering.seen, gathering.since
-        goes_on = bool(waiting) and partition.available and not self._writes_now and _may_gather(
+        later = bool(waiting) and partition.available and not self._writes_now and _may_coalesce(
             partition) and gathering.goes_on(waiting, now)
-        if goes_on:
+        if later:
             self._hand_on(waiting, seen)
         else:
             gathering.end(now)
         if gathering.since != since:
             self.write_by = min([each.since + WAIT_S for each in self._gatherings.values() if each.since], default=0.0)
-        return goes_on
+        return later
 
     def _hand_on(self, puts: list[Any], first: int) -> None:
-        """The messages of these PUTs may be delivered, from that one on; they are acknowledged when they are written."""
+        """Deliver the messages of these PUTs, from index `first` on, before their write; the ACKs follow it."""
         for index in range(first, len(puts)):
             put: Put = puts[index]
             try:
@@ -201,7 +200,7 @@ class StorageTurn:
         scheduler.run(Priority.ROLLOVER, ROLLOVER_LATE_S if late else 0.0)
 
     def _rolling(self, partition: Partition) -> Steps[None]:
-        """The steps of a rollover until it has to wait for a thread."""
+        """Run a rollover in steps until it needs the result of a thread."""
         more = True
         while more and partition.log.roll_due:
             more = partition.roll.step(self._loop.wall(self._loop.now))
@@ -215,13 +214,13 @@ class StorageTurn:
         self._guard(partition, "after a job of its rollover", partition.roll.done, job, self._loop.wall(now))
 
     def _roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
-        """The file set stays as it is."""
+        """After a failed job of a rollover: the partition keeps its file set."""
         self._guard(partition, "after a failed job of its rollover", partition.roll.failed, job, error, self._loop.wall(now))
 
-    # -- from time to time ------------------------------------------------------------------------------------------
+    # -- periodic ---------------------------------------------------------------------------------------------------
 
     def write_sync_points(self, now: float) -> None:
-        """A sync point in each partition."""
+        """Append a sync point in each partition."""
         wall = self._loop.wall(now)
         for partitions, replication in self._clusters:
             for partition in partitions:
@@ -231,7 +230,7 @@ class StorageTurn:
                 self._sync(partition, replication)
 
     def check_space(self, now: float) -> None:
-        """Report the partitions that are about to be full."""
+        """Report the partitions that are nearly full."""
         for partition in self._partitions():
             self._contain.run(f"Partition [{partition.partition_id}]: the check of its space",
                               partial(partition.check_space, self._loop.wall(now)))

@@ -1,1 +1,1 @@
-"""A node put together from its parts, and run as a process: the service, the reactor, the control pipe, housekeeping."""
+"""Assembly of a node, and its process: Twisted service, control pipe, housekeeping, checks before a start."""

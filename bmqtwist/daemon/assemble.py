@@ -1,12 +1,11 @@
-"""One node, put together from its parts: the same way in a process, in the test kit and in the simulator.
+"""Assembly of one node from its parts, for a process, the test kit and the simulator.
 
-    assemble    the broker and all that is around it, over a disk, a clock and a performer; nothing is touched yet
-    open        authenticators started, storage directories locked, ledger and partitions recovered, domains loaded
-    start       the timers: the broker's own, housekeeping, statistics
-    close       last sync points, files closed at their lengths, authenticators stopped, locks released
+    assemble    build the broker and its surroundings over a disk, a clock and a performer, without I/O
+    open        start authenticators, lock storage directories, recover ledger and partitions, load domains
+    start       start the timers of broker, housekeeping and statistics
+    close       write last sync points, close files at their lengths, stop authenticators, release locks
 
-What listens, threads, and says what time it is stays with whoever calls: `service.py` for a process, `bmqtwist.testing`
-for nodes in memory.
+Listeners, threads and the clock belong to the caller: `service.py` for a process, `bmqtwist.testing` for nodes in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import CLUSTERS_FILE
 from bmqtwist.config.provider import DomainProvider, DomainSource
-from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.housekeeping import Housekeeping
 from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
@@ -65,7 +64,7 @@ class StartFailure(LocalError):
 
 def assemble(configuration: Configuration, domains: DomainSource, disk: Disk, clock: Clock, performer: Performer,
              identity: Identity, report: Report) -> Node:
-    """A node that has touched nothing yet; LocalError if the configuration asks for what cannot be had."""
+    """Build a node without I/O. Raises LocalError if the configuration names unusable plug-ins."""
     app = configuration.app
     security = build_security(app, report, clock.sleep, find_class)
     provider = DomainProvider(domains, app.bmqconf_config.cache_ttl_seconds, report)
@@ -73,7 +72,7 @@ def assemble(configuration: Configuration, domains: DomainSource, disk: Disk, cl
 
 
 class Node:
-    """One node from its start to its end. A node is started once; after `close` another one is assembled."""
+    """One node from its start to its end. A node starts once; a restart assembles a new one."""
 
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
@@ -89,7 +88,7 @@ class Node:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open and recover all that is stored. Raises StartFailure with everything closed again."""
+        """Open and recover the storage. Raises StartFailure, after all files are closed again."""
         try:
             configuration = self.broker.configuration
             mine = configuration.clusters.my_clusters
@@ -107,18 +106,18 @@ class Node:
             raise StartFailure(str(error)) from None
 
     def start(self) -> None:
-        """Set the timers going."""
+        """Start the timers."""
         now = self.clock.now()
         self.broker.start(now)
         for cluster in self.broker.clusters.values():
             cluster.leadership.start(now)
-        Watch(self.broker, self.alarms).start(now)
+        Housekeeping(self.broker, self.alarms).start(now)
         self._started = True
         if self._executor is not None:
             self._sample_regularly()
 
     def open_cluster(self, definition: ClusterDefinition) -> None:
-        """Lock the directories of one cluster, recover what they hold, load the domains of stored queues."""
+        """Lock the directories of one cluster, recover ledger and partitions, load the domains of stored queues."""
         wall = int(self.clock.now() + self.clock.wall_offset)
         broker, config = self.broker, definition.partition_config
         configuration, report = broker.configuration, broker.report
@@ -146,22 +145,22 @@ class Node:
         broker.add_cluster(cluster)
 
     def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: LedgerFile) -> ClusterDefinition:
-        """The cluster as it is: of this node alone, if a person has said so."""
+        """The definition of the cluster; with this node only after `bmq cluster unsafe-force`."""
         unsafe = unsafe_of(file.read_all())
         if unsafe is None:
             return definition
         title = f"Cluster ({definition.name})"
         if unsafe.node_id != node_id:
             raise StartFailure(f"{title}: the metadata ledger in '{definition.partition_config.location}' is that of node "
-                               f"{unsafe.node_id}, which goes on alone, and not of node {node_id}")
+                               f"{unsafe.node_id}, which runs alone, and not of node {node_id}")
         since = timestamp_text(unsafe.since)
-        self.broker.report.alarm("CLUSTER", f"{title}: UNSAFE: this node goes on alone since {since}, by `bmq cluster "
-                                            "unsafe-force`: what only the others had is lost, and nothing is replicated. "
-                                            "docs/operations.md says how it becomes one of several again")
+        self.broker.report.alarm("CLUSTER", f"{title}: UNSAFE: this node runs alone since {since}, by `bmq cluster "
+                                            "unsafe-force`: records stored only at other members are lost, and nothing is "
+                                            "replicated. docs/operations.md describes how the cluster is restored")
         return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
     def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
-        """Become one of several nodes."""
+        """Add what a member of a cluster of several nodes needs: links, elections, replication, relays."""
         definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
         vote_file = VoteFile(self.disk, definition.partition_config.location)
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
@@ -213,8 +212,8 @@ class Node:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def observe(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
-        """Take statistics and answer commands from now on. The first command does it, too: most brokers of tests are
-        asked nothing, and start without what this imports. `process` tells how the process is."""
+        """Collect statistics and execute commands from now on; the first command calls it, too. (Most brokers of tests
+        execute none, and start faster without these imports.) `process` returns the state of the process."""
         if self._executor is None:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
@@ -229,7 +228,7 @@ class Node:
 
     @property
     def admin(self) -> AdminContext:
-        """What admin operations work on."""
+        """The context of admin operations."""
         return self._observed().context
 
     def _observed(self) -> AdminExecutor:
@@ -248,13 +247,13 @@ class Node:
         loop.scheduler.start(Priority.COMMAND, self, self.sampling(now), partial(loop.contain.told, "Statistics"))
 
     def sampling(self, now: float) -> Steps[None]:
-        """Take a sample of everything that is counted, in steps."""
+        """Take a sample of all counters, in steps."""
         return self.observe().sampling(now, snapshots.sources(self.broker))
 
     # -- end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close whatever is open, once. What cannot be closed cleanly is told to the operator."""
+        """Close all that is open, once. A file that cannot be closed cleanly raises a PANIC alarm."""
         if self._closed:
             return
         self._closed = True
@@ -268,7 +267,7 @@ class Node:
 
 
 def _name_of(configuration: Configuration) -> str:
-    """What the node is called in its first cluster, else by itself."""
+    """The name of the node in its first cluster; without clusters the instance or host name."""
     names = (node.name for cluster in configuration.clusters.my_clusters for node in cluster.nodes
              if node.id == configuration.self_nodes[cluster.name])
     return next(names, configuration.app.broker_instance_name or configuration.app.host_name)

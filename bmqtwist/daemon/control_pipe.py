@@ -1,8 +1,8 @@
-"""The control pipe: a named pipe whose lines are commands, and a file that keeps them.
+"""Control pipe: a named pipe that takes admin commands, and a file that records them.
 
     CMD <admin command>      the answer goes to the log
 
-From the reactor: doRead. Only the user who runs the broker may write.
+Only the operating system user of the broker may write to it. The reactor calls doRead.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bmqtwist.logs.format import date_text
 from bmqtwist.report import INTERNAL_ERROR, Report, shown, stack
 from bmqtwist.view.metrics import interval_text
 
-LINE_BYTES_MAX = 65536  # a line beyond that is dropped
+LINE_BYTES_MAX = 65536  # longer lines are dropped
 Run = Callable[[str, str, Callable[[AdminAnswer], None]], None]
-SOURCE = "MTRAP"  # who a command came from, as the log says it
+SOURCE = "MTRAP"  # source of the commands in the log
 
 
 class ControlPipe(FileDescriptor):
-    """The pipe at `path`; commands are kept in `history_path`. `run(command, source, done)` answers one."""
+    """The pipe at `path`; commands are recorded in `history_path`. `run(command, source, done)` executes one."""
 
     def __init__(self, reactor: Any, path: str, history_path: str, run: Run, report: Report) -> None:
         super().__init__(reactor)
@@ -39,21 +39,21 @@ class ControlPipe(FileDescriptor):
         self._descriptor = -1
 
     def open(self) -> None:
-        """Make the pipe and listen, unless a broker that runs here has it; LocalError if something else is in its place."""
+        """Create the pipe and read from it, unless another running broker has it. LocalError if `path` is no pipe."""
         try:
             if _has_reader(self._path):
-                self._report.warn("'%s' is the control pipe of another broker, which runs: this one has none. Start it in a "
+                self._report.warn("'%s' is the control pipe of another running broker: this broker has none. Start it in a "
                                   "directory of its own.", self._path)
                 return
             if os.path.lexists(self._path):
                 if not stat.S_ISFIFO(os.lstat(self._path).st_mode):
-                    raise LocalError(f"'{self._path}' is in the way of the control pipe: remove it.")
+                    raise LocalError(f"'{self._path}' exists and is no named pipe: remove it.")
                 os.unlink(self._path)
             os.mkfifo(self._path, 0o600)
-            # opened for writing as well, so that it does not end when a writer closes it
+            # also opened for writing: the pipe stays open when a writer closes it
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise LocalError(f"The control pipe '{self._path}' cannot be made: {error.strerror or error}.") from None
+            raise LocalError(f"The control pipe '{self._path}' cannot be created: {error.strerror or error}.") from None
         self.startReading()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class ControlPipe(FileDescriptor):
                 if os.path.samestat(mine, os.lstat(self._path)):
                     os.unlink(self._path)
             except OSError:
-                pass  # somebody was quicker
+                pass  # already removed
 
     def fileno(self) -> int:
         return self._descriptor
@@ -76,7 +76,7 @@ class ControlPipe(FileDescriptor):
         self.close()
 
     def doRead(self) -> None:
-        """From the reactor: somebody wrote."""
+        """From the reactor: read commands and run them."""
         try:
             self._buffer += os.read(self._descriptor, LINE_BYTES_MAX)
         except BlockingIOError:
@@ -90,11 +90,11 @@ class ControlPipe(FileDescriptor):
             if text:
                 try:
                     self._take(text)
-                except Exception as error:  # out of here it would cost the pipe
+                except Exception as error:  # the reactor would close the pipe
                     self._report.alarm(INTERNAL_ERROR, "Error processing command [rc: -1]: '%s': %s", text, stack(error))
 
     def _take(self, text: str) -> None:
-        self._keep(text)
+        self._record(text)
         verb, _, command = text.partition(" ")
         if verb.upper() != "CMD" or not command.strip():
             self._report.error("Error processing command [rc: -1]: '%s' is not of the form 'CMD <command>'", text)
@@ -108,7 +108,7 @@ class ControlPipe(FileDescriptor):
         else:
             self._report.info("Command '%s' processed successfully in %s:\n%s", text, taken, answer.text)
 
-    def _keep(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         try:
             with open(self._history_path, "a", encoding="utf-8") as file:
                 file.write(f"{date_text(time.time())} {text}\n")
@@ -117,11 +117,11 @@ class ControlPipe(FileDescriptor):
 
 
 def _has_reader(path: str) -> bool:
-    """Whether there is a pipe that somebody reads."""
+    """Return whether the path is a pipe that a process reads."""
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
             return False
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         return True
-    except OSError:  # there is no pipe, or ENXIO: nobody reads it
+    except OSError:  # no pipe, or ENXIO: no reader
         return False

@@ -1,8 +1,7 @@
-"""Queues that are inspected from time to time: those whose messages have waited too long, those that are not used any more.
+"""Housekeeping of one broker: periodic inspection for stuck queues, unused queues and cleared alarms.
 
-A queue is stuck for an app when the oldest message that the app was not given yet is older than the domain's `maxIdleTime`.
-Delivered but unconfirmed messages do not count. An alarm is raised once for each episode, which ends when no message is
-overdue any more.
+A queue is stuck for an app when the oldest undelivered message of the app is older than the domain's `maxIdleTime`.
+Delivered but unconfirmed messages do not count. An alarm is raised once per episode, which ends when no message is overdue.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ if TYPE_CHECKING:
     from bmqtwist.storage.message import Message
 
 CATEGORY = "QUEUE_STUCK"
-STUCK_POLL_S = 0.5  # how often is looked whether a queue is due, and at a stuck queue
-STUCK_GAP_S = 0.1  # between two looks at the moments when messages are overdue
+STUCK_POLL_S = 0.5  # period of the check for due and stuck queues
+STUCK_GAP_S = 0.1  # shortest time between two additional checks, which run when a message becomes overdue
 LISTED_MAX = 10  # oldest messages in the alarm
-COLLECT_PERIOD_S = 1.0  # how often unused queues are looked for
-
+COLLECT_PERIOD_S = 1.0  # period of the check for unused queues
 
 
 @dataclass(slots=True)
 class _Inspection:
-    """The last inspection of a queue. `due`: the moment of the next one; `idle_max`: the maxIdleTime that it is for; `apps`:
-    ids of the stuck apps; `overdue`: the moment when its oldest waiting message is overdue, if one waits."""
+    """The last inspection of a queue. `due`: moment of the next one; `idle_max`: the maxIdleTime it used; `apps`: ids of the
+    stuck apps; `overdue`: moment at which its oldest undelivered message becomes overdue, if any."""
 
     due: float
     idle_max: float
@@ -46,23 +44,23 @@ class _Inspection:
 
 
 class StuckMonitor:
-    """Inspects a queue when its oldest waiting message would be overdue, after maxIdleTime when none waits, and in any case
-    after `period` seconds."""
+    """Detects stuck queues. Inspects a queue when its oldest undelivered message becomes overdue, after maxIdleTime if there
+    is none, and at least every `period` seconds."""
 
     def __init__(self, report: Report, period: float) -> None:
         self._report, self.period = report, period
         self._queues: dict[RootQueue, _Inspection] = {}
 
     def next_overdue(self, now: float) -> float | None:
-        """The next moment, as far as known, at which a queue is stuck; None = not before the next regular inspection."""
+        """The next known moment at which a message becomes overdue; None = not before the next regular check."""
         return min((each.overdue for each in self._queues.values()
                     if each.overdue is not None and now < each.overdue < now + STUCK_POLL_S), default=None)
 
     def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> None:
-        """Inspect the queues that are due: an alarm for those that became stuck, a line in the log for the others.
+        """Inspect the due queues: raise an alarm for each that became stuck, log each that is no longer stuck.
 
-        To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
-        `wall_offset` turns `now` into seconds since the epoch.
+        Called with all queues of the broker, every `STUCK_POLL_S` seconds and at `next_overdue`. `now + wall_offset`:
+        seconds since the epoch.
         """
         before, self._queues = self._queues, {}
         for queue in queues:
@@ -96,7 +94,7 @@ class StuckMonitor:
 
 
 def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) -> str:
-    """What the alarm says: the queue, its consumers, the lists of the app, the oldest messages, the one that waits."""
+    """The text of the alarm: the queue, its consumers, the lists of the app, the oldest messages, the overdue message."""
     consumers = []
     for number, substream in enumerate(app.substreams, 1):
         handle, seen = substream.handle, queue_facts.substream_state(substream)
@@ -114,8 +112,8 @@ def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) ->
                       queue_contents(oldest), "Current head of the queue:", header[7:], row[7:], ""])
 
 
-class Watch:
-    """Inspections of one broker, by timers of its own."""
+class Housekeeping:
+    """The timers of the inspections of one broker."""
 
     def __init__(self, broker: Broker, alarms: AlarmBook | None = None) -> None:
         self._broker, self._alarms = broker, alarms
@@ -123,10 +121,9 @@ class Watch:
         self._keepalive = {name: each.keepalive_duration_ms / 1000 for name, each in operations.items()}
         periods = (each.consumption_monitor_period_ms / 1000 for each in operations.values())
         self._monitor = StuckMonitor(broker.report, min(periods, default=STUCK_POLL_S))
-        self._between = float("-inf")  # when `check` is called once more between two regular times
+        self._between = float("-inf")  # moment of the additional check
 
     def start(self, now: float) -> None:
-        """Start the timers, once."""
         self._broker.loop.timers.every(now, STUCK_POLL_S, self.check)
         self._broker.loop.timers.every(now, COLLECT_PERIOD_S, self.collect)
 
@@ -141,13 +138,13 @@ class Watch:
             broker.loop.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
-        """Delete queues that are empty and have been open nowhere for long enough; clear alarms that have ended."""
+        """Delete queues that are empty and unused for the configured time; clear alarms whose condition has ended."""
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
                 self._alarms.settle(settled(broker, self._alarms.active, now + broker.loop.wall_offset))
             except Exception as error:
-                broker.loop.contain.told("A look at the alarms", error)
+                broker.loop.contain.told("The check of active alarms", error)
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):

@@ -1,6 +1,5 @@
-"""A disk over another one that is only read: writes are kept in memory, and dropped at the end.
-
-With it a start can be rehearsed over the files of a broker without a change to any of them.
+"""Overlay disk: reads from another disk and holds all writes in memory, so that a start can be tested over a broker's files
+without a change to them.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from contextlib import ExitStack
 
 from bmqtwist.storage.store import Disk, File
 
-KEPT_BYTES_MAX = 256 << 20  # of all writes; a write beyond it fails as on a full disk
+KEPT_BYTES_MAX = 256 << 20  # of all writes; further ones fail as on a full disk
 
 
 class OverlayFile:
-    """A file whose changes are in memory. `base` is what it was before, None for a new one."""
+    """A file whose changes are in memory. `base`: the original file, None for a new one."""
 
     def __init__(self, base: File | None, disk: OverlayDisk) -> None:
         self._base, self._disk = base, disk
@@ -54,8 +53,7 @@ class OverlayFile:
         self._size = max(self._size, offset + len(data))
         return len(data)
 
-    def sync(self) -> None:
-        """Nothing of it is to survive."""
+    def sync(self) -> None: ...
 
     def resize(self, size: int, allocate: bool) -> None:
         self._base_size, self._size = min(self._base_size, size), size
@@ -64,16 +62,16 @@ class OverlayFile:
         self._disk.kept_bytes += sum(len(data) for _, data in self._written) - before
 
     def close(self) -> None:
-        """Another `open` finds it as it is; the file below is closed with the disk."""
+        """Do nothing: a further `open` returns this file; the disk closes the original file."""
 
 
 class OverlayDisk:
-    """Disk over `base`; `close` it at the end."""
+    """`storage.store.Disk` over `base`."""
 
     def __init__(self, base: Disk) -> None:
         self._base, self.kept_bytes = base, 0  # of all files
         self._files: dict[str, OverlayFile] = {}
-        self._gone: set[str] = set()  # paths that were removed, or moved away
+        self._gone: set[str] = set()  # paths that were removed or renamed
         self._opened: list[File] = []
 
     def names(self, directory: str) -> list[str]:
@@ -106,8 +104,7 @@ class OverlayDisk:
         del self._files[path]
         self._gone.add(path)
 
-    def sync_directory(self, directory: str) -> None:
-        """Nothing of it is to survive."""
+    def sync_directory(self, directory: str) -> None: ...
 
     def free_bytes(self, directory: str) -> int:
         return self._base.free_bytes(directory)
@@ -116,11 +113,11 @@ class OverlayDisk:
         return self._base.identify(directory)
 
     def lock(self, directory: str) -> ExitStack:
-        """No other process is kept out."""
+        """Check that the directory exists; do not lock it."""
         self._base.names(directory)
         return ExitStack()
 
     def close(self) -> None:
-        """Let go of the files below."""
+        """Close the original files."""
         for file in self._opened:
             file.close()

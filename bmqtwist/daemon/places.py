@@ -1,7 +1,7 @@
-"""Directories of a configuration: each can be used, by one cluster and for one thing, and is made if it is missing.
+"""Directories of a configuration: checks that each is usable and used once, and creation of missing ones.
 
-A rollover moves the old file set into the archive, and deletes the oldest ones there. In an archive that is also a storage
-directory, by the same name or through a symbolic link, it would delete files in use.
+A rollover moves the old file set into the archive, and deletes the oldest file sets there. If an archive were also a storage
+directory, by the same path or a symbolic link, a rollover would delete files in use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.declare import Finding
 from bmqtwist.storage.store import FileSizes, StorageError
 
-DIRECTORY_MODE = 0o700  # messages are for the user the broker runs as
+DIRECTORY_MODE = 0o700  # only the user of the broker may read messages
 _MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 
 
@@ -26,7 +26,7 @@ def places(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
 
 def unusable_places(clusters: Sequence[ClusterDefinition], file: str,
                     complaint: Callable[[str], str]) -> Iterator[Finding]:
-    """Directories in which no files can be made, and sizes of files that the format cannot have."""
+    """Find directories in which files cannot be created, and file sizes that the format does not allow."""
     for i, cluster in enumerate(clusters):
         for where, path in places(clusters)[2 * i:2 * i + 2]:
             if wrong := complaint(path):
@@ -40,7 +40,7 @@ def unusable_places(clusters: Sequence[ClusterDefinition], file: str,
 
 def shared_places(clusters: Sequence[ClusterDefinition], file: str,
                   identify: Callable[[str], Hashable]) -> Iterator[Finding]:
-    """Directories that are named twice. `identify`: equal for two paths of one directory; OSError if it is missing."""
+    """Find directories that are configured twice. `identify`: equal for two paths of one directory; OSError if missing."""
     seen: dict[Hashable, tuple[str, str]] = {}
     for where, path in places(clusters):
         try:
@@ -53,9 +53,9 @@ def shared_places(clusters: Sequence[ClusterDefinition], file: str,
 
 
 def make_missing(configuration: Configuration) -> list[str]:
-    """Make the directories of logs, statistics, storage and archives that are missing; a line for the log for each.
+    """Create missing directories of logs, statistics, storage and archives; return a log line for each.
 
-    The part that uses a directory that cannot be made refuses the start.
+    If a directory cannot be created, the part that uses it refuses the start.
     """
     wanted = [(os.path.dirname(configuration.broker.task_config.log_controller.file_name), "logs"),
               (os.path.dirname(configuration.app.stats.printer.file), "statistics")]
@@ -67,7 +67,7 @@ def make_missing(configuration: Configuration) -> list[str]:
             try:
                 os.makedirs(path, DIRECTORY_MODE)
             except OSError as error:
-                lines.append(f"The directory '{path}' ({what}) is missing and cannot be made: {error}")
+                lines.append(f"The directory '{path}' ({what}) is missing and cannot be created: {error}")
             else:
-                lines.append(f"The directory '{path}' ({what}) was missing and has been made")
+                lines.append(f"The directory '{path}' ({what}) was missing and has been created")
     return lines

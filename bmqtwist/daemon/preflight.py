@@ -1,4 +1,4 @@
-"""What can be said of a configuration directory before a broker starts with it."""
+"""Checks of a configuration directory before a broker starts with it (`--check`)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bmqtwist.security.authenticators import build_security
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.storage.files import RealDisk
 
-_EVERYWHERE = {"0.0.0.0", "::", ""}  # addresses that take a port on all of them
+_EVERYWHERE = {"0.0.0.0", "::", ""}  # addresses that listen on all interfaces
 
 
 def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
           strict: bool = False) -> tuple[list[Finding], list[Finding]]:
-    """(problems, warnings) of a directory, its domains and its security: what `--check` prints. Raises nothing.
+    """Return (problems, warnings) of a directory, its domains and its security, as `--check` prints them.
 
-    With `strict` every warning is a problem.
+    `strict`: every warning is a problem.
     """
     problems: list[Finding] = []
     warnings: list[Finding] = []
@@ -43,19 +43,19 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
                                 *shared_places(known.my_clusters, file, disk.identify),
                                 *_check_network(loaded.configuration), *_check_ports(loaded.configuration),
                                 *_check_log(loaded.configuration, disk.complaint)], loaded.lines)
-        said = _check_security(loaded.configuration)
-        problems += with_lines(said[0], loaded.lines)
-        warnings += with_lines(said[1], loaded.lines)
+        found = _check_security(loaded.configuration)
+        problems += with_lines(found[0], loaded.lines)
+        warnings += with_lines(found[1], loaded.lines)
     except ConfigError as error:
         problems += error.findings
     reader = DomainReader(directory)
     variants = {}
     for name in reader.names():
         lines: Lines = {}
-        said = ([], [])
-        variants[name] = check_domain_text(reader.read(name), *said, lines)
-        problems += with_lines(said[0], lines)
-        warnings += with_lines(said[1], lines)
+        found = ([], [])
+        variants[name] = check_domain_text(reader.read(name), *found, lines)
+        problems += with_lines(found[0], lines)
+        warnings += with_lines(found[1], lines)
     for name, variant in variants.items():
         if variant is None:
             continue
@@ -83,7 +83,7 @@ def _check_security(configuration: Configuration) -> tuple[list[Finding], list[F
 
 
 def _check_network(configuration: Configuration) -> Iterator[Finding]:
-    """Malformed addresses, certificates that cannot be used, a limit of events that no message would pass."""
+    """Find malformed addresses, unusable certificates and an event limit below the largest message."""
     file, app = f"{configuration.directory}/{BROKER_FILE}", configuration.app
     for address, _, where in listening(configuration):
         if not _is_address(address):
@@ -106,14 +106,14 @@ def _check_network(configuration: Configuration) -> Iterator[Finding]:
 
 
 def listening(configuration: Configuration) -> list[tuple[str, int, str]]:
-    """(address, port, where it is configured) of each listener and of the console; port 0: the console is off."""
+    """(address, port, configuration path) of each listener and, last, of the console; port 0: the console is off."""
     http, path = configuration.app.bmqtwist.http, "appConfig.networkInterfaces.tcpInterface"
     return [*((each.address, each.port, f"{path}.listeners[{i}]") for i, each in enumerate(configuration.listeners)),
             (http.address, http.port, "appConfig.bmqtwist.http")]
 
 
 def _check_ports(configuration: Configuration) -> Iterator[Finding]:
-    """A port that two listeners of one address have: the second one finds it taken."""
+    """Find ports that two listeners of one address share."""
     seen: dict[int, list[tuple[str, str]]] = {}
     for address, port, where in listening(configuration):
         for other, place in seen.get(port, []) if port else []:
@@ -125,7 +125,7 @@ def _check_ports(configuration: Configuration) -> Iterator[Finding]:
 
 
 def _check_log(configuration: Configuration, complaint: Callable[[str], str]) -> Iterator[Finding]:
-    """A log that cannot be written, and unknown severities."""
+    """Find an unwritable log and unknown severities."""
     file, settings = f"{configuration.directory}/{BROKER_FILE}", configuration.broker.task_config.log_controller
     where = "taskConfig.logController"
     if settings.file_name:
@@ -138,7 +138,7 @@ def _check_log(configuration: Configuration, complaint: Callable[[str], str]) ->
 
 
 def _is_address(text: str) -> bool:
-    """An IP address, or a name that may be one of a host: not digits and dots alone."""
+    """Return whether the text is an IP address or a possible host name: not digits and dots alone."""
     try:
         ip_address(text)
     except ValueError:
@@ -147,7 +147,7 @@ def _is_address(text: str) -> bool:
 
 
 def find_class(dotted: str) -> Callable[..., object]:
-    """The class `package.module.Class`, for plug-ins of one's own. LocalError: there is none."""
+    """Import the plug-in class `package.module.Class`. Raises LocalError if it does not exist."""
     module, _, name = dotted.rpartition(".")
     try:
         found = getattr(import_module(module), name) if module else None

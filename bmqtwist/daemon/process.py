@@ -1,4 +1,4 @@
-"""What the operating system says: the time, and what this process uses."""
+"""Clock of the machine, and resource usage of this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MachineClock:
 
 
 def process_state(loop_lag: float, loop_lag_max: float, turns: Watchdog) -> ProcessState:
-    """The process now; memory is 0 where there is no /proc."""
+    """Return the present state of the process; memory is 0 on systems without /proc."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()

@@ -1,9 +1,9 @@
-"""A start rehearsed: what a broker would stumble on if it started now, found without changing anything.
+"""Trial start: finds the errors of a start without a change to files.
 
-    the ports      somebody else listens there
-    the storage    ledger, partitions and domains are opened and recovered over an overlay, as a start would do it
+    ports      are they free on this machine
+    storage    ledger, partitions and domains are opened and recovered over an overlay, as in a start
 
-A broker that runs from this configuration has both for itself: then there is nothing to rehearse, which is said.
+If a broker runs from this configuration, neither is checked; the result contains a note.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bmqtwist.report import ListReport
 from bmqtwist.storage.files import RealDisk, is_locked
 
 _DOMAIN = re.compile(r"Domain '([^']*)' ")
-_NOTHING = b"\0" * 6  # client id of GUIDs that nobody makes
+_NO_CLIENT_ID = b"\0" * 6  # a trial start creates no GUIDs
 
 
 def rehearse(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
-    """(problems, warnings) of a start with a configuration that is good in itself."""
+    """Return (problems, warnings) of a trial start with a valid configuration."""
     configuration = loaded.configuration
     file, mine = f"{configuration.directory}/{CLUSTERS_FILE}", configuration.clusters.my_clusters
-    running = [Finding(file, 0, where, f'"{path}" is in use by a broker that runs: what is stored there and the ports were '
-                                       "not looked at") for where, path in places(mine) if is_locked(path)]
+    running = [Finding(file, 0, where, f'"{path}" is in use by a running broker: storage and ports were not checked')
+               for where, path in places(mine) if is_locked(path)]
     if running:
         return [], with_lines(running, loaded.lines)
     problems, warnings = list(_ports(configuration)), list[Finding]()
@@ -48,10 +48,10 @@ def rehearse(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
 
 
 def _ports(configuration: Configuration) -> Iterator[Finding]:
-    """Ports that are taken, and addresses that are not of this machine."""
+    """Find ports that are in use, and addresses of other machines."""
     wanted = [(address, port, f"{where}.port") for address, port, where in listening(configuration)]
     if not wanted[-1][1]:
-        wanted.pop()  # there is no console
+        wanted.pop()  # the console is off
     for i, plugin in enumerate(configuration.app.stats.plugins):
         prometheus = plugin.prometheus_specific
         if prometheus is not None and plugin.publish_interval and prometheus.mode == "E_PULL":
@@ -62,7 +62,7 @@ def _ports(configuration: Configuration) -> Iterator[Finding]:
 
 
 def _taken(address: str, port: int) -> str:
-    """Why nobody can listen there now; empty = one can."""
+    """The reason why a process cannot listen at the address now; empty = it can."""
     try:
         found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = found[0]
@@ -71,8 +71,8 @@ def _taken(address: str, port: int) -> str:
             channel.bind(place)
             channel.listen(1)
     except OSError as error:
-        who = "somebody listens there already" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        return f"found {port}, but nobody can listen at '{address}:{port}': {who}"
+        why = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        return f"found {port}, but cannot listen at '{address}:{port}': {why}"
     return ""
 
 
@@ -84,9 +84,9 @@ class _Idle:
 
 
 def _recover(configuration: Configuration, file: str, problems: list[Finding], warnings: list[Finding]) -> None:
-    """Open and recover all that is stored, over an overlay."""
+    """Open and recover the storage over an overlay."""
     report, clock, disk, idle = ListReport(), MachineClock(), OverlayDisk(RealDisk()), cast(Performer, _Idle())
-    identity = Identity("bmqtwist", os.getpid(), configuration.app.host_name, _NOTHING, clock.now(),
+    identity = Identity("bmqtwist", os.getpid(), configuration.app.host_name, _NO_CLIENT_ID, clock.now(),
                         clock.now() + clock.wall_offset)
     reader = DomainReader(configuration.directory)
     try:
@@ -104,7 +104,7 @@ def _recover(configuration: Configuration, file: str, problems: list[Finding], w
                 if domain is not None:
                     problems.append(Finding(reader.path(domain[1]), 0, "definition.parameters", text))
                 elif severity in ("ALARM", "PANIC"):
-                    warnings.append(Finding(file, 0, f"{where}.location", f"a start would say: {text}"))
+                    warnings.append(Finding(file, 0, f"{where}.location", f"a start would report: {text}"))
     except LocalError as failure:
         problems.append(Finding(file, 0, "myClusters", str(failure)))
     finally:

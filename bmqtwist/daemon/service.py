@@ -1,12 +1,11 @@
-"""One broker as a Twisted service: the node of `assemble.py` with what a process needs around it.
+"""Twisted service of one broker: the node of `assemble.py` with listeners, threads, control pipe and statistics log.
 
-    open     storage directories locked, ledger and partitions recovered     what can fail does so here
-    listen   broker and console take connections                             `BMQbrkr started successfully`
-    stop     listeners closed, deliveries stop, confirms awaited, connections closed, files closed, locks released
-                                                                             `BMQbrkr stopped (shutdown took ...)`
+    open     lock storage directories, recover ledger and partitions      errors of a start are raised here
+    listen   accept connections of broker and console                     `BMQbrkr started successfully`
+    stop     close listeners, end deliveries, wait for CONFIRMs, close connections and files, release locks
+                                                                          `BMQbrkr stopped (shutdown took ...)`
 
-From the reactor: startService, stopService (through the application, at SIGINT and SIGTERM), `_announce`,
-`_wait_for_stop`.
+The Twisted application calls startService and, at SIGINT and SIGTERM, stopService.
 """
 
 from __future__ import annotations
@@ -50,32 +49,32 @@ from bmqtwist.view.snapshot import BrokerState, ProcessState
 
 PROCESS_NAME = "bmqbrkr"
 PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
-BACKLOG = 1024  # connections the kernel keeps until we accept them
-FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
+BACKLOG = 1024  # listen backlog: connections that wait in the kernel
+FILES_RESERVE = 256  # file descriptors reserved for journals, logs, the console and rollovers
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # new containers between two collections, of the youngest generation and of the
-# two younger ones by turns: each of them takes 1 to 2 us, 40 ms for 20,000; `reactor.performer` has the oldest one collected
-# while there is little to do
-THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
-REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
-DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `reactor.tcp` cuts them off before that
+COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # thresholds of gc.set_threshold: new containers between two collections of the
+# youngest, and alternately of the two younger generations. A container takes 1 to 2 us, 20,000 of them 40 ms. The oldest
+# generation is collected by `reactor/loop_lag.py` while the loop is idle
+THREAD_WAITS_S = 0.001  # longest wait of a thread for the interpreter while the event loop is busy
+REPORT_S = 2.0  # the console stays available for so long after a stop that it requested, to show the report
+DRAIN_SECONDS_MAX = 6.0  # timeout of the last output; `reactor.tcp` aborts connections before that
 
 
 class Companion(Protocol):
-    """The console: started once clients are served, stopped when the process ends."""
+    """The console: started when clients are served, stopped when the process ends."""
 
     def start(self) -> None: ...
 
     def last_words(self) -> Deferred[Any]:
-        """The stop is over: fires when all who watch have been notified."""
+        """Send the result of the stop to all connected browsers; fires when it is sent."""
 
     def stop(self) -> None: ...
 
 
 class BrokerService(Service):
-    """One broker. `sites(service)` makes further (name, factory, address, port) to listen at, the console for one.
+    """One broker. `sites(service)` returns (name, factory, address, port) of further listeners, such as the console.
 
-    `directory` is where the control pipe is made; None = no pipe.
+    `directory`: of the control pipe; None = no pipe.
     """
 
     def __init__(self, reactor: Any, configuration: Configuration, warnings: Iterable[object], report: Report,
@@ -106,20 +105,20 @@ class BrokerService(Service):
         if app.tls_config and app.tls_config.certificate_authority:
             self.performer.client_context = ClientContext(app.tls_config)
         self._ports: list[Any] = []
-        self._sites_ports: list[Any] = []  # they go on until the stop is over
-        self._stop_asked: tuple[str, str] | None = None  # why, and by whom, where not by a signal
+        self._sites_ports: list[Any] = []  # open until the end of the stop
+        self._stop_request: tuple[str, str] | None = None  # (reason, operator) of a stop by the console
         self.companions: list[Companion] = []
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
-        self.opened: Callable[[], None] = lambda: None  # called when all is open, before the start is announced
+        self.opened: Callable[[], None] = lambda: None  # called before `BMQbrkr started successfully` is logged
 
     # -- start ------------------------------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """Open, recover, listen. Raises StartFailure with everything closed again."""
+        """Open, recover, listen. Raises StartFailure, after all is closed again."""
         super().startService()  # type: ignore[no-untyped-call]
-        gc.disable()  # recovery makes a million objects that all must stay; `calm_collector` looks at them once
+        gc.disable()  # recovery creates a million permanent objects, which `tune_garbage_collector` traverses once
         try:
             self._start()
         except (LocalError, OSError) as error:
@@ -133,8 +132,8 @@ class BrokerService(Service):
         for warning in self._warnings:
             report.warn("%s", warning)
         if connections_max(self._connections_max, self._files_max) != self._connections_max:
-            report.warn("Only %d connections are taken (maxConnections: %d): the process may have %d open files, of "
-                        "which %d are kept for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
+            report.warn("Only %d connections are accepted (maxConnections: %d): the process may have %d open files, of "
+                        "which %d are reserved for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
                         self.performer.admission.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
         if not self.configuration.app.plugins.enabled:
             report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
@@ -150,16 +149,16 @@ class BrokerService(Service):
             self._pipe = ControlPipe(self.reactor, os.path.join(self._directory, PIPE),
                                      os.path.join(self._directory, HISTORY), self._run_from_pipe, report)
             self._pipe.open()
-        calm_collector()
-        be_fair_to_threads()
+        tune_garbage_collector()
+        sys.setswitchinterval(THREAD_WAITS_S)  # a sync needs the interpreter twice: at its begin and at its end
         self.started = True
         for companion in self.companions:
             companion.start()
-        self.performer.turn_due()  # from here on timers run, also where nobody connects
+        self.performer.turn_due()  # starts the timers
         self.reactor.callWhenRunning(self._announce)
 
     def _announce(self) -> None:
-        """Signals are taken by now: whoever reads this may stop the broker, and it stops gracefully."""
+        """Log the start; called when the reactor handles signals, so that a stop after these lines is graceful."""
         self.opened()
         self.report.info("BMQbrkr started successfully")
         for cluster in self.broker.clusters.values():
@@ -190,7 +189,7 @@ class BrokerService(Service):
         self.performer.turn_due()
 
     def reload(self) -> None:
-        """Reopen what is moved or renewed outside: statistics logs and certificates. The configuration stays."""
+        """Reopen statistics logs and reload certificates; the configuration stays."""
         try:
             if self._statistics_log is not None:
                 self._statistics_log.reopen()
@@ -198,9 +197,9 @@ class BrokerService(Service):
             for context in contexts:
                 context.reload()
             if contexts:
-                self.report.info("The certificates of tlsConfig were read again: they count for new connections")
+                self.report.info("The certificates of tlsConfig are reloaded for new connections")
         except (LocalError, OSError) as error:
-            self.report.error("Reload: %s. What was in use before stays.", error)
+            self.report.error("Reload: %s. The files in use before stay in use.", error)
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
@@ -211,7 +210,7 @@ class BrokerService(Service):
                 loop.contain.told, "The statistics log"), lambda texts: log.write(*texts))
 
     def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
-        """Tables and JSON; what is not wanted is empty."""
+        """Return the texts of tables and JSON; empty = off."""
         yield from self.node.sampling(now)
 
         def printed(state: BrokerState) -> Steps[tuple[str, str]]:
@@ -227,33 +226,32 @@ class BrokerService(Service):
     # -- for the console --------------------------------------------------------------------------------------------
 
     def state(self) -> BrokerState:
-        """The broker now."""
+        """The present state of the broker."""
         return at_once(snapshots.broker_in_steps(self.broker, self.clock.now(), self.process()))
 
     def moment(self) -> tuple[float, float]:
-        """Seconds now: monotonic, and since the epoch."""
+        """(seconds, monotonic; seconds since the epoch) now."""
         now = self.clock.now()
         return now, now + self.clock.wall_offset
 
     def process(self) -> ProcessState:
-        """What the operating system says of this process."""
         return process_state(self.performer.lag.last, self.performer.lag.longest, self.performer.watchdog)
 
     def metrics(self, prefix: str, instance: str) -> Steps[str]:
-        """Its metrics now, for Prometheus, in steps."""
+        """The present metrics for Prometheus, in steps."""
         now = self.clock.now()
         yield from self.node.sampling(now)
         return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
             state, self.statistics, prefix, instance)))
 
     def in_steps(self, work: Steps[Any]) -> Deferred[Any]:
-        """What the work gives, which goes on in turns."""
+        """Run the work as a job; fires with its result."""
         done: Deferred[Any] = Deferred()
         self.broker.loop.scheduler.start(Priority.COMMAND, done, work, done.errback, done.callback)
         return done
 
     def unready(self) -> str:
-        """Why clients are not served; empty = they are."""
+        """The reason why clients are not served; empty = they are."""
         if self.broker.shutdown is not None:
             return "stopping"
         if not self.started:
@@ -262,28 +260,28 @@ class BrokerService(Service):
         return f"partitions not available: {', '.join(closed)}" if closed else ""
 
     def log_failure(self, failure: Failure) -> None:
-        """A request to the console failed by our mistake."""
+        """Log an unexpected exception of a console request."""
         self.report.error("Internal error in the console: %s", failure.getTraceback())
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
     def stopService(self) -> Deferred[None] | None:
-        """Stop gracefully; fires when nothing is left open."""
+        """Stop gracefully; fires when all is closed."""
         super().stopService()  # type: ignore[no-untyped-call]
         return self._stop() if self.started else None
 
     def stop_gracefully(self, reason: str, by: str) -> None:
-        """Stop the process as a signal does. LocalError: that is under way."""
-        if not self.started or self._stop_asked is not None:
+        """Stop the process as a signal does. Raises LocalError if it is starting or stopping."""
+        if not self.started or self._stop_request is not None:
             raise LocalError("This node is starting or stopping already")
-        self._stop_asked = reason, by
-        self.report.info("Stop asked for by '%s': %s", by, reason)
+        self._stop_request = reason, by
+        self.report.info("Stop requested by '%s': %s", by, reason)
         self.reactor.callLater(0, self.reactor.stop)
 
     @inlineCallbacks
     def _stop(self) -> Any:
         begun = self.clock.now()
-        reason, by = self._stop_asked or ("", "")
+        reason, by = self._stop_request or ("", "")
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
@@ -295,13 +293,13 @@ class BrokerService(Service):
             yield deferLater(self.reactor, STOP_POLL_S)
         now = self.clock.now()
         self.broker.turn(now)
-        for session in list(self.broker.sessions.open):  # what they held stays stored, at no cost of an attempt
+        for session in list(self.broker.sessions.open):  # unconfirmed messages stay stored, without the cost of an attempt
             self.performer.finish(session)
         while self.broker.sessions.open and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield deferLater(self.reactor, STOP_POLL_S)
         for companion in self.companions:
             yield companion.last_words().addErrback(self.log_failure)
-        if self._stop_asked is not None:
+        if self._stop_request is not None:
             yield deferLater(self.reactor, REPORT_S)
         yield self._close_sites()
         self._close()
@@ -309,7 +307,7 @@ class BrokerService(Service):
 
     @inlineCallbacks
     def _close_sites(self) -> Any:
-        """The console goes last: who watches sees the stop until its end."""
+        """Close the console, which shows the stop until its end."""
         ports, self._sites_ports = self._sites_ports, []
         for companion in self.companions:
             companion.stop()
@@ -317,7 +315,7 @@ class BrokerService(Service):
             yield maybeDeferred(port.stopListening)
 
     def _undo(self) -> None:
-        """A start that failed: close whatever was opened."""
+        """After a failed start: close all that was opened."""
         for port in self._ports:
             port.stopListening()
         self._ports = []
@@ -332,20 +330,15 @@ class BrokerService(Service):
 
 
 def connections_max(wanted: int, files_max: int) -> int:
-    """How many connections are taken: as configured (0 = any number), but for the files that storage needs."""
+    """The limit of connections: `wanted` (0 = no limit), or less if the file descriptors without FILES_RESERVE are fewer."""
     if files_max == resource.RLIM_INFINITY:
         return wanted
     possible = max(1, files_max - FILES_RESERVE)
     return min(wanted, possible) if wanted else possible
 
 
-def calm_collector() -> None:
-    """Collect seldom: messages hold no cycles, so nearly all a collection would find is what must stay."""
+def tune_garbage_collector() -> None:
+    """Make collections rare: messages have no reference cycles, so that a collection finds little to free."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER_OBJECTS)
-
-
-def be_fair_to_threads() -> None:
-    """A sync asks the busy loop twice for its turn, when it begins and when it is done: an ACK waits for both."""
-    sys.setswitchinterval(THREAD_WAITS_S)

@@ -1,4 +1,4 @@
-"""The statistics log: tables, JSON or both, written to files every printInterval."""
+"""Statistics log: tables, JSON or both, written to files every printInterval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmqtwist.report import Report
 
 
 class StatisticsLog:
-    """The files of `stats.printer`, of tables and of JSON; None = not wanted. One that cannot be opened is warned about; the
+    """The files of `stats.printer`: tables and JSON; None = off. If a file cannot be opened, a warning is logged and the
     broker runs without it."""
 
     def __init__(self, settings: StatsPrinter, wall: Callable[[], float], report: Report) -> None:
@@ -34,22 +34,20 @@ class StatisticsLog:
 
     @property
     def files(self) -> list[LogFile]:
-        """Those that are wanted."""
         return [file for file in (self.tables, self.json) if file is not None]
 
     def write(self, tables: str, json_text: str) -> None:
-        """One print; what is not wanted may be empty."""
+        """Append one print; the text of a file that is off may be empty."""
         if self.tables is not None:
             self.tables.write(f"{date_text(self._wall())}\n{tables}\n")
         if self.json is not None:
             self.json.write(f"{json_text}\n")
 
     def reopen(self) -> None:
-        """Open the files anew; OSError: the old ones stay."""
+        """Reopen the files after a rotation; on OSError the old ones stay open."""
         for file in self.files:
             file.reopen()
 
     def close(self) -> None:
-        """Close the files."""
         for file in self.files:
             file.close()

@@ -1,1 +1,1 @@
-"""The event loop on Twisted: connections, worker threads and the clock joined to one broker."""
+"""The performer on Twisted: connections, worker threads, clock, and the rounds of the reactor."""

@@ -85,7 +85,7 @@ def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path:
     broker = Running(tmp_path, *options)
     try:
         assert f"Configuration written to {tmp_path}/here/etc" in broker.lines[0]
-        assert sum("was missing and has been made" in line for line in broker.lines) == 3  # storage, archive, logs
+        assert sum("was missing and has been created" in line for line in broker.lines) == 3  # storage, archive, logs
         with urlopen(f"http://127.0.0.1:{console}/readyz", timeout=20) as answer:
             assert answer.read() == b"ok\n"
         bmq(port, "produce", "bmq://bmq.test.persistent.priority/q", "hello")

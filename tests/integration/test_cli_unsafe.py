@@ -33,7 +33,7 @@ def test_the_node_that_is_left_goes_on_when_it_is_told_to(tmp_path: Path) -> Non
         for _ in range(2):
             since = len(left.records)
             left.launch()
-            left.expect("UNSAFE: this node goes on alone", since=since, deadline=60.0)
+            left.expect("UNSAFE: this node runs alone", since=since, deadline=60.0)
             left.expect("Cluster (c3) is available", since=since, deadline=60.0)
             assert "UNSAFE" in left.admin("CLUSTERS CLUSTER c3 STATUS")
             with simple.Session(left.url) as session:

@@ -182,7 +182,7 @@ def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignm
             live(0.2)
         assert nodes.now - begun < 5.0, "it waits for nothing but what is to be told"
         said = "\n".join(node.log())
-        assert "other members lead all of it" in said
+        assert "partitions and leadership are handed over" in said
         live(2.0)
         assert nodes.primary() is not node
         node.boot()

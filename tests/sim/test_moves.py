@@ -259,7 +259,7 @@ def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment:
     nodes.post(10, uri)
     former.stop(down=None)
     nodes.until(lambda: not former.up, 30.0)
-    assert any("other members lead all of it" in line for line in former.log())
+    assert any("partitions and leadership are handed over" in line for line in former.log())
     nodes.run(3.0)
     assert nodes.stored(nodes.primary(index), uri) == nodes.acknowledged[uri]
 

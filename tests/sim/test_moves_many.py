@@ -319,7 +319,7 @@ def test_a_primary_that_stops_hands_over_all_queues_of_its_clients() -> None:
         nodes.run(0.05)
         many.take()
     assert not former.up
-    assert any("other members lead all of it" in line for line in former.log())
+    assert any("partitions and leadership are handed over" in line for line in former.log())
     stopped = many.clients[nodes.machines.index(former)]
     nodes.run(5.0)
     many.take()

@@ -122,7 +122,7 @@ def test_a_stop_says_how_far_it_is() -> None:
         if place.up and place.broker.shutdown is not None:
             progress = ask(place, "STOP STATUS")
             seen.setdefault(progress["stage"], progress)
-    assert list(seen) == ["notifies members", "others take over what this node leads", "waits for confirms and answers"]
+    assert list(seen) == ["notifies members", "hands over partitions and leadership", "waits for confirms and answers"]
     first, last = seen["notifies members"], seen["waits for confirms and answers"]
     assert place is primary and first["clusters"][0]["partitions"] == [0, 1] and last["clusters"][0]["partitions"] == []
     assert first["clusters"][0]["leads"] and not last["clusters"][0]["leads"]

@@ -17,7 +17,7 @@ from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.broker.graceful_stop import Stage
 from bmqtwist.cli import bmqbrkr
 from bmqtwist.daemon.control_pipe import ControlPipe
-from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.housekeeping import Housekeeping
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.authentication import Denied
 from bmqtwist.link.client import ClientSession
@@ -368,7 +368,7 @@ def test_an_unused_queue_that_cannot_be_deleted_is_no_reason_to_keep_another(wor
         world.producer(uri).client.kill()
     cluster = world.broker.clusters["c3"]
     Plant(monkeypatch, cluster.changes, "delete_queue", queue_a)
-    watch = Watch(world.broker)
+    watch = Housekeeping(world.broker)
     watch._keepalive = {"c3": 0.0}
     watch.collect(world.now + 1.0)
     world.broker.turn(world.now)  # proposes it

@@ -10,7 +10,7 @@ from kit.client import Queue
 from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
-from bmqtwist.broker.storage_turn import GATHERED_BYTES_MAX
+from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX
 from bmqtwist.link.pace import HELD_ACKS_MAX, RUN, WAIT_S, AckPace
 from bmqtwist.storage.partition import Partition
 
@@ -156,10 +156,10 @@ def test_a_consumer_that_leaves_is_answered_when_what_it_confirmed_is_stored(goi
 
 def test_no_more_is_gathered_than_so_much(going: Going) -> None:
     world, producer, consumer, partition = going
-    producer.put(bytes(GATHERED_BYTES_MAX // 2))
+    producer.put(bytes(COALESCED_BYTES_MAX // 2))
     world.run()
-    assert partition.tail.unwritten_bytes > GATHERED_BYTES_MAX // 2
-    producer.put(bytes(GATHERED_BYTES_MAX))
+    assert partition.tail.unwritten_bytes > COALESCED_BYTES_MAX // 2
+    producer.put(bytes(COALESCED_BYTES_MAX))
     world.run()
     assert not partition.tail.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 2
 

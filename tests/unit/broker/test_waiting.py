@@ -16,7 +16,7 @@ from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
 from bmqtwist.broker.batching import PAUSE_S
-from bmqtwist.broker.storage_turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
+from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX, UNSYNCED_BYTES_MAX
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.pace import (
     BUSY_MESSAGES,
@@ -326,10 +326,10 @@ def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced
 def test_no_more_is_kept_than_so_much(synced: Any) -> None:
     world, partition = synced
     other = world.producer()
-    other.put(bytes(GATHERED_BYTES_MAX // 2))
+    other.put(bytes(COALESCED_BYTES_MAX // 2))
     world.run()
-    assert partition.tail.unwritten_bytes > GATHERED_BYTES_MAX // 2
-    other.put(bytes(GATHERED_BYTES_MAX))
+    assert partition.tail.unwritten_bytes > COALESCED_BYTES_MAX // 2
+    other.put(bytes(COALESCED_BYTES_MAX))
     world.run()
     assert not partition.tail.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
     world.advance(PAUSE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.admin_kit import Bench
 
-from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.housekeeping import Housekeeping
 
 URI = "bmq://d/q"
 
@@ -16,7 +16,7 @@ class Lab(Bench):
     def __init__(self, mode: str = "priority", idle: int = 1, **parameters: object) -> None:
         super().__init__(queue_operations={"keepaliveDurationMs": 10_000, "consumptionMonitorPeriodMs": 30_000})
         self.write_domain("d", mode, maxIdleTime=idle, **parameters)
-        Watch(self.broker).start(self.now)
+        Housekeeping(self.broker).start(self.now)
         self._seen = 0
 
     def told(self) -> list[str]:

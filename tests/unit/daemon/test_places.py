@@ -123,7 +123,7 @@ def test_missing_directories_are_made_and_said(tmp_path: Path) -> None:
     found = load(str(directory.etc)).configuration
     lines = make_missing(found)
     assert directory.storage.is_dir() and (tmp_path / "deep" / "logs").is_dir()
-    assert len(lines) == 2 and all(line.endswith("was missing and has been made") for line in lines)
+    assert len(lines) == 2 and all(line.endswith("was missing and has been created") for line in lines)
     assert make_missing(found) == []
 
 
@@ -138,4 +138,4 @@ def test_a_directory_that_cannot_be_made_is_found_by_the_check_and_said_at_the_s
     [problem] = check(str(directory.etc))[0]
     assert "cannot make it in" in str(problem)
     [line] = make_missing(load(str(directory.etc)).configuration)
-    assert "is missing and cannot be made" in line
+    assert "is missing and cannot be created" in line
