@@ -1,1 +1,1 @@
-"""The HTTP face: health, readiness, metrics; the web console of the whole cluster. Looks at the broker, never in its way."""
+"""HTTP service of a broker: health, readiness, metrics, and the web console of the whole cluster."""

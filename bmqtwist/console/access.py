@@ -1,10 +1,10 @@
-"""Authentication and authorization of the console's requests. Time and randomness are arguments.
+"""Authentication and authorization of console requests. Time and randomness are arguments.
 
-    no users configured    whoever is on this machine may do everything, through no proxy; everybody else is refused
-    users                  a login, in a signed cookie; a role, of which each may do what those below it may
-    another node           its token, which names the user for whose sake it asks
+    no users configured    local requests have full access, except through a proxy; all other requests are refused
+    users                  a login in a signed cookie, and a role; each role includes the permissions of the lower roles
+    another node           its token, which names the user of the original request
 
-Cookies, CSRF tokens and tokens of nodes have keys of their own, which itsdangerous derives from one secret and a purpose.
+Cookies, CSRF tokens and node tokens are signed with different keys, which itsdangerous derives from one secret.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from msgspec.structs import astuple, replace
 from bmqtwist.config.broker import ConsoleUser
 
 SESSION_COOKIE = "bmq_session"
-OPEN_NONCE = "open"  # stands for the login that is not asked for
-FREE_FAILURES = 3  # logins that may fail before the next one has to wait
+OPEN_NONCE = "open"  # nonce of requests without login, where no users are configured
+FREE_FAILURES = 3  # failed logins without delay
 WAIT_SECONDS_MAX = 60.0
-FORGET_S = 900.0  # after the last failure
-TRACKED_MAX = 10_000  # addresses and names whose failures are counted
-SKEW_S = 30.0  # that the clocks of two nodes may differ by
-NONCES_MAX = 10_000  # of nodes' requests that are remembered, so that none counts twice
-ENDED_MAX = 10_000  # logins that ended before their time, and are remembered until then
+FORGET_S = 900.0  # failures are forgotten this long after the last one
+TRACKED_MAX = 10_000  # addresses and user names whose failures are counted
+SKEW_S = 30.0  # maximum difference of the clocks of two nodes
+NONCES_MAX = 10_000  # nonces of node requests that are stored to detect a replay
+ENDED_MAX = 10_000  # logins that ended before they expired, stored until then
 COOKIE_CHARS_MAX = 1024
-OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes that nobody logs in to
+OPEN_SECRET = sha256(b"a bmqtwist console that is open on its machine").digest()  # of nodes without users
 _SIGNING = {"key_derivation": "hmac", "digest_method": sha256}
 
 
 class Role(IntEnum):
-    """What somebody may do: all that those of a smaller number may, and more."""
+    """Role of a user; each role includes the permissions of the smaller ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -55,7 +55,7 @@ ROLES = {role.word: role for role in Role}
 
 
 class Who(Struct, frozen=True):
-    """Somebody who may ask. `nonce`: of the login, for CSRF tokens; empty = the request came from `node`."""
+    """Authenticated sender of a request. `nonce`: of the login, for CSRF tokens; empty = the request came from `node`."""
 
     user: str
     role: Role
@@ -65,21 +65,21 @@ class Who(Struct, frozen=True):
 
 
 class Refusal(Exception):
-    """A request is refused: a status of HTTP, and why, for people; `field`: the argument that is to blame."""
+    """Refusal of a request: HTTP status and reason; `field`: the invalid argument."""
 
     def __init__(self, status: int, reason: str, field: str = "") -> None:
         super().__init__(reason)
         self.status, self.reason, self.field = status, reason, field
 
 
-OPEN_NOTICE = ("No users are configured: whoever is on this machine may do everything here. docs/console.md says how "
-               "to configure them.")
-NOT_HERE = ("This console has no users, so it is open on its own machine alone, and not through a proxy. Configure "
-            "appConfig.bmqtwist.http.users (docs/console.md), or ask from 127.0.0.1.")
+OPEN_NOTICE = ("No users are configured: every user of this machine has full access. docs/console.md describes how to "
+               "configure users.")
+NOT_HERE = ("This console has no users, so it accepts requests from its own machine only, and not through a proxy. "
+            "Configure appConfig.bmqtwist.http.users (docs/console.md), or connect from 127.0.0.1.")
 
 
 def is_local(address: str) -> bool:
-    """Whether an address, or the name in a Host header, means this machine."""
+    """Return whether an address, or the name in a Host header, means this machine."""
     if address == "localhost":
         return True
     try:
@@ -99,12 +99,12 @@ def is_address(text: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header without the port."""
     return urlsplit(f"//{header}").hostname or "" if header and not set(header) & set("/@?# \\") else ""
 
 
 class Doorkeeper:
-    """Decides who somebody is. `users`: by name; `cookies`: of their logins."""
+    """Authentication of requests. `users`: by name; `cookies`: of their logins."""
 
     def __init__(self, users: Mapping[str, ConsoleUser], cookies: Cookies) -> None:
         self.users, self.cookies = users, cookies
@@ -114,8 +114,8 @@ class Doorkeeper:
         return not self.users
 
     def identify(self, address: str, header: Callable[[str], str | None], wall: float) -> Who:
-        """The user of a request from `address`, by its headers; Refusal 401: nobody is logged in; 403: nobody can be, from
-        there."""
+        """Return the user of a request from `address` by its headers. Refusal 401: the login is missing or has expired; 403:
+        the console has no users and the request is not local."""
         if self.is_open:
             forwarded = header("x-forwarded-for") or header("forwarded")
             if forwarded or not is_local(address) or not is_local(host_of(header("host") or "")):
@@ -124,23 +124,23 @@ class Doorkeeper:
         login = self.cookies.read(cookies_of(header("cookie") or "").get(SESSION_COOKIE, ""), wall)
         user = self.users.get(login.user) if login is not None else None
         if login is None or user is None or login.proof != proof_of(user.password_hash):
-            raise Refusal(401, "Log in first: nobody is logged in, or the login has ended.")
+            raise Refusal(401, "Log in first: there is no login, or it has expired.")
         return Who(user.name, ROLES[user.role], login.nonce, login=login)
 
     def still(self, who: Who, wall: float) -> bool:
-        """Whether who was identified a while ago still counts."""
+        """Return whether an earlier authentication is still valid."""
         return who.login is None or self.cookies.is_valid(who.login, wall)
 
 
 def require(who: Who, role: Role) -> None:
-    """Refusal 403 unless somebody may do what takes a role."""
+    """Raise Refusal 403 unless the sender has at least the role."""
     if who.role < role:
-        raise Refusal(403, f"This takes the role {role.word}; {who.user} has the role {who.role.word}.")
+        raise Refusal(403, f"This requires the role {role.word}; {who.user} has the role {who.role.word}.")
 
 
 def origin_is_ours(origin: str, host: str, others: set[str]) -> bool:
-    """Whether a page of that origin may open a WebSocket here: it was served under the Host that is asked now, or by a
-    console that we know (`others`: their origins)."""
+    """Return whether a page of `origin` may open a WebSocket here: it was served by this console (`host`: the Host header)
+    or by a console with an origin in `others`."""
     parts = urlsplit(origin)
     return parts.scheme in ("http", "https") and (bool(host) and parts.netloc == host or origin in others)
 
@@ -151,13 +151,13 @@ def origin_of(url: str) -> str:
 
 
 class LoginLimiter:
-    """Who fails to log in waits, longer each time: counted by address and by name."""
+    """Increasing delay after failed logins, counted by address and by user name."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
 
     def wait(self, address: str, name: str, now: float) -> float:
-        """How many seconds are left until the next attempt counts."""
+        """Return the seconds until the next attempt is accepted."""
         return max(self._left(key, now) for key in self._keys(address, name))
 
     def failed(self, address: str, name: str, now: float) -> None:
@@ -182,7 +182,7 @@ class LoginLimiter:
 
 
 class Login(Struct, frozen=True):
-    """One login. `began`, `seen`: seconds since the epoch; `proof`: of the password that it was made with."""
+    """Login. `began`, `seen`: seconds since the epoch; `proof`: hash of the password hash at the time of the login."""
 
     user: str
     nonce: str
@@ -192,7 +192,7 @@ class Login(Struct, frozen=True):
 
 
 class Cookies:
-    """Logins as cookies: signed, and valid for `life_s` from the login, `idle_s` from the last use."""
+    """Signed cookies of logins, valid for `life_s` after the login and `idle_s` after the last use."""
 
     def __init__(self, secret: bytes, life_s: float, idle_s: float) -> None:
         self.life_s, self.idle_s = life_s, idle_s
@@ -204,7 +204,7 @@ class Cookies:
         return str(self._logins.dumps(astuple(login)))
 
     def read(self, cookie: str, wall: float) -> Login | None:
-        """The login that a cookie stands for; None = it is none of ours, too old, or over."""
+        """Return the login in a cookie; None = the signature is invalid, or the login has expired or ended."""
         if len(cookie) > COOKIE_CHARS_MAX:
             return None
         try:
@@ -218,13 +218,13 @@ class Cookies:
                 and wall - login.seen < self.idle_s)
 
     def end(self, nonce: str, wall: float) -> None:
-        """A login is over here before its time."""
+        """End a login at this node before it expires."""
         self._ended[nonce] = wall + self.life_s
         while len(self._ended) > ENDED_MAX or next(iter(self._ended.values())) < wall:
             self._ended.popitem(last=False)
 
     def csrf(self, nonce: str) -> str:
-        """What a page of that login sends with everything that changes something."""
+        """Return the CSRF token of a login, which pages send with every action."""
         return str(self._csrf.get_signature(nonce).decode())
 
     def is_csrf(self, nonce: str, token: str) -> bool:
@@ -232,24 +232,24 @@ class Cookies:
 
 
 def proof_of(password_hash: str) -> str:
-    """Changes with the password."""
+    """Return a hash that changes with the password."""
     return sha256(password_hash.encode()).hexdigest()[:16]
 
 
 class NodeRequest(Struct, frozen=True):
-    """What the token of a node vouches for: who asks whom for what, and for whose sake."""
+    """Request of one node to another: the content of a node token. `user`, `role`: of the original request."""
 
-    sender: str  # "" = not known yet
+    sender: str  # "" = unknown until the token is read
     receiver: str
     method: str
-    path: str  # with its query
+    path: str  # with query
     body: bytes
     user: str = ""
     role: str = ""
 
 
 class NodeTokens:
-    """Tokens by which nodes know each other: signed with a key for one request, they hold its time. Each counts once."""
+    """Node tokens: each is signed for one request, contains its time, and is accepted once."""
 
     def __init__(self, secret: bytes) -> None:
         self._tokens = URLSafeSerializer(secret, signer_kwargs=_SIGNING)
@@ -259,8 +259,7 @@ class NodeTokens:
         return str(self._tokens.dumps([request.sender, int(wall), nonce, request.user, request.role], _purpose(request)))
 
     def check(self, token: str, asked: NodeRequest, wall: float) -> NodeRequest | None:
-        """The request with who sends it and for whose sake, as a token says; None = the token is not for it. `asked`: the
-        request as it came."""
+        """Return the request `asked` with sender, user and role from its token; None = the token is not valid for it."""
         try:
             sender, at, nonce, user, role = self._tokens.loads(token, _purpose(asked))
         except (BadData, UnicodeError):
@@ -274,19 +273,19 @@ class NodeTokens:
 
 
 def _purpose(request: NodeRequest) -> bytes:
-    """What a token is good for: one receiver, method, path, query and body."""
-    return json.dumps(["node", request.receiver, request.method, *_meaning(request.path),
+    """Return the signed content of a token: receiver, method, path, query and body."""
+    return json.dumps(["node", request.receiver, request.method, *_unescaped(request.path),
                        sha256(request.body).hexdigest()]).encode()
 
 
-def _meaning(path: str) -> tuple[str, list[tuple[str, str]]]:
-    """What a path with its query asks for, however it is escaped."""
+def _unescaped(path: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return a path and its query without escapes."""
     parts = urlsplit(path)
     return unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True)
 
 
 def cookies_of(header: str) -> Mapping[str, str]:
-    """The cookies of a request by name; the first of each name counts."""
+    """Return the cookies of a request by name; the first one of a name is used."""
     found: dict[str, str] = {}
     for part in header.split(";")[:50]:
         name, equals, value = part.strip().partition("=")
@@ -296,17 +295,17 @@ def cookies_of(header: str) -> Mapping[str, str]:
 
 
 def cookie_header(name: str, value: str, path: str, secure: bool, life_s: float | None = None) -> str:
-    """A Set-Cookie that scripts and other sites cannot use. `life_s` None = until the browser ends, 0 = it is taken back."""
+    """Return a Set-Cookie header for an HttpOnly, same-site cookie. `life_s` None = session cookie, 0 = delete it."""
     age = "" if life_s is None else f"; Max-Age={int(life_s)}"
     return f"{name}={value}; Path={path or '/'}; HttpOnly; SameSite=Strict{age}{'; Secure' if secure else ''}"
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """A JSON object; ValueError with what is wrong."""
+    """Parse a JSON object. Raises ValueError with the reason."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise ValueError("the body is no JSON") from None
+        raise ValueError("the body is not JSON") from None
     if not isinstance(found, dict):
-        raise ValueError("the body is no JSON object")
+        raise ValueError("the body is not a JSON object")
     return found

@@ -1,4 +1,4 @@
-"""The audit log of the console: who has done what, as JSON lines in a file beside the log, of bounded size."""
+"""Audit log of the console: actions of users as JSON lines in a file of bounded size, in the directory of the log."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from bmqtwist.console.documents import Document, compact
 from bmqtwist.report import shown
 
-FILE = "console-audit.jsonl"  # beside the log; what came before is in the same with .1
+FILE = "console-audit.jsonl"  # the previous file has the suffix .1
 FILE_BYTES_MAX = 4 << 20
-ENTRIES_MAX = 500  # shown
-TAIL_BYTES = 256 << 10  # of the file, read at the start
+ENTRIES_MAX = 500  # in memory and in the console
+TAIL_BYTES = 256 << 10  # of the file that are read at the start
 TEXT_CHARS_MAX = 500
 
 
 class AuditLog:
-    """Entries, newest last. `folder`: "" = nothing is written; `failed` is told once when that does not work."""
+    """Entries, newest last. `folder`: "" = no file; `failed` is called at the first failed write after a success."""
 
     def __init__(self, folder: str, failed: Callable[[str], None]) -> None:
         self._path = Path(folder) / FILE if folder else None
-        self._failed, self._told = failed, False
+        self._failed, self._failure_reported = failed, False
         self.entries: deque[Document] = deque(maxlen=ENTRIES_MAX)
         if self._path is not None:
             self._read(self._path)
@@ -39,12 +39,12 @@ class AuditLog:
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # the first line may be cut
+                continue  # the first line may be incomplete
             if isinstance(entry, dict):
                 self.entries.append(entry)
 
     def add(self, entry: Document) -> None:
-        """A user has done something at a node, or was refused."""
+        """Add an action of a user, or the refusal of one."""
         entry = {name: shown(value, TEXT_CHARS_MAX) if isinstance(value, str) else value for name, value in entry.items()}
         self.entries.append(entry)
         if self._path is not None:
@@ -62,8 +62,8 @@ class AuditLog:
                 os.write(descriptor, line)
             finally:
                 os.close(descriptor)
-            self._told = False
+            self._failure_reported = False
         except OSError as error:
-            if not self._told:
-                self._told = True
+            if not self._failure_reported:
+                self._failure_reported = True
                 self._failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")

@@ -1,6 +1,6 @@
-"""The documents: of this node, and of the cluster with what the other nodes' consoles say.
+"""Creation of the console's documents: of this node, and of the cluster from the parts of all nodes.
 
-Nothing is looked at while nobody asks, but for one row of the history every HISTORY_STEP_S.
+Without requests the broker is sampled only for one row of the history every HISTORY_STEP_S.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bmqtwist.view import cluster_facts, node_facts
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
-FRESH_S = 0.2  # a document of that age is as good as a new one
+FRESH_S = 0.2  # a cluster document up to this age is reused
 
 
 class Collector:
-    """Makes all documents."""
+    """Creates the documents of the console."""
 
     def __init__(self, host: BrokerService, client: PeerClient) -> None:
         self._host, broker = host, host.node.broker
@@ -38,37 +38,37 @@ class Collector:
         self.local = LocalQueues(host)
         self.sampler = NodeSampler(reading(broker, host.moment()[0], host.process()))
         self._files, self._files_at = (0, 0), float("-inf")
-        self._behind = FlowSampler()  # of the proxies that are connected here
+        self._proxy_flows = FlowSampler()
         self._proxies, self._proxies_at = list[Document](), float("-inf")
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
         self._stops: dict[str, Document] = {}
         self._cluster: tuple[float, Document] | None = None
         self._collecting: list[Deferred[Document]] | None = None
         self._tick: Any = None
-        self.actions: Callable[[], Document] = dict  # restart, stop and demo: what goes on from this console
+        self.actions: Callable[[], Document] = dict  # state of restart, stop and demo
 
     # -- history ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Keep a history from now on."""
+        """Start to record the history."""
         _, wall = self._host.moment()
-        self._tick = self._host.reactor.callLater(HISTORY_STEP_S - wall % HISTORY_STEP_S, self._keep)
+        self._tick = self._host.reactor.callLater(HISTORY_STEP_S - wall % HISTORY_STEP_S, self._record)
 
     def stop(self) -> None:
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
         self.local.stop()
 
-    def _keep(self) -> None:
+    def _record(self) -> None:
         self.start()
-        self.consoles.urls()  # remembered: pages of a node that dies come here, and are let in only if it is known
+        self.consoles.urls()  # stored: pages of a stopped node reconnect here and are accepted only if its URL is known
         broker, (now, wall) = self._host.node.broker, self._host.moment()
         messages, size = node_facts.stored_here(broker)
-        self.sampler.keep(reading(broker, now, self._host.process()), wall, messages, size)
-        self._see_leader(wall)
-        self.local.keep_history()
+        self.sampler.record(reading(broker, now, self._host.process()), wall, messages, size)
+        self._note_leader(wall)
+        self.local.record_history()
 
-    def _see_leader(self, wall: float) -> None:
+    def _note_leader(self, wall: float) -> None:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is not None:
             seen = cluster_facts.elector(cluster)
@@ -79,20 +79,20 @@ class Collector:
 
     @inlineCallbacks
     def own_part(self) -> Any:
-        """What this node contributes to the document of the cluster."""
+        """Return this node's part of the cluster document."""
         yield self.local.want()
         node, (now, wall) = self._host.node, self._host.moment()
         proxied = cluster_facts.proxied_of(node.broker)
         if proxied is not None:
-            proxied.dial()  # the nodes say where their consoles are
+            proxied.dial()  # nodes announce the URLs of their consoles
             node.broker.loop.performer.turn_due()
         self.consoles.urls()
         process = self._host.process()
         if self.sampler.wants(now):
-            self.sampler.look(reading(node.broker, now, process))
+            self.sampler.sample(reading(node.broker, now, process))
         if now - self._files_at >= HISTORY_STEP_S:
             self._files, self._files_at = open_files(), now
-        self._see_leader(wall)
+        self._note_leader(wall)
         if now - self._proxies_at >= SWEEP_S:
             self._proxies, self._proxies_at = self._proxy_rows(now), now
         sampler = self.sampler
@@ -108,7 +108,7 @@ class Collector:
     def _proxy_rows(self, now: float) -> list[Document]:
         broker = self._host.node.broker
         rows = node_facts.proxy_rows(broker, cluster_facts.cluster_of(broker))
-        rates = self._behind.look(now, {row["ident"]: flow for row, flow in rows})
+        rates = self._proxy_flows.sample(now, {row["ident"]: flow for row, flow in rows})
         return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
     @inlineCallbacks
@@ -131,12 +131,12 @@ class Collector:
         assert isinstance(topic, ElectionsTopic)
         return succeed(self.elections())
 
-    def outdate(self) -> None:
-        """The next document of the cluster is made anew, however young the last one is."""
+    def invalidate(self) -> None:
+        """Discard the cluster document, so that the next request creates a new one."""
         self._cluster = None
 
     def cluster(self) -> Deferred[Document]:
-        """The whole cluster; who asks while it is made gets the same."""
+        """Return the cluster document; requests during its creation share the result."""
         done: Deferred[Document] = Deferred()
         if self._cluster is not None and self._host.moment()[0] - self._cluster[0] < FRESH_S:
             return succeed(self._cluster[1])
@@ -157,7 +157,7 @@ class Collector:
     def _collect(self) -> Any:
         now, _ = self._host.moment()
         urls, peers = self.consoles.urls(), self.consoles.peers
-        asked = peers.look(urls, now)
+        asked = peers.poll(urls, now)
         own = yield self.own_part()
         yield asked
         parts, missing = peers.parts(urls)
@@ -170,7 +170,7 @@ class Collector:
         ended = {name: {**stop, "done": True} for name, stop in self._stops.items() if name in missing}
         document = merge(own["name"], wall, {own["name"]: own, **parts}, missing, ended)
         for node in document["nodes"]:
-            node["url"] = node["url"] or urls.get(node["name"], "")  # a node that is down has one, too
+            node["url"] = node["url"] or urls.get(node["name"], "")  # also for a node that is down
         self._cluster = now, document
         return document
 
@@ -198,7 +198,7 @@ class Collector:
 
     @inlineCallbacks
     def queue(self, topic: QueueTopic) -> Any:
-        """One queue; Refusal 404 if nobody knows it."""
+        """Return the document of a queue; Refusal 404 if no node knows it."""
         own = yield self.own_queue(topic.uri)
         path = with_query("/api/v1/node/queue", {"uri": topic.uri})
         found, missing = yield self.consoles.ask_all(path)
@@ -209,7 +209,7 @@ class Collector:
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
         answers, silent = yield self.consoles.ask_proxies(path, parts)
-        parts += [consoles.queue_told(answer, proxy) for proxy, answer in answers]
+        parts += [consoles.valid_queue(answer, proxy) for proxy, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
@@ -218,19 +218,19 @@ class Collector:
 
     @inlineCallbacks
     def clients(self) -> Any:
-        """Who is connected, of all nodes and of the proxies whose consoles answer."""
+        """Return the connections of all nodes and of the proxies whose consoles answer."""
         path, own = "/api/v1/node/clients", node_facts.clients_part(self._host.node.broker)
         found, missing = yield self.consoles.ask_all(path)
         parts = [own, *found.values()]
         answers, silent = yield self.consoles.ask_proxies(path, parts)
         rows = [row for part in parts for row in part["clients"]]
         for proxy, answer in answers:
-            rows += consoles.clients_told(answer, proxy)
+            rows += consoles.valid_clients(answer, proxy)
         return {"clients": rows, "missing": missing | silent}
 
     @inlineCallbacks
     def find_primary(self, uri: str) -> Any:
-        """Which node leads a queue, also where this is a proxy, which has to ask."""
+        """Return the primary of a queue; a proxy requests it from the nodes."""
         if cluster_facts.cluster_of(self._host.node.broker) is not None:
             return self.primary_of(uri)
         return (yield self.queue(QueueTopic(uri)))["primary"]
@@ -240,13 +240,13 @@ class Collector:
         return {**cluster_facts.elections(node.broker, node.events), "at": round(self._host.moment()[1], 3)}
 
     def primary_of(self, uri: str) -> str:
-        """Which node leads a queue, as the metadata have it; "" = the queue is not known, or nobody does."""
+        """Return the primary of a queue in the metadata; "" = the queue is unknown or has no primary."""
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         return cluster_facts.queue_primary(cluster, uri) if cluster is not None else ""
 
     def primary(self, partition: int) -> str:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
-        if cluster is None and self._cluster is not None:  # a proxy knows what the nodes say
+        if cluster is None and self._cluster is not None:  # a proxy has the reports of the nodes
             return next((each["primary"] for each in self._cluster[1]["partitions"] if each["id"] == partition), "")
         return cluster_facts.partition_primary(cluster, partition) if cluster is not None else ""
 
@@ -259,7 +259,7 @@ class Collector:
 
 
 def open_files() -> tuple[int, int]:
-    """Open files of this process, and how many it may have; 0 = that is not known."""
+    """Return the number of open files of this process and its limit; 0 = unknown."""
     try:
         return len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:

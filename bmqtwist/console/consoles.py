@@ -1,7 +1,7 @@
-"""The consoles of the other nodes and of proxies: requests to them, and their answers.
+"""Requests to the consoles of other nodes and of proxies, and their answers.
 
-A node is waited for PEER_SECONDS_MAX at most; one that has not answered lately is asked in the background and not waited
-for. Answers of proxies are taken only as far as they are sound.
+A request takes PEER_SECONDS_MAX at most; a node that did not answer the last request is polled in the background, and
+documents do not wait for it. Answers of proxies are validated, invalid rows are dropped.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from bmqtwist.view.node_facts import PROXIES_MAX
 
 PEER_SECONDS_MAX = 1.0
 ACTION_SECONDS_MAX = 30.0
-RETRY_S = 2.0  # until a node that did not answer is asked again
+RETRY_S = 2.0  # between requests to a node that did not answer
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_HEADER = "X-Bmqtwist-Node"
-NO_KEY = "http.keyFile is not configured: with users, the nodes' consoles know each other by it"
-LEVELS_MAX = 4  # of proxies behind proxies whose consoles are asked
-ROWS_MAX = 2000  # of each kind, that are taken from the answer of one proxy
+NO_KEY = "http.keyFile is not configured: consoles with users need it to authenticate each other"
+LEVELS_MAX = 4  # of proxies connected to proxies
+ROWS_MAX = 2000  # of each kind, per answer of a proxy
 NO_CONSOLE = "it has no console"
 NAMED_AS_A_NODE = "it has the name of a node"
 
 
 class TooLong(Exception):
-    """An answer is longer than any that makes sense."""
+    """Answer longer than ANSWER_BYTES_MAX."""
 
 
 class PeerClient:
-    """Asks other consoles. `name`: this node; `tokens`: what shows that; None = the others would not believe it; `wall`:
-    seconds since the epoch, now."""
+    """HTTP client for other consoles. `name`: this node; `tokens`: to authenticate it, None = no key is configured; `wall`
+    returns the present time (seconds since the epoch)."""
 
     def __init__(self, reactor: Any, name: str, tokens: NodeTokens | None, wall: Callable[[], float]) -> None:
         self._reactor, self._name, self._tokens, self._wall = reactor, name, tokens, wall
@@ -61,7 +61,7 @@ class PeerClient:
     @inlineCallbacks
     def ask(self, node: str, url: str, method: str, path: str, body: bytes = b"", who: Who | None = None,
             seconds: float = PEER_SECONDS_MAX) -> Any:
-        """What a node answers: (status, JSON). `path`: below its URL, with its query. Refusal 502 if it does not."""
+        """Return the status and JSON that a node answers. `path`: below its URL, with query. Refusal 502: no answer."""
         if self._tokens is None:
             raise Refusal(502, NO_KEY)
         user, role = (who.user, who.role.word) if who is not None else ("", "")
@@ -97,16 +97,16 @@ def _collect(response: Any) -> Deferred[bytes]:
 
 
 def _reason(error: Exception) -> str:
-    reasons = getattr(error, "reasons", None)  # of twisted.web: what went wrong below
+    reasons = getattr(error, "reasons", None)  # failures below an error of twisted.web
     if reasons:
         error = reasons[0].value
     name = type(error).__name__
-    return {"TimeoutError": "no answer in time", "ConnectionRefusedError": "the connection is refused",
-            "CancelledError": "no answer in time", "TooLong": "its answer is too long"}.get(name, f"{error}" or name)
+    return {"TimeoutError": "no answer in time", "ConnectionRefusedError": "connection refused",
+            "CancelledError": "no answer in time", "TooLong": "the answer is too long"}.get(name, f"{error}" or name)
 
 
 class PeerView:
-    """What one node said last, and whether it is worth waiting for its next answer."""
+    """Last part of a node, and the problem of its last request ("" = it answered)."""
 
     def __init__(self) -> None:
         self.part: Document | None = None
@@ -117,14 +117,14 @@ class PeerView:
 
 
 class Peers:
-    """The parts of all other nodes."""
+    """Parts of all other nodes."""
 
     def __init__(self, client: PeerClient) -> None:
         self._client = client
         self.views: dict[str, PeerView] = {}
 
-    def look(self, urls: Mapping[str, str], now: float) -> Deferred[Any]:
-        """Ask all nodes of which the URL is known; fires when those have answered that did so last time, too."""
+    def poll(self, urls: Mapping[str, str], now: float) -> Deferred[Any]:
+        """Request the parts of all nodes in `urls`; fires when the nodes that answered the last request have answered."""
         waiting = []
         for name, url in urls.items():
             view = self.views.setdefault(name, PeerView())
@@ -155,10 +155,10 @@ class Peers:
             view.asking = None
 
         view.asking = self._client.ask(name, view.url, "GET", "/api/v1/node").addCallback(answered).addErrback(failed)
-        view.asking.addBoth(over)  # at once, perhaps
+        view.asking.addBoth(over)  # may be called immediately
 
     def parts(self, urls: Mapping[str, str]) -> tuple[dict[str, Document], dict[str, str]]:
-        """The newest parts by name, and why the others have none."""
+        """Return the newest parts by node name, and the reason for each missing one."""
         parts, missing = {}, {}
         for name in urls:
             view = self.views.get(name)
@@ -182,22 +182,23 @@ def as_body(document: Mapping[str, Any]) -> bytes:
 
 
 class OtherConsoles:
-    """`now`: seconds, monotonic."""
+    """Consoles of other nodes and of proxies. `now` returns monotonic seconds."""
 
     def __init__(self, broker: Broker, client: PeerClient, now: Callable[[], float]) -> None:
         self._broker, self._client, self._now = broker, client, now
         self.peers = Peers(client)
-        self._urls: dict[str, str] = {}  # of the others' consoles, also of those that are gone
-        self._silent: dict[str, tuple[float, str]] = {}  # proxies that did not answer: until when they are left alone, why
+        self._urls: dict[str, str] = {}  # by node name, disconnected nodes included
+        self._silent: dict[str, tuple[float, str]] = {}  # proxies that did not answer: time of the next request, reason
 
     def urls(self) -> dict[str, str]:
-        """Where the consoles of the others are, also of those that are not connected any more."""
+        """Return the URLs of the consoles of other nodes, also of disconnected ones."""
         self._urls.update(cluster_facts.peer_urls(self._broker))
         return {**{name: view.url for name, view in self.peers.views.items()}, **self._urls}
 
     @inlineCallbacks
     def ask_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Any:
-        """What the consoles of all other nodes answer to the same: documents by name, and why the rest does not."""
+        """Send the same request to the consoles of all other nodes. Returns the documents, and the reasons for missing ones,
+        by node name."""
         urls = self.urls()
         method, names = "GET" if body is None else "POST", list(urls)
         answers = yield DeferredList([self._client.ask(name, url, method, path, body or b"", seconds=seconds)
@@ -207,27 +208,27 @@ class OtherConsoles:
 
     @inlineCallbacks
     def ask_some(self, path: str, bodies: dict[str, bytes]) -> Any:
-        """What nodes answer, each to a body of its own: those documents that there are."""
+        """Send each node its own body. Returns the documents of the nodes that answered."""
         urls = self.urls()
         answers = yield DeferredList([self._client.ask(name, urls[name], "POST", path, body)
                                       for name, body in bodies.items()], consumeErrors=True)
         return list(_answers("Node", list(bodies), answers)[0].values())
 
     @inlineCallbacks
-    def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
-        """What the consoles of proxies answer: pairs of a proxy, as `node_facts.proxy_of` has it, and its answer; and why
-        the others have none, by name. Asked are the proxies that the answers `told` name, and those behind them. One that
-        does not answer is left alone for RETRY_S."""
+    def ask_proxies(self, path: str, documents: Sequence[Document]) -> Any:
+        """Send a request to the proxies that `documents` name, and to proxies connected to them. Returns pairs of a proxy
+        (as of `node_facts.proxy_of`) and its answer, and the reasons for missing ones by name. A proxy that does not answer
+        gets no request for RETRY_S."""
         now, silent = self._now(), self._silent
         for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
             del silent[ident]
         seen = {cluster_facts.own_ident(self._broker)}
-        # a token for the name of a node would be good there: no proxy gets one
+        # a node would accept a token made for its name: a proxy must not receive one
         names = {*self.urls(), *cluster_facts.node_names(self._broker)}
         found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
         for _ in range(LEVELS_MAX):
-            next_ones = {proxy["ident"]: proxy for document in told for proxy in proxies_told(document)
+            next_ones = {proxy["ident"]: proxy for document in documents for proxy in valid_proxies(document)
                          if proxy["ident"] not in seen}
             seen.update(next_ones)
             asked = []
@@ -245,13 +246,13 @@ class OtherConsoles:
             until = self._now() + RETRY_S
             silent.update((proxy["ident"], (until, bad[proxy["name"]])) for at, proxy in enumerate(asked) if at not in good)
             found += [(asked[at], answer) for at, answer in good.items()]
-            told = list(good.values())
+            documents = list(good.values())
         return found, missing
 
 
 def _answers(kind: str, names: Sequence[str], answers: Sequence[tuple[bool, Any]]
              ) -> tuple[dict[int, Document], dict[str, str]]:
-    """What those answered that were asked, by their places, and why the others did not, by name."""
+    """Return the documents by index of the request, and the reasons of failed requests by name."""
     found: dict[int, Document] = {}
     missing: dict[str, str] = {}
     for at, (name, (good, answer)) in enumerate(zip(names, answers, strict=True)):
@@ -265,21 +266,21 @@ def _answers(kind: str, names: Sequence[str], answers: Sequence[tuple[bool, Any]
     return found, missing
 
 
-def proxies_told(document: Mapping[str, Any]) -> list[Document]:
+def valid_proxies(document: Mapping[str, Any]) -> list[Document]:
     return [{"ident": each["ident"], "name": each["name"], "url": each["url"] if is_console_url(each["url"]) else ""}
             for each in _rows(document, "proxies", ("ident", "name", "url"))][:PROXIES_MAX]
 
 
-def clients_told(answer: Mapping[str, Any], proxy: Document) -> list[Document]:
+def valid_clients(answer: Mapping[str, Any], proxy: Document) -> list[Document]:
     return [{**row, "id": f"{proxy['ident']} {row['id']}", "node": proxy["name"], "proxy": True}
             for row in _rows(answer, "clients", ("id", "client"))]
 
 
-def queue_told(answer: Mapping[str, Any], proxy: Document) -> Document:
-    """What a proxy knows of a queue, as `queue_facts.queue_part` has it."""
+def valid_queue(answer: Mapping[str, Any], proxy: Document) -> Document:
+    """Return a proxy's part of the document of a queue, as of `queue_facts.queue_part`."""
     rates = answer.get("rates")
     return {"node": proxy["name"], "ident": proxy["ident"], "proxy": True, "leads": False, "apps": [],
-            "rates": rates if isinstance(rates, dict) else {}, "proxies": proxies_told(answer),
+            "rates": rates if isinstance(rates, dict) else {}, "proxies": valid_proxies(answer),
             **{kind: [{**row, "node": proxy["name"], "proxy": True, "broker": bool(row.get("broker")),
                        "subscriptions": _rows(row, "subscriptions", ("expression",))}
                       for row in _rows(answer, kind, ("client", "ident")) if _is_whole(row.get("unconfirmed", 0))]

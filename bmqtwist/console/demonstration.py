@@ -1,7 +1,8 @@
-"""Demonstration traffic, so that a newcomer sees a living broker: two applications in this process, which use the broker
-over its listener as any other does. People start and stop it in the console.
+"""Demonstration traffic: two applications in this process that use the broker through its listener. Users of the console
+start and stop it.
 
-Each queue is posted to in waves of its own; once in a while its consumers rest, so that it fills and is emptied again.
+Posts to each queue follow a wave of its own; its consumers pause for REST_S every REST_EVERY_S, so that the queue fills and
+drains.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 
 NAMES = ("orders", "payments")  # of the queues in each domain
 TICK_S = 0.1
-RATE = 6.0  # messages a second of a queue, on average
-WAVE_S = 37.0  # from one crest to the next, of the first queue; of each further one some seconds longer
-CONFIRM_S = 0.2  # that a consumer takes for a message
-REST_EVERY_S, REST_S = 60.0, 15.0  # consumers rest that often, for so long
+RATE = 6.0  # messages per second and queue, on average
+WAVE_S = 37.0  # period of the first queue; some seconds longer for each further queue
+CONFIRM_S = 0.2  # from delivery to confirmation of a message
+REST_EVERY_S, REST_S = 60.0, 15.0  # period and duration of the consumers' pauses
 CONNECT_S = 10.0
 REGIONS = ("europe", "america", "asia")
 
 
 class ShownQueue(Struct):
-    """One queue with its consumers. `owed`: the part of a message that was not posted yet; `held`: messages that consumers
-    have, and since when."""
+    """Queue with its consumers. `owed`: fraction of a message that is due; `held`: unconfirmed messages with their times of
+    delivery."""
 
     queue: Queue[bytes]
     number: int
@@ -52,11 +53,11 @@ class ShownQueue(Struct):
 
 
 class Demonstration:
-    """Traffic through the broker of `host`, in the domains of `http.demoDomains`."""
+    """Demonstration traffic through the broker of `host`, in the domains of `http.demoDomains`."""
 
     def __init__(self, host: BrokerService) -> None:
         self._host, self._broker, self._reactor, self._report = host, host.node.broker, host.reactor, host.report
-        self._address = listener_uri(self._broker)  # "" = it has no listener without TLS
+        self._address = listener_uri(self._broker)  # "" = no listener without TLS
         self._domains = self._broker.configuration.extension.http.demo_domains
         self._sessions: list[Session] = []
         self._queues: list[ShownQueue] = []
@@ -67,7 +68,7 @@ class Demonstration:
 
     @property
     def state(self) -> Document | None:
-        """As it is shown; None = it is not offered."""
+        """State for the console; None = not configured."""
         if not self._domains:
             return None
         return {"running": bool(self._sessions), "by": self._by, "since": round(self._since, 3), "problem": self._problem,
@@ -75,32 +76,32 @@ class Demonstration:
                 "confirmed": self._confirmed, "refused": self._refused}
 
     def start(self, by: str) -> None:
-        """Begin. LocalError: it cannot be, or runs already."""
+        """Start the traffic. Raises LocalError if it is not configured or already runs."""
         if not self._domains:
-            raise LocalError("No demonstration traffic is offered here: appConfig.bmqtwist.http.demoDomains names no domain")
+            raise LocalError("Demonstration traffic is not configured: appConfig.bmqtwist.http.demoDomains names no domain")
         if not self._address:
-            raise LocalError("Demonstration traffic needs a listener without TLS")
+            raise LocalError("Demonstration traffic requires a listener without TLS")
         if self._sessions:
-            raise LocalError("Demonstration traffic runs already")
+            raise LocalError("Demonstration traffic is already running")
         self._by, self._since, self._problem = by, self._host.moment()[1], ""
         self._posted = self._confirmed = self._refused = 0
         sessions = self._sessions = [Session(self._reactor, self._address, connect_timeout_s=CONNECT_S,
                                              open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")
                                      for what in ("producer", "consumer")]
-        self._report.note("config", f"demonstration traffic is started by {by}", by=by)
+        self._report.note("config", f"demonstration traffic started by {by}", by=by)
         Deferred.fromCoroutine(self._open(sessions)).addErrback(self._failed, sessions)
 
     def stop(self, by: str = "") -> None:
-        """End it; nothing if it does not run."""
+        """Stop the traffic if it runs."""
         if not self._sessions:
             return
         sessions, self._sessions, self._queues = self._sessions, [], []
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
         for session in sessions:
-            session.stop(drain=False).addErrback(lambda failure: None)  # it is gone either way
+            session.stop(drain=False).addErrback(lambda failure: None)  # the session ends in any case
         if by:
-            self._report.note("config", f"demonstration traffic is stopped by {by}", by=by)
+            self._report.note("config", f"demonstration traffic stopped by {by}", by=by)
 
     async def _open(self, sessions: list[Session]) -> None:
         producer, consumer = sessions
@@ -115,7 +116,7 @@ class Demonstration:
                     await consumer.open(f"{uri}?id={app}" if app else uri, read=True,
                                         on_message=partial(self._delivered, shown))
                 if self._sessions is not sessions:
-                    return  # stopped meanwhile
+                    return  # stopped while the queue was opened
                 self._queues.append(shown)
         self._began = self._reactor.seconds()
         self._later()
@@ -126,7 +127,7 @@ class Demonstration:
     def _failed(self, failure: Any, sessions: list[Session]) -> None:
         if self._sessions is sessions:
             self._problem = str(failure.value) or type(failure.value).__name__
-            self._report.error("Demonstration traffic ends: %s", self._problem)
+            self._report.error("Demonstration traffic failed: %s", self._problem)
             self.stop()
 
     def _later(self) -> None:
@@ -146,7 +147,7 @@ class Demonstration:
                 self._confirm(shown, seconds)
         except BmqError as error:
             self._problem = str(error)
-            self._report.error("Demonstration traffic ends: %s", error)
+            self._report.error("Demonstration traffic failed: %s", error)
             self.stop()
             return
         self._later()

@@ -1,7 +1,7 @@
-"""Documents as they travel: lists by their keys, and what changed between two of them (RFC 7386, JSON merge patch).
+"""Documents on the WebSocket, and their differences as JSON merge patches (RFC 7386).
 
-A merge patch replaces lists whole, so lists of things that have a name go as objects. A member that is null and one that is
-not there mean the same.
+A merge patch replaces a list as a whole, so lists of named rows are sent as objects. A null member and a missing member are
+equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
-    """What makes `new` of `old`; empty = nothing.
+    """Return the patch from `old` to `new`; empty = they are equal.
 
     >>> merge_patch({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2, "d": 4}, "e": [1]})
     {'b': {'d': 4}, 'e': [1], 'a': None}
@@ -37,18 +37,18 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
 
 
 def keyed(rows: Sequence[Mapping[str, Any]], key: str) -> Document:
-    """Rows by one of their members, in their order."""
+    """Return rows by one of their members, in order."""
     return {str(row[key]): row for row in rows}
 
 
 def ranked(rows: Sequence[Mapping[str, Any]], key: str) -> Document:
-    """Rows by one of their members, with their order beside them."""
+    """Return rows by one of their members, and their order as a list of keys."""
     by_key = keyed(rows, key)
     return {"rows": by_key, "order": list(by_key)}
 
 
 def cluster_on_the_wire(cluster: Mapping[str, Any]) -> Document:
-    """The document of the cluster as the WebSocket sends it."""
+    """Return the cluster document in the form that the WebSocket sends."""
     return {**cluster, "nodes": keyed(cluster["nodes"], "name"), "nodesOrder": [each["name"] for each in cluster["nodes"]],
             "partitions": keyed(cluster["partitions"], "id"),
             "partitionsOrder": [str(each["id"]) for each in cluster["partitions"]],
@@ -56,12 +56,12 @@ def cluster_on_the_wire(cluster: Mapping[str, Any]) -> Document:
 
 
 def queues_on_the_wire(page: Mapping[str, Any]) -> Document:
-    """A page of queues as the WebSocket sends it."""
+    """Return a page of queues in the form that the WebSocket sends."""
     return {**page, **ranked(page["rows"], "uri")}
 
 
 def compact(document: object) -> str:
-    """As text; what JSON has no number for is null."""
+    """Return compact JSON; NaN and infinity become null."""
     try:
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -77,7 +77,7 @@ def _finite(value: Any) -> Any:
 
 
 def for_script(document: object) -> str:
-    """As text that stands in a <script> of a page: no character of it can end that or begin another."""
+    """Return JSON for a <script> element: characters that could end the element are escaped."""
     text = compact(document)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""Operations of the JSON API that read: documents of the cluster and of this node, storage files, stored messages."""
+"""Read operations of the JSON API: documents of the cluster and of this node, storage files, stored messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
 EVENTS_MAX = 1000
 EXPRESSION_CHARS_MAX = 4096
-DIFFERENCES_MAX = 100  # between copies, that are shown one by one
+DIFFERENCES_MAX = 100  # blocks shown one by one
 _PARTITION = api.Argument("partition", "number of a partition", "integer", api.whole(-1, 0, 1_000_000), required=True)
 _GUID = api.Argument("guid", "GUID of a message, 32 hexadecimal digits", read=api.words(32, 32), required=True)
-_PAGE = (api.Argument("filter", "text that is part of the URI, in any case"),
+_PAGE = (api.Argument("filter", "part of the URI, case-insensitive"),
          api.Argument("sort", "messages, bytes, oldestSeconds, quota, putRate, pushRate, confirmRate, consumers, producers, "
                           "partition, domain, mode or uri"),
          api.Argument("order", "asc or desc"))
@@ -39,19 +39,19 @@ _PAGE = (api.Argument("filter", "text that is part of the URI, in any case"),
     "rates": "object", "ackLatencyMs": "object", "history": "array", "nodes": "array", "partitions": "array",
     "proxies": "array", "queuesTop": "array", "alarms": "array", "events": "array"})
 def cluster(operations: api.Operations, asked: api.Asked) -> Any:
-    """The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, proxies, the deepest queues,
-    alarms, last events."""
+    """State of the whole cluster: verdict, leader, rates, nodes, partitions, proxies, the deepest queues, alarms, last
+    events."""
     return operations.collector.cluster()
 
 
 @api.get("node")
 def node(operations: api.Operations, asked: api.Asked) -> Any:
-    """What this node contributes to that."""
+    """This node's part of the cluster document."""
     return operations.collector.own_part()
 
 
-@api.get("queues", *_PAGE, api.Argument("offset", "rows to leave out", "integer"),
-     api.Argument("limit", "rows at most, 1 to 500", "integer"),
+@api.get("queues", *_PAGE, api.Argument("offset", "rows to skip", "integer"),
+     api.Argument("limit", "maximum number of rows, 1 to 500", "integer"),
      answer={"total": "integer", "offset": "integer", "rows": "array"})
 def queues(operations: api.Operations, asked: api.Asked) -> Any:
     """A page of the queues of the cluster."""
@@ -62,7 +62,7 @@ def queues(operations: api.Operations, asked: api.Asked) -> Any:
      answer={"total": "integer", "entries": "array"}, between_nodes=True)
 @inlineCallbacks
 def node_queues(operations: api.Operations, asked: api.Asked) -> Any:
-    """The first queues of those that this node leads, as pairs of what is sorted by and URI."""
+    """The first queues whose primary is this node, as pairs of sort key and URI."""
     page = queues_topic({**asked.arguments, "offset": asked.arguments["upto"] - 1, "limit": 1})
     total, entries = yield operations.collector.local.rank(page)
     return {"total": total, "entries": entries}
@@ -72,10 +72,10 @@ def node_queues(operations: api.Operations, asked: api.Asked) -> Any:
       between_nodes=True)
 @inlineCallbacks
 def node_rows(operations: api.Operations, asked: api.Asked) -> Any:
-    """Rows of queues that this node leads."""
+    """Rows of queues whose primary is this node."""
     uris = asked.arguments["uris"]
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
-        raise Refusal(400, "uris is an array of strings.", "uris")
+        raise Refusal(400, "uris must be an array of strings.", "uris")
     return {"rows": (yield operations.collector.local.rows(uris))}
 
 
@@ -88,44 +88,44 @@ def queue(operations: api.Operations, asked: api.Asked) -> Any:
 
 @api.get("node/queue", api.URI, between_nodes=True)
 def node_queue(operations: api.Operations, asked: api.Asked) -> Any:
-    """What this node knows of one queue."""
+    """This node's part of the document of a queue."""
     return operations.collector.own_queue(asked.arguments["uri"])
 
 
 @api.get("elections", answer={"terms": "array", "events": "array"})
 def elections(operations: api.Operations, asked: api.Asked) -> Document:
-    """Terms with their leaders, and what happened in elections."""
+    """Terms with their leaders, and events of elections."""
     return operations.collector.elections()
 
 
 @api.get("clients", answer={"clients": "array", "missing": "object"})
 def clients(operations: api.Operations, asked: api.Asked) -> Any:
-    """Applications and administrators that are connected, of all nodes and of the proxies that have a console; missing says
-    why others are not told."""
+    """Connected applications and administrators of all nodes and of the proxies with a console; `missing` has the reasons
+    for absent nodes and proxies."""
     return operations.collector.clients()
 
 
 @api.get("node/clients", answer={"clients": "array", "proxies": "array"}, between_nodes=True)
 def node_clients(operations: api.Operations, asked: api.Asked) -> Document:
-    """Those of this node, and the proxies that are connected with it."""
+    """Connected applications, administrators and proxies of this node."""
     return node_facts.clients_part(operations.broker)
 
 
 @api.get("alarms", answer={"alarms": "array"})
 @inlineCallbacks
 def alarms(operations: api.Operations, asked: api.Asked) -> Any:
-    """Alarms of all nodes: open ones first, then the newest."""
+    """Alarms of all nodes: active ones first, then the newest."""
     return {"alarms": (yield operations.collector.cluster())["alarms"]}
 
 
-@api.get("events", api.Argument("after", "seconds since the epoch: only those that came later", "number", api.moment),
+@api.get("events", api.Argument("after", "seconds since the epoch: only later events", "number", api.moment),
      answer={"events": "array"})
 @inlineCallbacks
 def events(operations: api.Operations, asked: api.Asked) -> Any:
     """Events of all nodes, oldest first."""
     after, name = asked.arguments["after"] or 0.0, operations.collector.name
     own = [{**event.tree(), "node": name} for event in operations.host.node.events.last(500) if event.at > after]
-    if asked.who.node:  # another node asks for what this one remembers
+    if asked.who.node:  # another node requests the events of this one
         return {"events": own}
     found, _ = yield operations.collector.consoles.ask_all(with_query("/api/v1/events", {"after": repr(after)}))
     return {"events": merge_events({name: {"events": own}, **found})[-EVENTS_MAX:]}
@@ -133,13 +133,13 @@ def events(operations: api.Operations, asked: api.Asked) -> Any:
 
 @api.get("audit", answer={"entries": "array"})
 def audit(operations: api.Operations, asked: api.Asked) -> Document:
-    """Who has done what in the console of this node, newest first."""
+    """Audit log of this node's console, newest entry first."""
     return {"entries": list(operations.audit.entries)[::-1]}
 
 
 @api.get("log", api.NODE,
-     api.Argument("level", "FATAL, ERROR, WARN, INFO, DEBUG or TRACE: that severe, or more", read=api.words(10)),
-     api.Argument("lines", "lines at most, 1 to 2000", "integer", api.whole(200, 1, LOG_LINES_MAX)),
+     api.Argument("level", "minimum severity: FATAL, ERROR, WARN, INFO, DEBUG or TRACE", read=api.words(10)),
+     api.Argument("lines", "maximum number of lines, 1 to 2000", "integer", api.whole(200, 1, LOG_LINES_MAX)),
      answer={"lines": "array"}, place=api.at_node)
 def log(operations: api.Operations, asked: api.Asked) -> Document:
     """The last lines of the log of a node, oldest first."""
@@ -149,14 +149,14 @@ def log(operations: api.Operations, asked: api.Asked) -> Document:
 
 @api.get("config", api.NODE, answer={"node": "string", "config": "object"}, place=api.at_node)
 def config(operations: api.Operations, asked: api.Asked) -> Document:
-    """The configuration of a node that is in force, secrets masked."""
+    """The active configuration of a node, with secrets masked."""
     return {"node": operations.collector.name, "config": plain(operations.broker.configuration.app)}
 
 
 @api.get("domains", answer={"domains": "array", "missing": "object"})
 @inlineCallbacks
 def domains(operations: api.Operations, asked: api.Asked) -> Any:
-    """The domains of all nodes: those in use with what is stored in them, and those that have a file."""
+    """Domains of all nodes: domains in use with their stored messages, and domains with a configuration file."""
     found, missing = yield operations.collector.consoles.ask_all("/api/v1/node/domains")
     parts = {operations.collector.name: domain_rows(operations.broker),
              **{name: answer["domains"] for name, answer in found.items()}}
@@ -165,7 +165,7 @@ def domains(operations: api.Operations, asked: api.Asked) -> Any:
 
 @api.get("node/domains", answer={"domains": "array"}, between_nodes=True)
 def node_domains(operations: api.Operations, asked: api.Asked) -> Document:
-    """Those of this node."""
+    """Domains of this node."""
     return {"domains": domain_rows(operations.broker)}
 
 
@@ -173,7 +173,7 @@ def node_domains(operations: api.Operations, asked: api.Asked) -> Document:
      api.NODE, place=api.at_node,
      answer={"name": "string", "node": "string", "config": "object", "file": "object", "problem": "string"})
 def domain(operations: api.Operations, asked: api.Asked) -> Document:
-    """The configuration of a domain at a node: what is in force, and what its file says."""
+    """The active configuration of a domain at a node, and the content of its file."""
     name = asked.arguments["name"]
     found = domain_document(operations.broker, operations.collector.name, name)
     if found is None:
@@ -184,7 +184,7 @@ def domain(operations: api.Operations, asked: api.Asked) -> Document:
 @api.get("nodes/<node>/preflight", answer={"quorumSurvives": "boolean", "moves": "array", "sessions": "integer",
                                        "warnings": "array"}, place=api.at_named_node)
 def preflight(operations: api.Operations, asked: api.Asked) -> Document:
-    """What would happen if that node stopped."""
+    """Effects of a stop of a node: moves, quorum, warnings."""
     return stopping.preflight(operations.broker)
 
 
@@ -197,7 +197,7 @@ def storage(operations: api.Operations, asked: api.Asked) -> Document:
     try:
         rows = storage_files.file_rows(operations.member_of(), operations.host.node.disk)
     except OSError as error:
-        raise Refusal(409, f"The files cannot be looked at: {error.strerror or error}") from None
+        raise Refusal(409, f"The files cannot be read: {error.strerror or error}") from None
     return {"node": operations.collector.name, "partitions": rows}
 
 
@@ -207,15 +207,15 @@ def _partition(operations: api.Operations, asked: api.Asked) -> Partition:
 
 @api.get("storage/records", _PARTITION, api.NODE, answer={"bytes": "integer", "kinds": "array"}, place=api.at_node)
 def records(operations: api.Operations, asked: api.Asked) -> Any:
-    """How many records of each kind a journal holds."""
+    """Number of records of each kind in a journal."""
     return operations.host.in_steps(storage_files.histogram(_partition(operations, asked)))
 
 
 @api.get("storage/journal", _PARTITION, api.NODE,
-     api.Argument("before", "offset in the file: only records that begin before it", "integer", api.whole(0, 0, 1 << 40)),
-     api.Argument("limit", "records at most, 1 to 200", "integer", api.whole(50, 1, storage_files.PAGE_RECORDS_MAX)),
+     api.Argument("before", "offset in the file: only records before it", "integer", api.whole(0, 0, 1 << 40)),
+     api.Argument("limit", "maximum of records, 1 to 200", "integer", api.whole(50, 1, storage_files.PAGE_RECORDS_MAX)),
      api.Argument("kind", "MESSAGE, CONFIRM, DELETION, QUEUE_OP or JOURNAL_OP", read=api.words(20)),
-     api.Argument("guid", "GUID of the message whose records are wanted", read=api.words(32)),
+     api.Argument("guid", "GUID of a message: only its records", read=api.words(32)),
      answer={"records": "array", "next": "integer", "searched": "integer"}, place=api.at_node)
 def journal(operations: api.Operations, asked: api.Asked) -> Any:
     """Records of a journal, the newest first."""
@@ -228,7 +228,7 @@ def journal(operations: api.Operations, asked: api.Asked) -> Any:
                                             "missing": "object"})
 @inlineCallbacks
 def compare(operations: api.Operations, asked: api.Asked) -> Any:
-    """Whether the copies of a partition say the same, by checks of their newest records."""
+    """Comparison of the copies of a partition by checksums of their newest records."""
     partition, own, ask_all = _partition(operations, asked), operations.collector.name, operations.collector.consoles.ask_all
     query = {"partition": str(partition.partition_id)}
     reached, missing = yield ask_all(with_query("/api/v1/node/reach", query))
@@ -245,14 +245,14 @@ def compare(operations: api.Operations, asked: api.Asked) -> Any:
 
 
 def common(reached: Iterable[Document]) -> tuple[storage_files.Psn, storage_files.Psn]:
-    """The first and the last record that all copies have."""
+    """Return the first and the last record that all copies have."""
     all_of_them = list(reached)
     firsts, lasts = ([(each[name][0], each[name][1]) for each in all_of_them] for name in ("first", "last"))
     return max(firsts), min(lasts)
 
 
 def differences(found: Mapping[str, Document]) -> tuple[int, list[Document]]:
-    """Of how many records there are checks, and which blocks do not say the same everywhere."""
+    """Return the number of compared records, and the blocks that differ between nodes."""
     blocks = sorted({block for each in found.values() for block in each["blocks"]}, key=_place)
     differing = [block for block in blocks if len({tuple(each["blocks"].get(block, ())) for each in found.values()}) > 1]
     compared = max((sum(count for count, _ in each["blocks"].values()) for each in found.values()), default=0)
@@ -268,15 +268,16 @@ def _place(block: str) -> storage_files.Psn:
 
 @api.get("node/reach", _PARTITION, answer={"first": "array", "last": "array"}, between_nodes=True)
 def node_reach(operations: api.Operations, asked: api.Asked) -> Document:
-    """How far the copy of this node goes."""
+    """First and last comparable record of this node's copy."""
     return storage_files.reach(_partition(operations, asked))
 
 
 @api.get("node/checks", _PARTITION,
      api.Argument("first", "lease and sequence number of the first record, as 3-120", read=api.psn, required=True),
-     api.Argument("last", "of the last one", read=api.psn, required=True), answer={"blocks": "object"}, between_nodes=True)
+     api.Argument("last", "the same of the last record", read=api.psn, required=True), answer={"blocks": "object"},
+     between_nodes=True)
 def node_checks(operations: api.Operations, asked: api.Asked) -> Any:
-    """The checks of this node."""
+    """Checksums of this node's copy."""
     given = asked.arguments
     return operations.host.in_steps(storage_files.checks(_partition(operations, asked), given["first"], given["last"]))
 
@@ -285,15 +286,15 @@ def node_checks(operations: api.Operations, asked: api.Asked) -> Any:
 
 
 @api.get("messages", api.URI, api.NODE,
-     api.Argument("after", "GUID of the message behind which to begin", read=api.words(32)),
-     api.Argument("limit", "messages at most, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
-     api.Argument("guid", "GUID of the one message that is wanted", read=api.words(32)),
-     api.Argument("since", "seconds since the epoch: only what came then or later", "number", api.moment),
-     api.Argument("until", "seconds since the epoch: only what came before", "number", api.moment),
+     api.Argument("after", "begin after the message with this GUID", read=api.words(32)),
+     api.Argument("limit", "maximum number of messages, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
+     api.Argument("guid", "only the message with this GUID", read=api.words(32)),
+     api.Argument("since", "seconds since the epoch: only messages stored then or later", "number", api.moment),
+     api.Argument("until", "seconds since the epoch: only messages stored earlier", "number", api.moment),
      api.Argument("newest", "1 = the newest first", "integer"),
      answer={"messages": "array", "next": "string"}, place=api.at_holder)
 def messages(operations: api.Operations, asked: api.Asked) -> Any:
-    """Stored messages of a queue; nothing is consumed."""
+    """Stored messages of a queue; reading consumes nothing."""
     given = asked.arguments
     return operations.host.in_steps(stored.listing(operations.broker, given["uri"], stored.Selection(
         given["after"], given["limit"], given["guid"], given["since"], given["until"], given["newest"] in ("1", "true"))))
@@ -301,28 +302,28 @@ def messages(operations: api.Operations, asked: api.Asked) -> Any:
 
 @api.get("message", api.URI, _GUID, api.NODE, answer={"payload": "string", "truncated": "boolean"}, place=api.at_holder)
 def message(operations: api.Operations, asked: api.Asked) -> Any:
-    """One whole message: payload (base64, at most 1 MiB), properties with their types, its state for each app."""
+    """One message: payload (base64, at most 1 MiB), properties with their types, state for each app."""
     return operations.host.in_steps(stored.whole(operations.broker, asked.arguments["uri"], asked.arguments["guid"]))
 
 
 @api.get("message/payload", api.URI, _GUID, api.NODE, download=True)
 @inlineCallbacks
 def payload(operations: api.Operations, asked: api.Asked) -> Any:
-    """The payload of a message, to be kept as a file."""
+    """The payload of a message as a file."""
     uri, guid = asked.arguments["uri"], asked.arguments["guid"]
     holder = yield api.at_holder(operations, asked)
     if holder is None:
         return api.Download(f"{guid}.bin", (yield operations.host.in_steps(stored.payload(operations.broker, uri, guid))))
     found = yield operations.forward(holder, asked, asked.path.replace("/message/payload", "/message", 1))
-    if found["truncated"]:  # cut to what fits in an answer between nodes
-        raise Refusal(409, f"The payload is long, and stored at {holder}: load it from the console of that node.")
+    if found["truncated"]:  # to the size of an answer between nodes
+        raise Refusal(409, f"The payload is too long for a transfer from {holder}: use the console of that node.")
     return api.Download(f"{guid}.bin", b64decode(found["payload"]))
 
 
 @api.post("subscriptions/test", Role.VIEWER, api.URI,
       api.Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters", read=api.words(EXPRESSION_CHARS_MAX)),
       replace(api.PROPERTIES, text="by name, instead of stored messages"),
-      api.Argument("last", "so many of the last messages, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
+      api.Argument("last", "number of newest messages, 1 to 200", "integer", api.whole(50, 1, MESSAGES_MAX)),
       place=api.at_holder, is_action=False)
 @inlineCallbacks
 def test_subscription(operations: api.Operations, asked: api.Asked) -> Any:

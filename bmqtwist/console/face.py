@@ -1,4 +1,4 @@
-"""The console of one broker, put together: what is served at `http.port`, and what goes on behind it."""
+"""Console of one broker, assembled: the site at `http.port` and the periodic work behind it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from bmqtwist.view.cluster_facts import name_of
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
-PERIOD_S = 0.3  # between two documents of one topic
+PERIOD_S = 0.3  # between two documents of a topic
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
 
 
 class Face:
-    """Everything of one console; `site` is what is to be listened with, `start` and `stop` are its life."""
+    """Console of one broker. `site`: the factory for its listener."""
 
     def __init__(self, host: BrokerService) -> None:
         self._host = host
@@ -75,7 +75,7 @@ class Face:
         self.collector.start()
 
     def stop(self) -> None:
-        """The broker goes away: who watches is told what is known last, and goes elsewhere."""
+        """Stop with the broker: subscribers receive a last document and reconnect to another node."""
         self._stopped = True
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
@@ -86,10 +86,10 @@ class Face:
         self.collector.stop()
         self._client.close()
 
-    # -- watchers ---------------------------------------------------------------------------------------------------
+    # -- subscribers ------------------------------------------------------------------------------------------------
 
     def _wanted(self) -> None:
-        """Somebody waits for his first document."""
+        """Publish soon: a subscriber waits for its first document."""
         if self._busy or self._stopped:
             return
         if self._tick is not None and self._tick.active():
@@ -120,12 +120,12 @@ class Face:
             self.hub.fail(topic, refusal)
         except Exception:
             self._host.log_failure(Failure())
-            self.hub.fail(topic, Refusal(500, "Internal error: the log of this node says more."))
+            self.hub.fail(topic, Refusal(500, "Internal error, see the log of this node."))
 
     def last_words(self) -> Deferred[Any]:
-        """A document for everybody at once, before the end; fires when it is sent."""
+        """Publish a last document to all subscribers; fires when it is sent."""
         topic = ClusterTopic()
-        self.collector.outdate()
+        self.collector.invalidate()
         return self._publish_one(topic) if topic in self.hub.topics() else DeferredList([])
 
 
@@ -136,7 +136,7 @@ def on_the_wire(topic: Topic, document: Document) -> Document:
 
 
 def read_secret(http: Http) -> bytes:
-    """What `http.keyFile` holds; empty = none is configured. LocalError: it will not do."""
+    """Return the content of `http.keyFile`; empty = not configured. Raises LocalError if it is unreadable or too short."""
     if not http.key_file:
         return b""
     try:
@@ -145,6 +145,6 @@ def read_secret(http: Http) -> bytes:
     except OSError as error:
         raise LocalError(f"http.keyFile: '{http.key_file}' cannot be read: {error.strerror or error}.") from None
     if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
-        raise LocalError(f"http.keyFile: '{http.key_file}' holds {len(secret)} bytes, expected {SECRET_BYTES_MIN} or more. "
-                         "Make it with `openssl rand -hex 32`.")
+        raise LocalError(f"http.keyFile: '{http.key_file}' has {len(secret)} bytes, expected {SECRET_BYTES_MIN} or more. "
+                         "Create it with `openssl rand -hex 32`.")
     return secret

@@ -1,9 +1,9 @@
-"""The broker over HTTP: is it alive, is it ready, what does it count. Reads only, and nothing that is secret. The pages of
-the console (`pages.py`) and its API (`api.py`) are served beside that, on the same listener.
+"""HTTP endpoints for liveness, readiness and metrics; they only read and show no secrets. The same listener serves the
+pages (`pages.py`) and the API (`operation.py`) of the console.
 
-    /livez     200 while the event loop turns
+    /livez     200 while the event loop runs
     /readyz    200 when clients are served, 503 with the reason otherwise
-    /metrics   Prometheus' text format
+    /metrics   text format of Prometheus
     /          a short status as JSON
 """
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from bmqtwist.config.broker import StatPlugin
     from bmqtwist.daemon.service import BrokerService
 
-IDLE_SECONDS_MAX = 30  # a connection without a request
-LIFE_SECONDS_MAX = 120  # a connection, whatever it does
-CONNECTIONS_MAX = 192  # WebSockets among them; a browser opens up to 6 beside its own
-BODY_BYTES_MAX = 4096  # of a request: a login is all that is sent without a token
-ACTION_BYTES_MAX = 64 << 10  # of one with the token of a page or of another node
+IDLE_SECONDS_MAX = 30  # of a connection without a request
+LIFE_SECONDS_MAX = 120  # of a connection, WebSockets excepted
+CONNECTIONS_MAX = 192  # WebSockets included; a browser opens up to 6 besides its WebSocket
+BODY_BYTES_MAX = 4096  # of a request without a token, such as a login
+ACTION_BYTES_MAX = 64 << 10  # of a request with the token of a page or of another node
 TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")
-# The server of twisted.web itself takes 500 lines and 16 KiB of headers, each line at most 16 KiB.
+# twisted.web limits headers to 500 lines and 16 KiB.
 TEXT = "text/plain; charset=utf-8"
 
 
 class Console:
-    """One console: routes on an instance, so that two brokers can live in one process. `plugin`: prefix of the names of
-    metrics, and their label Instance."""
+    """Health and metrics endpoints; the routes belong to an instance, so that a process can contain several brokers.
+    `plugin`: prefix of the metrics' names, and their label Instance."""
 
     app = Klein()
 
@@ -50,7 +50,7 @@ class Console:
                  plugin: StatPlugin | None = None) -> None:
         self._source, self._log = source, log
         self._names_prefix, self._instance = (plugin.namespace_prefix, plugin.instance_id) if plugin else ("", "")
-        self._scrapes: list[Deferred[str]] = []  # that wait for the text that is being made
+        self._scrapes: list[Deferred[str]] = []  # requests that share the text being created
 
     @app.route("/livez", methods=["GET"])
     def livez(self, request: Request) -> str:
@@ -58,7 +58,7 @@ class Console:
 
     @app.route("/readyz", methods=["GET"])
     def readyz(self, request: Request) -> str:
-        """Whether a load balancer may send clients."""
+        """Answer 200 if a load balancer may route clients to this broker."""
         reason = self._source.unready()
         if reason:
             request.setResponseCode(503)
@@ -79,14 +79,14 @@ class Console:
 
     @app.route("/", methods=["GET"])
     def status(self, request: Request) -> str:
-        """For people with curl."""
+        """Answer with the short status."""
         return _text(request, json.dumps(status(self._source.state(), self._source.unready()), indent=4) + "\n",
                      "application/json")
 
     @app.handle_errors(HTTPException)
     def refused(self, request: Request, failure: Failure) -> str | bytes:
         error = failure.value
-        assert isinstance(error, HTTPException)  # what the route above says
+        assert isinstance(error, HTTPException)  # handler of HTTPException
         request.setResponseCode(error.code or 500)
         return _text(request, f"{error.name}\n")
 
@@ -102,7 +102,7 @@ class Console:
 
 
 def make_site(resource: Resource) -> Site:
-    """The factory of a listener; requests are not logged."""
+    """Return the factory for a listener, without request log."""
     site = _Site(resource, requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
@@ -111,12 +111,12 @@ def make_site(resource: Resource) -> Site:
 
 
 class _Request(SiteRequest):
-    """A request whose body is small."""
+    """Request with a limited body."""
 
     _refused = False
 
     def gotLength(self, length: int | None) -> None:
-        """From the parser: the body has so many bytes, None = it is sent in chunks."""
+        """Called by the parser with the size of the body, None = chunked."""
         super().gotLength(0)  # type: ignore[no-untyped-call]
         most = ACTION_BYTES_MAX if any(map(self.requestHeaders.hasHeader, TOKEN_HEADERS)) else BODY_BYTES_MAX
         if length is None or length > most:
@@ -126,25 +126,25 @@ class _Request(SiteRequest):
             transport.loseConnection()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """From the parser: a part of the body."""
+        """Called by the parser for a part of the body."""
         if not self._refused:
             super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
     def process(self) -> None:
-        """From the parser: the request is whole."""
+        """Called by the parser when the request is complete."""
         if not self._refused:
             super().process()  # type: ignore[no-untyped-call]
 
 
 class _Site(Site):
-    """A site that takes few connections, none of them for ever."""
+    """Site with a limited number and lifetime of connections."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self._open = 0
 
     def buildProtocol(self, addr: Any) -> Any:
-        """From the reactor: somebody connects; None refuses it."""
+        """Called by the reactor for a new connection; None refuses it."""
         if self._open >= CONNECTIONS_MAX:
             return None
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]
@@ -169,7 +169,7 @@ class _Site(Site):
             lost(reason)
 
         def taken_over() -> Callable[[], None]:
-            """The connection is another protocol's from now on, for as long as that likes; to be called when it is over."""
+            """Hand the connection over to another protocol without a limited lifetime; call the result when it is closed."""
             if end is not None and end.active():
                 end.cancel()
             return over
@@ -180,7 +180,7 @@ class _Site(Site):
 
 
 def status(state: BrokerState, unready: str) -> dict[str, object]:
-    """The short status as plain data."""
+    """Return the short status as JSON."""
     return {
         "name": "bmqtwist", "version": __version__, "instance": state.instance, "host": state.host,
         "ready": not unready, "reason": unready, "uptimeSeconds": round(max(0.0, state.wall - state.started_wall), 3),

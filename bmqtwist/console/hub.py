@@ -1,8 +1,8 @@
-"""Who watches what, and what each is sent: a snapshot, then numbered patches. Pure.
+"""Subscriptions of WebSocket clients: each receives a snapshot, then numbered patches. Pure.
 
-A document is made once for all that watch it, and so is a patch for all that have seen the same document before. Who is slow
-gets nothing until what was sent has left, then one patch to the newest document: nothing queues up. Of who is gone the last
-documents are kept for a while, so that he can go on where he was.
+A document is created once for all its subscribers, a patch once for all subscribers with the same previous document. A slow
+subscriber receives nothing until its last message is sent, then one patch to the newest document, so no messages accumulate.
+The last document of a disconnected subscriber is stored for RESUME_S, so that it can resume with a patch.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document, compact, merge_patch
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, Topic, topic_of
 
-SUBSCRIPTIONS_MAX = 8  # of one watcher
-TOPICS_MAX = 64  # different ones that are watched at a time, without those that all share
+SUBSCRIPTIONS_MAX = 8  # per WebSocket
+TOPICS_MAX = 64  # different subscribed topics, without the cluster and the elections
 RESUME_S = 60.0
 RESUMABLE_MAX = 200
 ID_MAX = 1 << 53
 
 
 class Watcher(Protocol):
-    """The other side of one WebSocket."""
+    """WebSocket of one subscriber."""
 
     @property
     def busy(self) -> bool:
-        """Whether what it was sent has not left yet."""
+        """True while sent data is not yet written to the socket."""
 
     def send(self, text: str) -> None:
-        """Send it one message."""
+        """Send one message."""
 
 
 class Watch(Struct):
-    """One subscription. `seen`: the document that the watcher has; None = it waits for its first one."""
+    """Subscription. `seen`: the last document sent; None = the subscriber waits for the first one."""
 
     ident: int
     topic: Topic
@@ -46,12 +46,13 @@ class Watch(Struct):
 
 
 class Hub:
-    """All watchers of one console. `name`: makes names of streams; `wanted`: somebody waits for a document."""
+    """Subscriptions of one console. `name` returns a new stream name; `wanted` is called when a subscriber waits for its
+    first document."""
 
     def __init__(self, name: Callable[[], str], wanted: Callable[[], None]) -> None:
         self._name, self._wanted = name, wanted
         self.watchers: dict[Watcher, dict[int, Watch]] = {}
-        self._gone: OrderedDict[str, tuple[float, Watch]] = OrderedDict()  # by stream, and until when
+        self._gone: OrderedDict[str, tuple[float, Watch]] = OrderedDict()  # by stream, with time of expiry
 
     def join(self, watcher: Watcher) -> None:
         self.watchers[watcher] = {}
@@ -70,13 +71,13 @@ class Hub:
         ident = message.get("id", message.get("unsubscribe"))
         try:
             if not isinstance(ident, int) or isinstance(ident, bool) or not 0 <= ident < ID_MAX:
-                raise Refusal(400, "Each subscription has an id, a whole number.", "id")
+                raise Refusal(400, "A subscription requires an id, a whole number.", "id")
             if "unsubscribe" in message:
                 self.watchers[watcher].pop(message["unsubscribe"], None)
             elif "subscribe" in message:
                 self._subscribe(watcher, ident, message, now)
             else:
-                raise Refusal(400, "A message has subscribe or unsubscribe.")
+                raise Refusal(400, "A message requires subscribe or unsubscribe.")
         except Refusal as refusal:
             watcher.send(compact({"id": ident, "error": refusal.reason, "field": refusal.field}))
 
@@ -86,7 +87,7 @@ class Hub:
             raise Refusal(400, f"One connection has at most {SUBSCRIPTIONS_MAX} subscriptions.")
         known = self.topics()
         if topic not in known and sum(not isinstance(each, (ClusterTopic, ElectionsTopic)) for each in known) >= TOPICS_MAX:
-            raise Refusal(503, f"{TOPICS_MAX} different pages of queues are watched here already. Try it again later.")
+            raise Refusal(503, f"{TOPICS_MAX} different pages of queues are already subscribed. Try again later.")
         watch = self._resumed(message.get("resume"), topic, now)
         if watch is None:
             watch = Watch(ident, topic, self._name())
@@ -103,9 +104,9 @@ class Hub:
         return watch
 
     def publish(self, topic: Topic, document: Document) -> None:
-        """The document of a topic, as it is now, for all who watch that."""
+        """Send the present document of a topic to all its subscribers."""
         whole = ""
-        patches: dict[int, str] = {}  # by the document that they start from, all of which live on until the end of this
+        patches: dict[int, str] = {}  # by id() of the previous document; `kept` prevents the reuse of ids
         kept: list[Document] = []
         for watcher, watches in list(self.watchers.items()):
             for watch in watches.values():
@@ -127,7 +128,7 @@ class Hub:
                     watcher.send(f'{{"id":{watch.ident},"seq":{watch.seq},"patch":{patch}}}')
 
     def fail(self, topic: Topic, refusal: Refusal) -> None:
-        """There is no document of a topic: say so to those that wait for their first one; they watch it no more."""
+        """Send the refusal of a topic to the subscribers that wait for its first document, and remove them."""
         for watcher, watches in list(self.watchers.items()):
             for ident, watch in list(watches.items()):
                 if watch.topic == topic and watch.seen is None:

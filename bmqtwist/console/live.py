@@ -1,7 +1,7 @@
-"""Live documents over one WebSocket: Autobahn's protocol on the connection of an HTTP request.
+"""WebSocket of the console: Autobahn's protocol on the connection of an HTTP request.
 
-Who may open one is decided before it opens; what is sent, by `hub.py`. What cannot be sent because the other side does not
-read is not sent at all: `busy` says so to the hub.
+Access is checked before the WebSocket opens. `hub.py` decides what is sent: nothing while `busy`, when the client does not
+read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from bmqtwist.console.access import Refusal, Who
 from bmqtwist.console.documents import compact
 from bmqtwist.console.hub import Hub
 
-WATCHERS_MAX = 96  # the other connections of the listener are for requests
-MESSAGE_BYTES_MAX = 4096  # from a browser
-MESSAGES_PER_SECOND_MAX = 50  # of one browser
+WATCHERS_MAX = 96  # the remaining connections of the listener are for requests
+MESSAGE_BYTES_MAX = 4096  # received
+MESSAGES_PER_SECOND_MAX = 50  # received per WebSocket
 PING_S = 20
 GOING_AWAY, POLICY, ENDED = 1001, 1008, 4401
 TEXT_FRAME = 1
 
-Admit = Callable[[str, Mapping[str, str]], Who]  # the address and the headers of who asks; Refusal
+Admit = Callable[[str, Mapping[str, str]], Who]  # from address and headers of the request; raises Refusal
 
 
 class _Flow:
-    """Told by the transport when the other side does not take what is written."""
+    """Producer that records whether the transport's buffer is full."""
 
     def __init__(self, transport: Any) -> None:
         self._transport, self.paused = transport, False
@@ -39,7 +39,7 @@ class _Flow:
 
     def resumeProducing(self) -> None:
         self.paused = False
-        if self._transport.disconnecting:  # which waits for who writes to be done
+        if self._transport.disconnecting:  # loseConnection waits until the producer unregisters
             self._transport.unregisterProducer()
 
     def stopProducing(self) -> None:
@@ -47,7 +47,7 @@ class _Flow:
 
 
 class LiveProtocol(WebSocketServerProtocol):
-    """One browser that watches: a `hub.Watcher`."""
+    """WebSocket of one browser: a `hub.Watcher`."""
 
     factory: LiveFactory
     transport: Any
@@ -55,32 +55,32 @@ class LiveProtocol(WebSocketServerProtocol):
     def __init__(self) -> None:
         super().__init__()
         self.who: Who | None = None
-        self.released: Callable[[], None] = lambda: None  # the connection is over
+        self.released: Callable[[], None] = lambda: None  # called when the connection is closed
         self._flow: _Flow | None = None
         self._second, self._messages = 0, 0
 
     def onConnect(self, request: Any) -> None:
-        """From Autobahn: the request to open it."""
+        """Called by Autobahn with the request to open the WebSocket."""
         try:
             self.who = self.factory.admit(self.transport.getPeer().host, request.headers)
         except Refusal as refusal:
             raise ConnectionDeny(refusal.status, refusal.reason) from None  # type: ignore[no-untyped-call]
 
     def onOpen(self) -> None:
-        """From Autobahn: it is open."""
+        """Called by Autobahn when the WebSocket is open."""
         self.transport.unregisterProducer()  # that of the HTTP request
         self._flow = _Flow(self.transport)
         self.transport.registerProducer(self._flow, True)
         self.factory.hub.join(self)
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """From Autobahn: the browser says something."""
+        """Called by Autobahn for a message of the browser."""
         now = self.factory.clock()
         if int(now) != self._second:
             self._second, self._messages = int(now), 0
         self._messages += 1
         if self not in self.factory.hub.watchers:
-            return  # it was ended
+            return  # closed by this side
         if self._messages > MESSAGES_PER_SECOND_MAX:
             self.end(POLICY, f"more than {MESSAGES_PER_SECOND_MAX} messages in a second")
             return
@@ -89,18 +89,18 @@ class LiveProtocol(WebSocketServerProtocol):
             if isBinary or not isinstance(message, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            self.send(compact({"error": "A message is a JSON object."}))
+            self.send(compact({"error": "A message must be a JSON object."}))
             return
         self.factory.hub.received(self, message, now)
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
-        """From Autobahn: the connection is over, also one that was never open."""
+        """Called by Autobahn when the connection is closed, also if the WebSocket was never open."""
         released, self.released = self.released, lambda: None
         self.factory.hub.leave(self, self.factory.clock())
         released()
 
     def end(self, code: int, reason: str) -> None:
-        """Close it from here; it is sent nothing more."""
+        """Close the WebSocket and send nothing more."""
         self.factory.hub.leave(self, self.factory.clock())
         self.sendCloseFrame(code=code, reasonUtf8=reason.encode(), isReply=False)
 
@@ -108,37 +108,37 @@ class LiveProtocol(WebSocketServerProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether what was sent has not left yet."""
+        """True while sent data is not yet written to the socket."""
         return self._flow is None or self._flow.paused
 
     def send(self, text: str) -> None:
-        """One message, of any length: Autobahn's limits are for what comes. Nothing once it closes."""
+        """Send one message of any length, unless the WebSocket is closing."""
         if self.state == self.STATE_OPEN:
             self.sendFrame(opcode=TEXT_FRAME, payload=text.encode())
 
 
 class LiveFactory(WebSocketServerFactory):
-    """Makes the protocols. `admit` decides who may watch; `clock`: seconds, monotonic."""
+    """Factory of the WebSockets. `admit` authenticates a request; `clock` returns monotonic seconds."""
 
     protocol: Any = LiveProtocol
 
     def __init__(self, reactor: Any, hub: Hub, admit: Admit, clock: Callable[[], float]) -> None:
         super().__init__(reactor=reactor, server="")  # type: ignore[no-untyped-call]
-        self.released: Callable[[], None] | None = None  # for the next protocol: its connection is over
+        self.released: Callable[[], None] | None = None  # `released` of the next protocol
         self.hub, self.admit, self.clock = hub, admit, clock
         options: Any = self.setProtocolOptions
         options(maxFramePayloadSize=MESSAGE_BYTES_MAX, maxMessagePayloadSize=MESSAGE_BYTES_MAX, autoPingInterval=PING_S,
                 autoPingTimeout=PING_S, openHandshakeTimeout=10, closeHandshakeTimeout=2, webStatus=False,
-                allowNullOrigin=True)  # `admit` judges origins
+                allowNullOrigin=True)  # `admit` checks origins
 
     def buildProtocol(self, addr: Any) -> Any:
-        """From `LiveResource`."""
+        """Called by `LiveResource`."""
         made: Any = super().buildProtocol(addr)
         made.released, self.released = self.released or made.released, None
         return made
 
     def end_logins(self, still: Callable[[Who], bool]) -> None:
-        """Close the connections of those whose login does not count any more."""
+        """Close the WebSockets whose login has ended."""
         for watcher in list(self.hub.watchers):
             if isinstance(watcher, LiveProtocol) and (watcher.who is None or not still(watcher.who)):
                 watcher.end(ENDED, "the login has ended")
@@ -146,20 +146,20 @@ class LiveFactory(WebSocketServerFactory):
     def close(self) -> None:
         for watcher in list(self.hub.watchers):
             if isinstance(watcher, LiveProtocol):
-                watcher.end(GOING_AWAY, "this node goes away")
+                watcher.end(GOING_AWAY, "this node is stopping")
 
 
 class LiveResource(WebSocketResource):
-    """Turns an HTTP request into a WebSocket, and takes its connection over."""
+    """Resource that upgrades an HTTP request to a WebSocket."""
 
     def render(self, request: Any) -> Any:
-        """From twisted.web."""
+        """Called by twisted.web."""
         upgrade = (request.getHeader("Upgrade") or "").lower()
         transport = request.channel.transport
         if upgrade != "websocket" or transport is None:
             return _refuse(request, 426, "Upgrade Required")
         if len(self._factory.hub.watchers) >= WATCHERS_MAX:
-            return _refuse(request, 503, f"{WATCHERS_MAX} pages watch here already")
+            return _refuse(request, 503, f"{WATCHERS_MAX} pages are already connected")
         taken_over = getattr(transport.protocol, "taken_over", None)
         self._factory.released = taken_over() if taken_over is not None else None
         return super().render(request)  # type: ignore[no-untyped-call]

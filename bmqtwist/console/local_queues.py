@@ -1,6 +1,6 @@
-"""The queues that this node leads, for as long as they are watched: rows, orders, depths and rates over time.
+"""Rows, orders, depths and rates over time of the queues whose primary is this node.
 
-Queues are inspected in steps, a few each second where there are very many, and not at all while nobody asks.
+Queues are sampled in steps, only while a client of the console requests them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bmqtwist.view.queue_facts import flow_name, living_queues, queue_here, queu
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
-WANTED_S = 5.0  # after the last request that queues are looked at
-STEPS_PAUSE_S = 0.2  # between two steps of a look at all queues, but for the first
-SWEEP_S = 1.0  # from the beginning of a look at all queues to that of the next one, at least
-RANKS_MAX = 64  # orders of queues that are kept until the next look at all
-RANK_UPTO = 200  # an order is kept of a multiple of so many queues
-HISTORIES_MAX = 50  # queues of which depths are kept, for as long as somebody has asked
+WANTED_S = 5.0  # queues are sampled this long after the last request
+STEPS_PAUSE_S = 0.2  # between two steps of a sweep over all queues; none in the first sweep
+SWEEP_S = 1.0  # minimum time from the beginning of a sweep to the beginning of the next one
+RANKS_MAX = 64  # orders of queues that are cached until the next sweep
+RANK_UPTO = 200  # a cached order has a multiple of this number of queues
+HISTORIES_MAX = 50  # queues with a history of depths
 HISTORY_FORGET_S = 900.0
 
 _T = TypeVar("_T")
-Ranking = tuple[str, str, bool]  # a text in the URI, what is sorted by, and whether the greatest come first
+Ranking = tuple[str, str, bool]  # text in the URI, sort key, and True for descending order
 
 
 class LocalQueues:
@@ -39,22 +39,22 @@ class LocalQueues:
             host.node.broker, host.reactor, host.moment, host.in_steps)
         self.book = QueueBook(lambda: living_queues(self._broker))
         self._wanted_until = float("-inf")
-        self._sweeping: Any = None  # the next step
-        self._swept: list[Deferred[None]] = []  # wait for the end of a look at all queues
+        self._next_call: Any = None  # the delayed call of the next step
+        self._swept: list[Deferred[None]] = []  # fire at the end of the sweep
         self._sweep_began = 0.0
         self._ranks: OrderedDict[Ranking, tuple[float, int, int, list[Key]]] = OrderedDict()
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
-        self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
+        self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of requested queues
 
     def stop(self) -> None:
-        if self._sweeping is not None and self._sweeping.active():
-            self._sweeping.cancel()
+        if self._next_call is not None and self._next_call.active():
+            self._next_call.cancel()
 
     def want(self) -> Deferred[None]:
-        """Somebody wants to see queues; fires when all were looked at once."""
+        """Request sampling for WANTED_S; fires when all queues have been sampled once."""
         now, _ = self._moment()
         self._wanted_until = now + WANTED_S
-        if self._sweeping is None:
+        if self._next_call is None:
             self._next_step(0.0)
         if self.book.swept > float("-inf"):
             return succeed(None)
@@ -63,12 +63,12 @@ class LocalQueues:
         return done
 
     def _next_step(self, pause: float) -> None:
-        self._sweeping = self._reactor.callLater(pause, self._step)
+        self._next_call = self._reactor.callLater(pause, self._step)
 
     def _step(self) -> None:
         now, _ = self._moment()
         if now > self._wanted_until and not self._swept:
-            self._sweeping = None
+            self._next_call = None
             self.book.forget()
             self._ranks.clear()
             return
@@ -85,13 +85,13 @@ class LocalQueues:
 
     @inlineCallbacks
     def rank(self, topic: QueuesTopic) -> Any:
-        """How many queues of this node there are, and the first of them: (total, entries)."""
+        """Return the number of queues of a ranking at this node, and its first entries."""
         yield self.want()
         ranking = topic.text, topic.sort, topic.descending
         known = self._ranks.get(ranking)
         if known is None or known[0] != self.book.swept or known[1] < topic.upto:
             swept, (_, wall) = self.book.swept, self._moment()
-            upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # pages that differ a little are made of one order
+            upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # neighbouring pages share one order
             order = Order(topic.sort, topic.descending)
             total, entries = yield self._in_steps(self.book.rank(topic.text, order, upto, wall))
             known = self._ranks[ranking] = swept, upto, total, entries
@@ -107,8 +107,8 @@ class LocalQueues:
     def top(self) -> list[Document]:
         return self.book.rows(self.book.top, *self._moment())
 
-    def keep_history(self) -> None:
-        """A row for the history of each queue that somebody has asked for."""
+    def record_history(self) -> None:
+        """Add a row to the history of each requested queue."""
         now, wall = self._moment()
         for uri, (asked, rows) in list(self._histories.items()):
             root, _ = queue_here(self._broker, uri)
@@ -119,11 +119,11 @@ class LocalQueues:
 
     @inlineCallbacks
     def queue(self, uri: str) -> Any:
-        """What this node knows of one queue, with rates and the history of its depth."""
+        """Return this node's part of the document of a queue, with rates and the history of its depth."""
         yield self.want()
         now, wall = self._moment()
         part = queue_part(self._broker, uri, now)
-        flows = _kept(self._flows, uri, FlowSampler).look(now, part.pop("flows"))
+        flows = _cached(self._flows, uri, FlowSampler).sample(now, part.pop("flows"))
         part["rates"] = flows[""]
         for each in (*part["consumers"], *part["producers"]):
             each.update(flows.get(flow_name(each), {}))
@@ -133,7 +133,7 @@ class LocalQueues:
         root, _ = queue_here(self._broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
         if root is not None:
-            _, history = _kept(self._histories, uri, lambda: (now, deque([_depth(root, wall)], maxlen=HISTORY_ROWS)))
+            _, history = _cached(self._histories, uri, lambda: (now, deque([_depth(root, wall)], maxlen=HISTORY_ROWS)))
             self._histories[uri] = now, history
         return {**part, "row": rows[0] if rows and part["leads"] else None, "history": list(history)}
 
@@ -142,8 +142,8 @@ def _depth(queue: RootQueue, wall: float) -> list[float]:
     return [int(wall), *stored(queue)]
 
 
-def _kept(known: OrderedDict[str, _T], uri: str, made: Callable[[], _T]) -> _T:
-    """What is kept for a queue, or what is made for it; of the others those that were asked for last stay."""
+def _cached(known: OrderedDict[str, _T], uri: str, made: Callable[[], _T]) -> _T:
+    """Return the cached value of a queue, or create it; the least recently requested values are dropped."""
     found = known.pop(uri) if uri in known else made()
     known[uri] = found
     while len(known) > HISTORIES_MAX:

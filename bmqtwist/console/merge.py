@@ -1,10 +1,10 @@
-"""The cluster as one document, made of the parts of its nodes, with its verdict. Pure.
+"""Merge of the parts of all nodes into the cluster document, with its verdict. Pure.
 
-    parts     of each node that answered, the document of `Collector.own_part`, by name
-    missing   why each of the others did not, by name
+    parts     by node name: the document of `Collector.own_part` of each node that answered
+    missing   by node name: the reason why a node did not answer
 
-What only one node knows is taken from it: its own state from itself, a partition from its primary, the term from the leader.
-Where nodes contradict each other the highest lease or term wins.
+The owner of a value wins: a node for its own state, the primary for a partition, the leader for the term. Between
+contradictory values the highest lease or term wins.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _NO_LAG_KNOWN: Document = dict.fromkeys(("lagRecords", "lagBytes", "lagMs"))
 _OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
         "stop")
 _OF_PROXIES = ("ident", "name", "host", "url")
-QUOTA_WARNING = 0.8  # of what a queue may hold
+QUOTA_WARNING = 0.8  # of a queue's quota
 LAG_RECORDS_WARNING = 10_000
 LOOP_LAG_MS_WARNING = 500.0
-FILES_WARNING = 0.9  # of the files that a process may have open
+FILES_WARNING = 0.9  # of the limit of open files
 REASONS_MAX = 20
-NAMES_MAX = 4  # in one sentence
-NO_HARM = {"PLUGIN_MISSING"}  # alarms that every node without plug-ins raises when it starts
+NAMES_MAX = 4  # per sentence
+HARMLESS = {"PLUGIN_MISSING"}  # every node without plug-ins raises this alarm at its start
 
 
 def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
           last_stops: Mapping[str, Document] = {}) -> Document:
-    """The document. `last_stops`: how far the stop of a node was that does not answer any more."""
+    """Return the cluster document. `last_stops`: last known progress of the stops of nodes that no longer answer."""
     own = parts[served_by]
     nodes = merge_nodes(parts, missing, last_stops)
     leader = merge_leader(parts)
@@ -64,14 +64,14 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str],
 
 
 def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[str, Document]) -> list[Document]:
-    """A row for each node that anybody knows, by its id."""
-    told: dict[str, list[Document]] = {}
+    """Return a row for each node that any part mentions, by id."""
+    reported: dict[str, list[Document]] = {}
     for each in parts.values():
         for view in each["members"]:
-            told.setdefault(view["name"], []).append(view)
+            reported.setdefault(view["name"], []).append(view)
     rows = []
-    for name in dict.fromkeys((*told, *(name for name, part in parts.items() if not part.get("proxy")))):
-        views, part = told.get(name, []), parts.get(name)
+    for name in dict.fromkeys((*reported, *(name for name, part in parts.items() if not part.get("proxy")))):
+        views, part = reported.get(name, []), parts.get(name)
         member: Document = views[0] if views else {"id": part["id"] if part else 0, "dataCenter": ""}
         row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"], "problem": ""}
         if part is not None:
@@ -84,8 +84,8 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
 
 
 def merge_proxies(parts: Parts) -> list[Document]:
-    """A row for each proxy that a node is connected with or that serves: `links` are its connections, one for each node;
-    what only its own console knows is None elsewhere."""
+    """Return a row for each proxy that is connected to a node or serves this document. `links`: its connections, one for
+    each node; values that only the proxy itself knows are None elsewhere."""
     rows: dict[str, Document] = {part["ident"]: {**{key: part[key] for key in ("ident", "name", "host", "state", *_OWN)},
                                                  "links": []} for part in parts.values() if part.get("proxy")}
     for name, part in parts.items():
@@ -99,7 +99,7 @@ def merge_proxies(parts: Parts) -> list[Document]:
 
 
 def _state_from_afar(views: Sequence[Document]) -> str:
-    """Of a node whose console does not answer: what the others see of it."""
+    """Return the state of a node whose console does not answer, from the reports of other nodes."""
     connected = [view for view in views if view["connected"]]
     if not connected:
         return "down"
@@ -108,7 +108,7 @@ def _state_from_afar(views: Sequence[Document]) -> str:
 
 
 def merge_leader(parts: Parts) -> Document:
-    """Who leads: as the leader itself says, or as most of the others do."""
+    """Return the leader: from the leader's own part, else the one that most nodes report."""
     views = [(name, part["elector"]) for name, part in parts.items() if part["elector"] is not None]
     leading = [(name, view) for name, view in views if view["leads"]]
     if leading:
@@ -126,7 +126,7 @@ def merge_leader(parts: Parts) -> Document:
 
 
 def merge_partitions(parts: Parts, nodes: Sequence[Document]) -> list[Document]:
-    """A row for each partition: as its primary sees it, and the role of each replica as that one says."""
+    """Return a row for each partition from its primary, with the role of each replica from that replica."""
     views: dict[int, list[tuple[str, Document]]] = {}
     for name, part in parts.items():
         for partition in part["partitions"]:
@@ -152,13 +152,13 @@ def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequen
             row["why"] = own["why"]
         if led and row["lagRecords"] is None and row["lease"] == best["lease"]:
             row["lagRecords"] = max(0, best["sequence"] - row["sequence"])
-    gone = {node["name"]: node["state"] for node in nodes}
+    states = {node["name"]: node["state"] for node in nodes}
     for node in nodes:
         row = rows.setdefault(node["name"], {"node": node["name"], "sequence": None, "role": "replica", **_NO_LAG_KNOWN})
-        if gone[node["name"]] == "down":
+        if states[node["name"]] == "down":
             row["role"] = "down"
     state = best["state"]
-    if not led and gone.get(best["primary"]) == "down":
+    if not led and states.get(best["primary"]) == "down":
         state = "no primary"
     return {**{key: value for key, value in best.items() if key not in ("self", "by")}, "id": number, "state": state,
             "primary": "" if state == "no primary" else best["primary"] or "",
@@ -166,27 +166,27 @@ def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequen
 
 
 def merge_alarms(parts: Parts) -> list[Document]:
-    """The alarms of all nodes: open ones first, then the newest."""
+    """Return the alarms of all nodes: active ones first, then the newest."""
     alarms = [alarm for part in parts.values() for alarm in part["alarms"]]
     return sorted(alarms, key=lambda each: (bool(each["clearedAt"]), bool(each["acknowledgedBy"]), -each["raisedAt"],
                                             each["id"]))[:ALARMS_SHOWN]
 
 
 def merge_events(parts: Parts) -> list[Document]:
-    """The last events of all nodes, in the order of time."""
+    """Return the last events of all nodes, in order of time."""
     events = [event for part in parts.values() for event in part["events"]]
     return sorted(events, key=lambda each: (each["at"], each["node"], each["n"]))[-EVENTS_SHOWN:]
 
 
 def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
-    """Histograms of the same buckets as one."""
+    """Return the sum of histograms with equal buckets."""
     size = max(map(len, histograms), default=0)
     return [sum(each[at] for each in histograms if at < len(each)) for at in range(size)]
 
 
 def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequence[Sequence[float]],
                 tree: Document) -> Document:
-    """One queue as a document: its row, from its primary; who uses it, from every node."""
+    """Return the document of a queue: its row from the primary, its clients from every node."""
     document: Document = dict(row or {})
     document.update(apps=[], consumers=[], producers=[], history=list(history), tree=tree)
     for part in parts:
@@ -197,8 +197,8 @@ def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequen
 
 
 def merge_domains(parts: Mapping[str, Iterable[Document]]) -> list[Document]:
-    """The rows of all nodes as one list: what is stored is added up, since each node counts the queues that it leads.
-    `nodes`: where the domain is in use."""
+    """Return the domains of all nodes. Queues, messages and bytes are summed, because each node counts those of which it is
+    the primary. `nodes`: nodes that use the domain."""
     rows: dict[str, Document] = {}
     for node, part in parts.items():
         for row in part:
@@ -215,8 +215,8 @@ _LEAF_RATES = (("pushRate", "pushRate"), ("bytesRate", "pushBytesRate"), ("putRa
 
 
 def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) -> Document:
-    """Whom the messages of a queue go to: the primary, the nodes and proxies behind it, the clients of each."""
-    behind = {part["ident"]: part for part in parts if part.get("proxy")}
+    """Return the distribution tree of a queue: the primary, its downstream nodes and proxies, and the clients of each."""
+    proxies = {part["ident"]: part for part in parts if part.get("proxy")}
     members = {part["node"] for part in parts if not part.get("proxy")}
     placed: set[str] = set()
 
@@ -228,15 +228,15 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
                 "kind": "client" if not each["broker"] else "replica" if each.get("ident") == each["client"] else "proxy",
                 "pushRate": None, "bytesRate": None, "putRate": None})
             leaf["unconfirmed"] += each.get("unconfirmed", 0)
-            if each.get("queues") == 1:  # else its rates are those of several queues
+            if each.get("queues") == 1:  # else its rates cover several queues
                 leaf.update(pushRate=each.get("pushRate"), bytesRate=each.get("pushBytesRate"), putRate=each.get("putRate"))
             if each.get("stuck"):
                 leaf["state"] = "stuck"
         for ident, leaf in found.items():
-            if ident in behind and ident not in placed:
+            if ident in proxies and ident not in placed:
                 placed.add(ident)
-                leaf.update({name: behind[ident].get("rates", {}).get(rate) for name, rate in _LEAF_RATES})
-                leaf["children"] = clients(behind[ident])
+                leaf.update({name: proxies[ident].get("rates", {}).get(rate) for name, rate in _LEAF_RATES})
+                leaf["children"] = clients(proxies[ident])
         return list(found.values())
 
     def broker(part: Document, kind: str, leaves: list[Document]) -> Document:
@@ -257,7 +257,7 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
                         bytesRate=part.get("rates", {}).get("pushBytesRate"))
         elif leaves:
             root["children"].append(broker(part, "replica", leaves))
-    for ident, part in behind.items():  # those of which no node tells
+    for ident, part in proxies.items():  # proxies that no node reported
         leaves = clients(part) if ident not in placed else []
         if leaves:
             root["children"].append(broker(part, "proxy", leaves))
@@ -265,21 +265,21 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
 
 
 def verdict(cluster: Mapping[str, Any], unsafe: Sequence[str]) -> Document:
-    """`level`: good, warning or bad; `text`: one sentence; `reasons`: all of them, the worst first. `unsafe`: nodes that go
-    on alone."""
+    """Return the health of the cluster. `level`: good, warning or bad; `text`: one sentence; `reasons`: worst first.
+    `unsafe`: nodes that run without replication."""
     bad = [text for rule in _BAD for text in rule(cluster)]
     bad += [f"Node {name} goes on alone, and nothing is replicated" for name in unsafe]
     warnings = [text for rule in _WARNINGS for text in rule(cluster)]
     reasons = (bad + warnings)[:REASONS_MAX]
     more = len(bad) + len(warnings) - 1
     if not reasons:
-        return {"level": "good", "text": _all_is_well(cluster), "reasons": []}
+        return {"level": "good", "text": _healthy_text(cluster), "reasons": []}
     rest = f", and {more} more {'thing needs' if more == 1 else 'things need'} attention" if more else ""
     return {"level": "bad" if bad else "warning", "text": f"{reasons[0]}{rest}.",
             "reasons": [f"{text}." for text in reasons]}
 
 
-def _all_is_well(cluster: Mapping[str, Any]) -> str:
+def _healthy_text(cluster: Mapping[str, Any]) -> str:
     nodes, partitions = len(cluster["nodes"]), len(cluster["partitions"])
     if nodes == 1:
         return f"The node is up and leads all {partitions} partitions." if partitions > 1 else "The node is up."
@@ -289,27 +289,27 @@ def _all_is_well(cluster: Mapping[str, Any]) -> str:
 
 def _no_quorum(cluster: Mapping[str, Any]) -> list[str]:
     nodes = cluster["nodes"]
-    here = [node for node in nodes if node["state"] != "down"]
+    up = [node for node in nodes if node["state"] != "down"]
     needed = len(nodes) // 2 + 1
-    if len(here) >= needed or not nodes:
+    if len(up) >= needed or not nodes:
         return []
-    return [f"Only {len(here)} of {len(nodes)} nodes {'is' if len(here) == 1 else 'are'} there, {needed} are needed: "
-            f"nothing that must be replicated is taken, until one of {_names(_in(nodes, 'down'))} is back"]
+    return [f"Only {len(up)} of {len(nodes)} nodes {'is' if len(up) == 1 else 'are'} up, {needed} are required: replicated "
+            f"queues accept no messages until one of {_names(_in(nodes, 'down'))} is up"]
 
 
 def _no_nodes(cluster: Mapping[str, Any]) -> list[str]:
-    return [] if cluster["nodes"] else ["This proxy is connected with no node of the cluster that has a console"]
+    return [] if cluster["nodes"] else ["This proxy is connected to no node of the cluster that has a console"]
 
 
 def _no_leader(cluster: Mapping[str, Any]) -> list[str]:
     return [] if cluster["leader"]["node"] or not cluster["partitions"] else [
-        "No node leads the cluster: nodes are being elected, or too few are connected"]
+        "The cluster has no leader: an election is in progress, or too few nodes are connected"]
 
 
 def _no_primary(cluster: Mapping[str, Any]) -> list[str]:
     lost = [partition for partition in cluster["partitions"] if not partition["primary"] or partition["state"] in (
         "no primary", "closed", "failing")]
-    return [f"{_partitions(lost)} no active primary: their queues take no messages"] if lost else []
+    return [f"{_partitions(lost)} no active primary: their queues accept no messages"] if lost else []
 
 
 def _stopped_partitions(cluster: Mapping[str, Any]) -> list[str]:
@@ -318,15 +318,15 @@ def _stopped_partitions(cluster: Mapping[str, Any]) -> list[str]:
     return [f"Partition {each['id']} is {str(each['state']).lower()}" for each in waiting]
 
 
-def _away(cluster: Mapping[str, Any]) -> list[str]:
+def _not_up(cluster: Mapping[str, Any]) -> list[str]:
     nodes = cluster["nodes"]
     found = []
     for state, text in (("down", "down"), ("unreachable", "connected, but {} does not answer"), ("stopping", "stopping"),
                         ("starting", "starting")):
         names = _in(nodes, state)
         if names:
-            told = text.format("its console" if len(names) == 1 else "their console")
-            found.append(f"Node {names[0]} is {told}" if len(names) == 1 else f"Nodes {_names(names)} are {told}")
+            problem = text.format("its console" if len(names) == 1 else "their console")
+            found.append(f"Node {names[0]} is {problem}" if len(names) == 1 else f"Nodes {_names(names)} are {problem}")
     return found
 
 
@@ -336,7 +336,7 @@ def _replicas(cluster: Mapping[str, Any]) -> list[str]:
     healing = sorted({row["node"] for each in cluster["partitions"] for row in each["replicas"]
                       if row["role"] == "healing" and row["node"] not in down})
     if healing:
-        found.append(f"{_names(healing)} {'catches' if len(healing) == 1 else 'catch'} up with the primaries")
+        found.append(f"{_names(healing)} {'is' if len(healing) == 1 else 'are'} catching up with the primaries")
     behind = [(row["lagRecords"], row["node"], each["id"]) for each in cluster["partitions"] for row in each["replicas"]
               if (row.get("lagRecords") or 0) > LAG_RECORDS_WARNING and row["node"] not in down]
     if behind:
@@ -346,9 +346,9 @@ def _replicas(cluster: Mapping[str, Any]) -> list[str]:
 
 
 def _alarms(cluster: Mapping[str, Any]) -> list[str]:
-    count = sum(not alarm["clearedAt"] and not alarm["acknowledgedBy"] and alarm["category"] not in NO_HARM
+    count = sum(not alarm["clearedAt"] and not alarm["acknowledgedBy"] and alarm["category"] not in HARMLESS
                 for alarm in cluster["alarms"])
-    return [f"{count:,} {'alarm is' if count == 1 else 'alarms are'} raised that nobody has acknowledged"] if count else []
+    return [f"{count:,} {'alarm is' if count == 1 else 'alarms are'} unacknowledged"] if count else []
 
 
 def _quotas(cluster: Mapping[str, Any]) -> list[str]:
@@ -356,7 +356,7 @@ def _quotas(cluster: Mapping[str, Any]) -> list[str]:
     if not full:
         return []
     worst = max(full, key=lambda row: row["quota"])
-    return [f"Queue {worst['uri']} holds {min(1.0, worst['quota']):.0%} of what it may"]
+    return [f"Queue {worst['uri']} has used {min(1.0, worst['quota']):.0%} of its quota"]
 
 
 def _busy(cluster: Mapping[str, Any]) -> list[str]:
@@ -369,7 +369,7 @@ def _busy(cluster: Mapping[str, Any]) -> list[str]:
 
 _Rule = Callable[[Mapping[str, Any]], list[str]]
 _BAD: tuple[_Rule, ...] = (_no_nodes, _no_quorum, _no_leader, _no_primary)
-_WARNINGS: tuple[_Rule, ...] = (_away, _stopped_partitions, _replicas, _alarms, _quotas, _busy)
+_WARNINGS: tuple[_Rule, ...] = (_not_up, _stopped_partitions, _replicas, _alarms, _quotas, _busy)
 
 
 def _in(nodes: Sequence[Mapping[str, Any]], state: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Operations of the JSON API: their declaration, a request for one, and what they work on.
+"""Operations of the JSON API: declaration, requests, and execution.
 
-A request is done by the node that it concerns, this one or another one that is asked in the name of the user. Both write an
-action into their audit logs.
+The node that a request concerns performs it; the node that receives the request forwards it in the name of the user. Both
+write actions into their audit logs.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Run = Callable[["Operations", "Asked"], Any]
 
 
 class Argument(Struct, frozen=True):
-    """One argument, of a query or of a body. `kind`: its type in JSON; `read`: its value, by the arguments and its name, or
-    Refusal 400; None = as it came."""
+    """Argument of a query or body. `kind`: JSON type; `read` returns its value from the arguments and its name or raises
+    Refusal 400, None = unchanged."""
 
     name: str
     text: str
@@ -50,9 +50,9 @@ class Argument(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """One operation. `path`: as Klein has it; `run` gives a document, a Download or a Deferred of one; `place`: the node
-    that does it, as a function of this module, None = the one that is asked; `confirm`: the argument that is typed again;
-    `between_nodes`: nodes alone ask for it; `is_action`: a POST of a user that is written into the audit log."""
+    """Operation. `path`: Klein's form; `run` returns a document, a Download or a Deferred; `place` returns the performing
+    node (a function of this module), None = the node that receives the request; `confirm`: the argument that the user
+    repeats; `between_nodes`: only for nodes; `is_action`: a POST that is written into the audit log."""
 
     name: str
     method: str
@@ -70,21 +70,20 @@ class Route(Struct, frozen=True):
 
 
 def get(path: str, *arguments: Argument, **more: Any) -> Callable[[Run], Route]:
-    """Declares the decorated function as an operation that reads; its docstring is the description."""
+    """Declare the decorated function as a read operation; its docstring is the description."""
     return lambda run: Route(run.__name__, "GET", f"/api/v1/{path}", Role.VIEWER, " ".join((run.__doc__ or "").split()), run,
                              arguments, **more)
 
 
 def post(path: str, role: Role, *arguments: Argument, answer: Mapping[str, str] = MappingProxyType({}), **more: Any
          ) -> Callable[[Run], Route]:
-    """Likewise, one that changes something, or has a body."""
+    """Declare the decorated function as an operation that changes state or has a body."""
     return lambda run: replace(get(path, *arguments, answer={"ok": "boolean", **answer}, **more)(run), method="POST",
                                role=role)
 
 
 class Asked(Struct, frozen=True):
-    """One request that was admitted. `arguments`: of its path, its query or its body; `path`: below the prefix, with its
-    query; `body`: as it came."""
+    """Authorized request. `arguments`: of path, query or body; `path`: below the prefix, with query."""
 
     route: Route
     who: Who
@@ -116,14 +115,13 @@ class Operations(Struct, frozen=True):
 
     @inlineCallbacks
     def forward(self, node: str, asked: Asked, path: str = "") -> Any:
-        """The answer of another node to the same request. Refusal as that one refuses."""
+        """Return the answer of another node to the same request. Raises the Refusal of that node."""
         if asked.who.node:
-            raise Refusal(409, f"This is for node {node} to do; {self.collector.name} was asked by {asked.who.node}.")
+            raise Refusal(409, f"This concerns node {node}; node {asked.who.node} sent it to {self.collector.name}.")
         url = self.collector.consoles.urls().get(node, "")
         if not url:
-            raise Refusal(409, f"Node {node or '?'} cannot be asked: its console is not known here. It is not connected, or "
-                               "has no http.port." if node
-                               else "No node leads that now. Try it again when the cluster is well.")
+            raise Refusal(409, f"The console of node {node} is unknown: it is not connected, or has no http.port." if node
+                               else "There is no primary or leader for this now. Try again when the cluster is healthy.")
         method = asked.route.method
         body = asked.body if method == "POST" else b""
         status, answer = yield self.client.ask(node, url, method, path or asked.path, body, asked.who, ACTION_SECONDS_MAX)
@@ -133,24 +131,24 @@ class Operations(Struct, frozen=True):
         return answer
 
     def is_here(self, node: str) -> bool:
-        """Whether a node is this one; "" is."""
+        """Return whether a node is this one; "" is."""
         return node in ("", self.collector.name)
 
     def known(self, node: str) -> str:
-        """The name of a node; Refusal 404."""
+        """Return the name of a node of the cluster. Raises Refusal 404."""
         if node not in node_names(self.broker) and node != self.collector.name:
             raise Refusal(404, f"There is no node '{node[:NAME_CHARS_MAX]}' in this cluster.", "node")
         return node
 
     def member_of(self) -> Cluster:
-        """The cluster of this node; Refusal 409."""
+        """Return the cluster of this node. Raises Refusal 409."""
         cluster = cluster_of(self.broker)
         if cluster is None:
             raise Refusal(409, "This node is a member of no cluster.")
         return cluster
 
     def operate(self, asked: Asked, run: Callable[..., Any], *arguments: object) -> Deferred[Any]:
-        """The result of an admin operation, once what it changed is committed. LocalError, Refused."""
+        """Return the result of an admin operation when its changes are committed. Raises LocalError, Refused."""
         node, done, source = self.host.node, Deferred[Any](), f"console: {asked.who.user}"
 
         def work() -> Steps[Any]:
@@ -163,7 +161,7 @@ class Operations(Struct, frozen=True):
         return done
 
     def stop_node(self, node: str, reason: str, who: Who) -> Any:
-        """For a rolling restart: stop one node."""
+        """Stop a node for a rolling restart."""
         if self.is_here(node):
             self.host.stop_gracefully(reason, who.user)
             return {"ok": True}
@@ -171,7 +169,7 @@ class Operations(Struct, frozen=True):
                                as_body({"confirm": node, "reason": reason}), who, ACTION_SECONDS_MAX)
 
 
-# -- places: None = here, "" = nowhere, else the name of another node --------------------------------------------------
+# -- performing node: None = this node, "" = none, else the name of another node ---------------------------------------
 
 
 def _unless_here(operations: Operations, node: str) -> str | None:
@@ -179,7 +177,7 @@ def _unless_here(operations: Operations, node: str) -> str | None:
 
 
 def at_node(operations: Operations, asked: Asked) -> str | None:
-    """The node that the request names; none = here."""
+    """Return the node that the request names; by default this node."""
     node = asked.arguments["node"]
     return None if operations.is_here(node) else operations.known(node)
 
@@ -191,7 +189,7 @@ def at_named_node(operations: Operations, asked: Asked) -> str | None:
 def at_alarm(operations: Operations, asked: Asked) -> str | None:
     node, colon, _ = asked.arguments["alarm"].rpartition(":")
     if not colon:
-        raise Refusal(404, "An alarm is named NODE:NUMBER.", "alarm")
+        raise Refusal(404, "The id of an alarm has the form NODE:NUMBER.", "alarm")
     return _unless_here(operations, operations.known(node))
 
 
@@ -200,7 +198,7 @@ def at_leader(operations: Operations, asked: Asked) -> str | None:
 
 
 def at_partition_primary(operations: Operations, asked: Asked) -> str | None:
-    """The primary of a partition; Refusal 404."""
+    """Return the primary of a partition. Raises Refusal 404."""
     number_of, cluster = asked.arguments["partition"], cluster_of(operations.broker)
     if cluster is not None and not 0 <= number_of < len(cluster.partitions):
         raise Refusal(404, f"There is no partition {number_of}.", "partition")
@@ -214,7 +212,7 @@ def at_queue_primary(operations: Operations, asked: Asked) -> Any:
 
 @inlineCallbacks
 def at_holder(operations: Operations, asked: Asked) -> Any:
-    """The node that is asked for stored messages: the one that the request names, else the primary, else this one."""
+    """Return the node to read stored messages from: the one that the request names, else the primary, else this node."""
     uri, node = asked.arguments["uri"], asked.arguments.get("node")
     if node:
         return None if operations.is_here(node) else operations.known(node)
@@ -226,17 +224,17 @@ def at_holder(operations: Operations, asked: Asked) -> Any:
 
 
 def whole(default: int, low: int, high: int) -> Callable[[Mapping[str, Any], str], int]:
-    """Reads a whole number."""
+    """Return a reader of whole numbers."""
     return lambda arguments, name: number(arguments, name, default, low, high)
 
 
 def words(most: int, least: int = 0) -> Callable[[Mapping[str, Any], str], str]:
-    """Reads a text of so many characters."""
+    """Return a reader of texts of `least` to `most` characters."""
     return lambda arguments, name: text(arguments, name, most, least)
 
 
 def moment(arguments: Mapping[str, Any], name: str) -> float | None:
-    """Seconds since the epoch; Refusal 400."""
+    """Read seconds since the epoch. Raises Refusal 400."""
     value = arguments.get(name)
     if value is None or value == "":
         return None
@@ -245,31 +243,31 @@ def moment(arguments: Mapping[str, Any], name: str) -> float | None:
     except (TypeError, ValueError):
         found = float("nan")
     if not 0.0 <= found < 1e11:
-        raise Refusal(400, f"{name} is in seconds since the epoch.", name)
+        raise Refusal(400, f"{name} must be in seconds since the epoch.", name)
     return found
 
 
 def psn(arguments: Mapping[str, Any], name: str) -> tuple[int, int]:
-    """A lease and a sequence number; Refusal 400."""
+    """Read a lease and a sequence number. Raises Refusal 400."""
     lease, _, sequence = text(arguments, name, 40, 3).partition("-")
     if not (lease.isdecimal() and sequence.isdecimal()):
-        raise Refusal(400, f"{name} is a lease and a sequence number, as 3-120.", name)
+        raise Refusal(400, f"{name} must be a lease and a sequence number, as 3-120.", name)
     return int(lease), int(sequence)
 
 
 def mapping(arguments: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """An object of JSON; Refusal 400."""
+    """Read a JSON object. Raises Refusal 400."""
     found = arguments.get(name)
     if found is not None and not isinstance(found, dict):
-        raise Refusal(400, f"{name} is an object.", name)
+        raise Refusal(400, f"{name} must be an object.", name)
     return found
 
 
 URI = Argument("uri", "URI of a queue, as bmq://domain/queue", read=queue_uri, required=True)
-NODE = Argument("node", "name of the node that is asked; absent = the one that serves, or the primary of the queue",
+NODE = Argument("node", "name of the node; absent = the node that serves the request, or the primary of the queue",
                 read=words(NAME_CHARS_MAX))
-REASON = Argument("reason", "why, for the audit log", read=words(REASON_CHARS_MAX, 1), required=True)
-WHY = Argument("reason", "why, for the audit log", read=words(REASON_CHARS_MAX))
+REASON = Argument("reason", "reason, for the audit log", read=words(REASON_CHARS_MAX, 1), required=True)
+WHY = Argument("reason", "reason, for the audit log", read=words(REASON_CHARS_MAX))
 PROPERTIES = Argument("properties", "by name: {type, value}", "object", mapping, nullable=True)
 
 
@@ -278,8 +276,8 @@ PROPERTIES = Argument("properties", "by name: {type, value}", "object", mapping,
 
 @inlineCallbacks
 def perform(operations: Operations, asked: Asked) -> Any:
-    """Do what was asked for, at the node that it concerns: a document or a Download; Refusal, LocalError or Refused: it is
-    not done."""
+    """Perform a request at the node that it concerns and return a document or a Download. Raises Refusal, LocalError or
+    Refused."""
     route, given = asked.route, asked.arguments
     read = {each.name: each.read(given, each.name) for each in route.arguments if each.read is not None}
     if route.confirm and given.get("confirm") != given.get(route.confirm):

@@ -1,6 +1,6 @@
-"""Pages and static files: templates with their values, files below /static/, headers of every answer.
+"""Pages and static files of the console: templates, files below /static/, headers of every answer.
 
-In a checkout the files are in `templates/` and `web/` beside the package, in an installed package inside of this one.
+In a checkout the files are in `templates/` and `web/` next to the package, in an installed package inside it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from msgspec import Struct
 from bmqtwist import __version__
 from bmqtwist.console.access import OPEN_NONCE, Who, origin_of
 
-# path -> name of the page and of its template
+# path -> name of the page and its template
 PAGES = {"/": "overview", "/shards": "shards", "/queues": "queues", "/queue": "queue", "/nodes": "nodes", "/node": "node",
          "/elections": "elections", "/topology": "topology", "/clients": "clients",
          "/domains": "domains", "/storage": "storage", "/alarms": "alarms", "/audit": "audit"}
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
            "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
            "Permissions-Policy": "camera=(), geolocation=(), microphone=()"}
-DATA_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"  # of what is no page
-# Of the report of bmqtwist.spark: styles and pictures are inside of it, and it needs nothing else.
+DATA_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"  # of all answers except pages
+# Of the report of bmqtwist.spark, which contains its styles and pictures.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 HERE = Path(__file__).resolve().parent
 REPORT, REPORT_BYTES_MAX = "report.html", 16 << 20
@@ -35,7 +35,7 @@ TYPES = {".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; char
 
 
 def page_policy(others: Iterable[str]) -> str:
-    """The Content-Security-Policy of a page, which goes on with the consoles at `others` when this node is gone."""
+    """Return the Content-Security-Policy of a page. The page reconnects to the consoles at `others` when this node stops."""
     origins = sorted({origin for url in others if (origin := _source(url))})
     sources = " ".join([each for origin in origins for each in (origin, "ws" + origin.removeprefix("http"))])
     return ("default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; img-src 'self' data:; "
@@ -43,21 +43,21 @@ def page_policy(others: Iterable[str]) -> str:
 
 
 def _source(url: str) -> str:
-    """An origin that can stand in a policy; "" = it cannot."""
+    """Return the origin of a URL for a policy; "" = it is not valid there."""
     origin = origin_of(url)
     return origin if origin.startswith("http") and not set(origin) & set(" ;,'\"\\") and origin.isascii() else ""
 
 
 class PageWriter:
-    """Fills templates; every value is escaped."""
+    """Renders templates; every value is escaped."""
 
     def __init__(self, folder: Path, report: bool = False) -> None:
         self._environment = Environment(loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True,
                                         lstrip_blocks=True)
-        self._environment.globals["report"] = report  # is there a link to one?
+        self._environment.globals["report"] = report  # whether pages link to one
 
     def write(self, page: str, prefix: str, who: Who | None = None, **values: str) -> str:
-        """A page with the values that its template names; `data`: JSON that can stand in a script."""
+        """Return a page with the values of its template; `data`: JSON that is safe in a script."""
         logged_in = who is not None and who.nonce != OPEN_NONCE
         return self._environment.get_template(f"{page}.html").render(
             page=page, prefix=prefix, user=who.user if who is not None and logged_in else "",
@@ -65,13 +65,13 @@ class PageWriter:
 
 
 def folder(name: str) -> Path:
-    """`templates` or `web`."""
+    """Return the directory `templates` or `web`."""
     inside = HERE / name
     return inside if inside.is_dir() else HERE.parent.parent / name
 
 
 class StaticFile(Struct, frozen=True):
-    """One file, as it is sent. `tag`: changes with its content."""
+    """Static file. `tag`: changes with the content."""
 
     content: bytes
     content_type: str
@@ -80,7 +80,7 @@ class StaticFile(Struct, frozen=True):
 
 
 class StaticFiles:
-    """The files of one folder and those below. Names are looked up, never joined to a path."""
+    """Files of a directory tree. Names are looked up in a table, never joined to a path."""
 
     def __init__(self, root: Path) -> None:
         self._paths = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*"))
@@ -89,7 +89,7 @@ class StaticFiles:
         self._known: dict[str, StaticFile] = {}
 
     def find(self, name: str) -> StaticFile | None:
-        """A file as it is now; None = there is none of that name."""
+        """Return the present content of a file; None = unknown name."""
         path = self._paths.get(name)
         if path is None:
             return None
@@ -106,7 +106,7 @@ class StaticFiles:
 
 
 def read_report(directory: str) -> bytes | None:
-    """The page of `bmq pipeline report`; None = there is none, or it is longer than any that was made for people."""
+    """Return the page of `bmq pipeline report`; None = there is none, or it is too long."""
     if not directory:
         return None
     try:

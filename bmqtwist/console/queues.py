@@ -1,7 +1,7 @@
-"""What is known of many queues: rates, depths of a while ago, and which of them come first in some order.
+"""Table of a node's queues: rates, past depths, and sorted pages.
 
-The counters of each queue are looked at now and then, STEP_QUEUES of them at a time, so that 50,000 queues hold nobody up;
-the rows that are shown are looked at whenever they are shown. Pure: time is an argument, whoever calls `step` decides when.
+Queues are sampled STEP_QUEUES at a time, so that 50,000 queues do not block the event loop; shown rows are sampled at each
+request. Pure: time is an argument, and the caller of `step` schedules the steps.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.steps import Steps
 from bmqtwist.view.queue_facts import queue_view
 
-STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
-RANK_STEP_QUEUES = 2000  # put in order in one step
+STEP_QUEUES = 500  # sampled per step: 1 to 3 ms
+RANK_STEP_QUEUES = 2000  # sorted per step
 SPARK_ROWS = 30
 PAGE_ROWS_MAX = 500
 TOP_ROWS = 10
 FILTER_CHARS_MAX = 200
-LOOK_SECONDS_MIN = 0.2  # between two looks that a rate is made of
+SAMPLE_SECONDS_MIN = 0.2  # between two samples for a rate
 
-Key = tuple[float | str, str]  # what is sorted by, and the URI
+Key = tuple[float | str, str]  # sort key and URI
 
 
 class QueueRecord:
-    """One queue, as it was when it was looked at last, and its depths and rates until then."""
+    """Last sample of a queue, with its rates and past depths."""
 
     __slots__ = ("queue", "view", "put_rate", "push_rate", "confirm_rate", "depths")
 
@@ -38,10 +38,10 @@ class QueueRecord:
         self.put_rate = self.push_rate = self.confirm_rate = 0.0
         self.depths: deque[int] = deque((self.view.messages,), SPARK_ROWS)
 
-    def look(self, now: float) -> None:
-        """Take the counters of now, unless that was done just before."""
+    def sample(self, now: float) -> None:
+        """Sample the counters, unless the last sample is younger than SAMPLE_SECONDS_MIN."""
         before, seconds = self.view, now - self.view.at
-        if seconds < LOOK_SECONDS_MIN:
+        if seconds < SAMPLE_SECONDS_MIN:
             return
         seen = self.view = queue_view(self.queue, now)
         self.put_rate, self.push_rate = (seen.put - before.put) / seconds, (seen.push - before.push) / seconds
@@ -58,7 +58,7 @@ class QueueRecord:
                 "spark": list(self.depths)}
 
 
-# What rows can be sorted by, as of the last look.
+# Sort keys of rows, as of the last sample.
 SORTS: dict[str, Callable[[QueueRecord, float], float | str]] = {
     "messages": lambda record, wall: record.view.messages,
     "bytes": lambda record, wall: record.view.bytes,
@@ -77,21 +77,21 @@ SORTS: dict[str, Callable[[QueueRecord, float], float | str]] = {
 
 
 class Order:
-    """How rows are sorted: by `sort`, and by URI where that is equal; the first `upto` of them count."""
+    """Order of rows: by `sort`, then by URI."""
 
     def __init__(self, sort: str, descending: bool) -> None:
         self.sort, self.descending = sort, descending
         self.value = SORTS[sort]
 
     def key(self, entry: Sequence[Any]) -> Any:
-        """For `sorted`: of (value, URI)."""
+        """Return the key for `sorted` of an entry (value, URI)."""
         value, uri = entry
         if not self.descending:
             return (value, uri)
-        return (-value, uri) if not isinstance(value, str) else _Backwards(value, uri)
+        return (-value, uri) if not isinstance(value, str) else _Descending(value, uri)
 
     def first(self, entries: list[Key], upto: int) -> list[Key]:
-        """The first of these, in order; without a call for each of them where they are numbers."""
+        """Return the first `upto` entries in order; numbers are sorted without a call per entry."""
         if not self.descending:
             return sorted(entries)[:upto]
         if entries and isinstance(entries[0][0], str):
@@ -99,53 +99,53 @@ class Order:
         return [(-value, uri) for value, uri in sorted([(-value, uri) for value, uri in entries])[:upto]]  # type: ignore[operator]
 
 
-class _Backwards:
-    """Texts in descending order, and URIs in ascending order where they are equal."""
+class _Descending:
+    """Sort key: text in descending order, then URI in ascending order."""
 
     __slots__ = ("value", "uri")
 
     def __init__(self, value: str, uri: str) -> None:
         self.value, self.uri = value, uri
 
-    def __lt__(self, other: _Backwards) -> bool:
+    def __lt__(self, other: _Descending) -> bool:
         return self.value > other.value or self.value == other.value and self.uri < other.uri
 
 
 def first_of(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[Key]:
-    """The first entries of several that are sorted."""
+    """Return the first `upto` entries of several sorted runs."""
     return list(islice(merge(*runs, key=order.key), upto))
 
 
 class QueueBook:
-    """All queues that this node leads. `living` gives them as they are now."""
+    """Records of all queues whose primary is this node; `present` returns these queues."""
 
-    def __init__(self, living: Callable[[], Iterable[RootQueue]]) -> None:
-        self._living = living
+    def __init__(self, present: Callable[[], Iterable[RootQueue]]) -> None:
+        self._present = present
         self._records: dict[str, QueueRecord] = {}
         self._sweep: Iterator[None] | None = None
-        self.looked = 0  # at so many queues in all steps: what the work is measured by
-        self.top: list[str] = []  # the deepest, as of the last sweep
-        self.swept = float("-inf")  # when the last sweep ended
+        self.visited = 0  # queues sampled and sorted in all steps, a measure of the work
+        self.top: list[str] = []  # the deepest queues in the last sweep
+        self.swept = float("-inf")  # end of the last sweep
 
     def forget(self) -> None:
-        """Nobody watches any more."""
+        """Drop all records: no client requests queues any more."""
         self._records, self._sweep, self.top, self.swept = {}, None, [], float("-inf")
 
     def begin(self, now: Callable[[], float]) -> bool:
-        """Begin to look at all queues, unless that goes on already; whether it has begun now."""
+        """Begin a sweep over all queues; False if one is in progress."""
         if self._sweep is not None:
             return False
-        self._sweep = self._look_at_all(now)
+        self._sweep = self._sample_all(now)
         return True
 
     def step(self) -> bool:
-        """Look at some more; whether that was not all."""
+        """Sample the next STEP_QUEUES; return whether the sweep continues."""
         if self._sweep is not None and next(self._sweep, self) is self:
             self._sweep = None
         return self._sweep is not None
 
-    def _look_at_all(self, clock: Callable[[], float]) -> Iterator[None]:
-        queues, records, old = iter(list(self._living())), dict[str, QueueRecord](), self._records
+    def _sample_all(self, clock: Callable[[], float]) -> Iterator[None]:
+        queues, records, old = iter(list(self._present())), dict[str, QueueRecord](), self._records
         best: list[tuple[int, str]] = []
         while True:
             now, count = clock(), 0
@@ -155,11 +155,11 @@ class QueueBook:
                 if record is None or record.queue is not queue:
                     record = QueueRecord(queue, now)
                 else:
-                    record.look(now)
+                    record.sample(now)
                 records[queue.uri] = record
                 if record.view.messages:
                     best.append((-record.view.messages, queue.uri))
-            self.looked += count
+            self.visited += count
             best = sorted(best)[:TOP_ROWS]
             if count < STEP_QUEUES:
                 break
@@ -167,22 +167,22 @@ class QueueBook:
         self._records, self.top, self.swept = records, [uri for _, uri in best], clock()
 
     def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
-        """Rows of queues, as they are now; those that are gone are left out."""
+        """Return present rows of queues; unknown queues are omitted."""
         found = []
         for uri in islice(uris, PAGE_ROWS_MAX):
             record = self._records.get(uri)
             if record is not None:
-                record.look(now)
+                record.sample(now)
                 found.append(record.row(wall))
         return found
 
     def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
-        """How many queues there are with a text in their URI, and the first of them."""
+        """Return the number of queues with `text` in their URI, and the first `upto` entries, in steps."""
         wanted, total, runs = text.lower(), 0, list[list[Key]]()
         records = iter(list(self._records.values()))
         while True:
             taken = list(islice(records, RANK_STEP_QUEUES))
-            self.looked += len(taken)
+            self.visited += len(taken)
             run = [(order.value(each, wall), each.queue.uri) for each in taken
                    if not wanted or wanted in each.queue.uri.lower()]
             total += len(run)

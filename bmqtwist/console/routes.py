@@ -1,4 +1,4 @@
-"""Everything that the JSON API offers: by these routes requests are served, and the OpenAPI description is made."""
+"""Routes of the JSON API, and their OpenAPI description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.console.operation import Asked, Operations, Route, get
 
 @get("openapi.json")
 def description(operations: Operations, asked: Asked) -> Document:
-    """This description."""
+    """OpenAPI description of this API."""
     return openapi(operations.prefix)
 
 
@@ -36,7 +36,7 @@ def openapi(prefix: str = "") -> Document:
 
 
 def _path(path: str) -> tuple[str, list[tuple[str, str]]]:
-    """As OpenAPI writes it, and the arguments in it with their types."""
+    """Return a path in OpenAPI form, and its arguments with their types."""
     names = [(name, "integer" if kind == "int:" else "string") for kind, name in re.findall(r"<(int:)?(\w+)>", path)]
     return re.sub(r"<(?:int:)?(\w+)>", r"{\1}", path), names
 

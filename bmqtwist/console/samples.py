@@ -1,7 +1,4 @@
-"""What one node counts, looked at now and then: rates, the latency of ACKs, the last 15 minutes.
-
-Pure: time and counters are arguments.
-"""
+"""Samples of a node's counters: rates, latency of ACKs, history of the last 15 minutes. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from bmqtwist.view.snapshot import ProcessState
 HISTORY_STEP_S = 5
 HISTORY_ROWS = 15 * 60 // HISTORY_STEP_S
 LATENCY_WINDOW_S = 10.0
-LOOK_SECONDS_MIN = 0.3  # between two looks that a rate is made of
+SAMPLE_SECONDS_MIN = 0.3  # between two samples for a rate
 RATES = ("put", "ack", "push", "confirm", "putBytes", "pushBytes")
 
 
 class Reading(Struct, frozen=True):
-    """The counters of a node at one moment. `counted`: in the order of RATES; `acks`: of the histogram of latencies;
-    `cpu`: seconds."""
+    """Counters of a node at the time `now`. `counted`: in the order of RATES; `acks`: histogram of latencies; `cpu`:
+    seconds."""
 
     now: float
     counted: tuple[float, ...]
@@ -41,21 +38,21 @@ def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
 
 
 class NodeSampler:
-    """Rates of one node, made of readings that come when somebody looks, and every HISTORY_STEP_S."""
+    """Rates of one node from readings at requests and every HISTORY_STEP_S."""
 
     def __init__(self, first: Reading) -> None:
-        self._last = self._kept = first
+        self._last = self._recorded = first
         self._window: deque[tuple[float, tuple[int, ...]]] = deque(((first.now, first.acks),))
         self.rates: Document = dict.fromkeys(RATES, 0.0)
         self.cpu_share = 0.0
         self.history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
 
     def wants(self, now: float) -> bool:
-        return now - self._last.now >= LOOK_SECONDS_MIN
+        return now - self._last.now >= SAMPLE_SECONDS_MIN
 
-    def look(self, reading: Reading) -> None:
+    def sample(self, reading: Reading) -> None:
         seconds = reading.now - self._last.now
-        if seconds < LOOK_SECONDS_MIN:
+        if seconds < SAMPLE_SECONDS_MIN:
             return
         self.rates = dict(zip(RATES, _per_second(self._last, reading), strict=True))
         self.cpu_share = max(0.0, (reading.cpu - self._last.cpu) / seconds)
@@ -65,18 +62,18 @@ class NodeSampler:
         while len(window) > 2 and window[1][0] <= reading.now - LATENCY_WINDOW_S:
             window.popleft()
 
-    def keep(self, reading: Reading, wall: float, messages: int, size: int) -> None:
-        """A row for the history, one for each slot: rates since the row before."""
+    def record(self, reading: Reading, wall: float, messages: int, size: int) -> None:
+        """Add a row with the rates since the previous row to the history, at most one per slot of HISTORY_STEP_S."""
         slot = int(wall) // HISTORY_STEP_S * HISTORY_STEP_S
         if self.history and self.history[-1][0] == slot:
-            return  # clocks differ a little: the delay was over too early
-        put, ack, push, confirm, *_ = _per_second(self._kept, reading)
+            return  # the timer fired early, as monotonic and wall clock differ a little
+        put, ack, push, confirm, *_ = _per_second(self._recorded, reading)
         self.history.append([slot, put, ack, push, confirm, messages, size])
-        self._kept = reading
+        self._recorded = reading
 
     @property
     def latencies(self) -> list[int]:
-        """How many ACKs there were of each latency in the last seconds."""
+        """Histogram of the latencies of ACKs in the last LATENCY_WINDOW_S."""
         newest, oldest = self._window[-1][1], self._window[0][1]
         return [after - before for before, after in zip(oldest, newest, strict=True)]
 
@@ -87,7 +84,7 @@ def _per_second(before: Reading, after: Reading) -> list[float]:
 
 
 def add_histories(histories: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """The histories of several nodes as one: rows of one time are added up."""
+    """Return the sum of the histories of several nodes, by time."""
     rows: dict[float, list[float]] = {}
     for history in histories:
         for slot, *values in history:
@@ -101,17 +98,17 @@ FLOW_RATES = ("putRate", "putBytesRate", "pushRate", "pushBytesRate")
 
 
 class FlowSampler:
-    """Rates of several things that count what flows through them, by whatever names them."""
+    """Rates of several flows (clients, subscriptions, proxies) by name."""
 
     def __init__(self) -> None:
         self._last: Mapping[str, Flow] = {}
         self._at = float("-inf")
         self._rates: Mapping[str, Document] = {}
 
-    def look(self, now: float, counted: Mapping[str, Flow]) -> Mapping[str, Document]:
-        """Rates since the look before; None for what was not there then."""
+    def sample(self, now: float, counted: Mapping[str, Flow]) -> Mapping[str, Document]:
+        """Return the rates since the previous sample; None for flows that were not in it."""
         seconds = now - self._at
-        if seconds >= LOOK_SECONDS_MIN:
+        if seconds >= SAMPLE_SECONDS_MIN:
             self._rates = {name: dict(zip(FLOW_RATES, [round(max(0.0, new - old) / seconds, 1) for old, new in zip(
                 self._last[name], flow, strict=True)], strict=True)) for name, flow in counted.items() if name in self._last}
             self._last, self._at = dict(counted), now
@@ -120,10 +117,10 @@ class FlowSampler:
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Below how many seconds this share of what was counted lies; None: nothing was counted.
+    """Return the percentile `share` of a histogram in seconds; None if it is empty.
 
-    `counts`: of each bucket of `queue.counters.AckLatency`. Within its bucket what was counted is taken to be spread evenly,
-    so the answer is right to an eighth of itself.
+    `counts`: of each bucket of `queue.counters.AckLatency`. Linear interpolation within a bucket gives an error of at most
+    an eighth of the result.
     """
     wanted, passed = sum(counts) * share, 0
     for bucket, count in enumerate(counts):
@@ -135,6 +132,6 @@ def percentile(counts: Sequence[int], share: float) -> float | None:
 
 
 def percentiles(counts: Sequence[int]) -> dict[str, float | None]:
-    """p50 and p99 in milliseconds, None = nothing was counted."""
+    """Return p50 and p99 in milliseconds, None = the histogram is empty."""
     found = {name: percentile(counts, share) for name, share in (("p50", 0.5), ("p99", 0.99))}
     return {name: None if seconds is None else seconds * 1000.0 for name, seconds in found.items()}

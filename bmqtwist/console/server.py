@@ -1,9 +1,9 @@
-"""The console over HTTP: pages, static files, login, the JSON API and the WebSocket, beside health and metrics.
+"""HTTP server of the console: pages, static files, login, JSON API and WebSocket, with the health and metrics endpoints.
 
-    health, metrics     to anybody, as without the console
-    pages               to who is logged in; who is not is sent to /login
-    /api/v1/...         by the table of `routes.py`: who may ask, then what is done
-    /static/...         to anybody: there is nothing secret in it
+    health, metrics     without login
+    pages               with login, else a redirection to /login
+    /api/v1/...         by the table of `routes.py`, after authorization
+    /static/...         without login: the files contain no secrets
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from bmqtwist.console.routes import ROUTES
 from bmqtwist.security.passwords import matches_console_hash
 
 LOGIN_COOKIE = "bmq_login"
-RENEW_S = 60  # a cookie is written anew when it was used that long after it was written
-CHECKS_AT_ONCE = 2  # of passwords: each takes 64 MiB
-CHECKS_MAX = 16  # that wait or are under way
+RENEW_S = 60  # a used cookie is renewed when it is older than this
+CHECKS_AT_ONCE = 2  # concurrent verifications of passwords: each takes 64 MiB
+CHECKS_MAX = 16  # waiting and running verifications
 NAME_CHARS_MAX, PASSWORD_CHARS_MAX, NEXT_CHARS_MAX = 64, 1024, 2000
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
@@ -41,8 +41,8 @@ WRONG = "The name or the password is wrong."
 
 
 class WebConsole(Console):
-    """Pages and API of the console, beside health and metrics. `nonce`: something random; `tokens`: of other nodes, None =
-    they are not believed; `live`: the WebSocket."""
+    """Pages and API of the console, with health and metrics. `nonce` returns a random text; `tokens`: of other nodes, None =
+    no key is configured; `live`: the WebSocket."""
 
     app = Klein()
 
@@ -79,7 +79,7 @@ class WebConsole(Console):
 
     @inlineCallbacks
     def page(self, request: Request, path: str) -> Any:
-        """A page, or the way to the login; the short status for programs, at /."""
+        """Answer with a page, or a redirection to the login; at / programs receive the short status."""
         if path == "/" and "text/html" not in (request.getHeader("Accept") or ""):
             return self.status(request)
         try:
@@ -87,31 +87,31 @@ class WebConsole(Console):
             self._renew(request, who)
             document = yield self._collector.cluster()
         except access.Refusal as refusal:
-            return self._turn_away(request, refusal)
+            return self._refuse_page(request, refusal)
         return self._page(request, 200, pages.PAGES[path], who, csrf=self._cookies.csrf(who.nonce),
                           notice=access.OPEN_NOTICE if who.nonce == access.OPEN_NONCE else "", data=for_script(document),
                           cluster_name=document["name"])
 
     @app.route("/report", methods=["GET"])
     def report(self, request: Request) -> bytes:
-        """What `bmq pipeline report` has written last, as it is."""
+        """Answer with the last page of `bmq pipeline report`."""
         try:
             self._renew(request, self._identify(request))
         except access.Refusal as refusal:
-            return self._turn_away(request, refusal)
+            return self._refuse_page(request, refusal)
         content = pages.read_report(self._http.report_directory)
         if content is None:
-            return self._message(request, 404, "No report", "There is none yet: `bmq pipeline report` writes one into the "
-                                 "directory that http.reportDirectory names.")
+            return self._message(request, 404, "No report", "There is no report yet: `bmq pipeline report` writes it into "
+                                 "http.reportDirectory.")
         request.setHeader("Content-Security-Policy", pages.REPORT_POLICY)
         return self._end(request, 200, content, HTML, policy=False)
 
-    def _turn_away(self, request: Request, refusal: access.Refusal) -> bytes:
-        """To the login, or told why not."""
+    def _refuse_page(self, request: Request, refusal: access.Refusal) -> bytes:
+        """Redirect to the login, or show the reason of the refusal."""
         if refusal.status == 401:
             back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
             return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
-        return self._message(request, refusal.status, "Not here", refusal.reason)
+        return self._message(request, refusal.status, "Access refused", refusal.reason)
 
     def _page(self, request: Request, status: int, page: str, who: access.Who | None = None, **values: str) -> bytes:
         request.setHeader("Content-Security-Policy", pages.page_policy(self._collector.consoles.urls().values()))
@@ -122,33 +122,33 @@ class WebConsole(Console):
         return self._page(request, status, "message", title=title, text=text)
 
     def _prefix(self, request: Request) -> str:
-        """What stands before all paths, as the browser knows them."""
+        """Return the prefix of all paths in the browser."""
         if not self._http.prefix:
             return ""
-        told = request.getHeader("X-Forwarded-Prefix")
-        if told is not None and len(told) <= 200 and _PREFIX.fullmatch(told.rstrip("/")):
-            return str(told).rstrip("/")
+        forwarded = request.getHeader("X-Forwarded-Prefix")
+        if forwarded is not None and len(forwarded) <= 200 and _PREFIX.fullmatch(forwarded.rstrip("/")):
+            return str(forwarded).rstrip("/")
         return self._http.prefix
 
-    # -- who --------------------------------------------------------------------------------------------------------
+    # -- authentication ---------------------------------------------------------------------------------------------
 
     def _identify(self, request: Request) -> access.Who:
         return self._doorkeeper.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
 
     def admit_watcher(self, address: str, headers: Mapping[str, str]) -> access.Who:
-        """Whether somebody may open a WebSocket. Refusal: no."""
+        """Return the user who opens a WebSocket. Raises Refusal."""
         host, origin = headers.get("host", ""), headers.get("origin", "")
         if origin:
             others = {access.origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
             if not access.origin_is_ours(origin, host, others):
-                raise access.Refusal(403, "pages of another origin may not watch here")
+                raise access.Refusal(403, "pages of another origin must not connect here")
         who = self._doorkeeper.identify(address, headers.get, self._host.moment()[1])
         if not origin and who.nonce != access.OPEN_NONCE:
             raise access.Refusal(403, "the header Origin is missing")
         return who
 
     def _renew(self, request: Request, who: access.Who) -> None:
-        """A login that is used does not end for being idle."""
+        """Renew the cookie of a login, so that it does not expire while in use."""
         login, wall = who.login, self._host.moment()[1]
         if login is not None and wall - login.seen >= RENEW_S:
             self._set_session(request, access.Login(login.user, login.nonce, login.began, int(wall), login.proof))
@@ -159,13 +159,13 @@ class WebConsole(Console):
                                              self._cookies.life_s).encode())
 
     def _address(self, request: Request) -> str:
-        """Where a request comes from: as a reverse proxy on this machine says, where there is one."""
+        """Return the address of the client; a reverse proxy on this machine reports it in X-Forwarded-For."""
         address = str(request.getClientAddress().host)
-        told = (request.getHeader("X-Forwarded-For") or "").rpartition(",")[2].strip()
-        return told if self._http.url and access.is_local(address) and access.is_address(told) else address
+        forwarded = (request.getHeader("X-Forwarded-For") or "").rpartition(",")[2].strip()
+        return forwarded if self._http.url and access.is_local(address) and access.is_address(forwarded) else address
 
     def _same_site(self, request: Request) -> bool:
-        """Whether a form was sent by a page of ours, as far as the browser says."""
+        """Return whether a page of this console sent the form, according to the browser's headers."""
         origin = request.getHeader("Origin")
         if origin is not None and origin != "null":
             ours = {access.origin_of(self._http.url)} if self._http.url else set[str]()
@@ -195,15 +195,15 @@ class WebConsole(Console):
         address = self._address(request)
         nonce = access.cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
         if not nonce or not self._same_site(request) or not self._cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
-            return self._login_page(request, 403, "This form was not ours, or it is too old. Try again.", onward)
+            return self._login_page(request, 403, "The login form is invalid or has expired. Try again.", onward)
         wait = self._limiter.wait(address, name, now)
         if wait > 0:
             request.setHeader("Retry-After", str(int(wait) + 1))
-            return self._login_page(request, 429, f"Too many logins have failed. Try again in {int(wait) + 1} s.", onward)
+            return self._login_page(request, 429, f"Too many failed logins. Try again in {int(wait) + 1} s.", onward)
         if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
-            return self._login_page(request, 503, "Many log in just now. Try again in a moment.", onward)
+            return self._login_page(request, 503, "Too many logins are in progress. Try again later.", onward)
         user = self._doorkeeper.users.get(name)
-        known = user or next(iter(self._doorkeeper.users.values()), None)  # an unknown name takes as long
+        known = user or next(iter(self._doorkeeper.users.values()), None)  # equal time for an unknown name
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
             yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
                                    matches_console_hash, known.password_hash, password))
@@ -221,7 +221,7 @@ class WebConsole(Console):
 
     @app.route("/logout", methods=["POST"])
     def logout(self, request: Request) -> bytes:
-        """A login ends, here and at the other nodes."""
+        """End a login at all nodes."""
         wall = self._host.moment()[1]
         try:
             who = self._identify(request)
@@ -229,11 +229,11 @@ class WebConsole(Console):
             return self._redirect(request, f"{self._prefix(request)}/login")
         token = request.getHeader("X-CSRF-Token") or _form(request).get("csrf", "")
         if not self._same_site(request) or not self._cookies.is_csrf(who.nonce, token):
-            return self._message(request, 403, "Not logged out", "This form was not ours, or it is too old.")
+            return self._message(request, 403, "Not logged out", "The form is invalid or has expired.")
         if who.login is not None:
             self._cookies.end(who.nonce, wall)
-            told = self._collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce}))
-            told.addErrback(self._host.log_failure)
+            sent = self._collector.consoles.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce}))
+            sent.addErrback(self._host.log_failure)
             note(self._operations, who, self._address(request), "logout", "", "ok")
         request.cookies.append(access.cookie_header(access.SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
         return self._redirect(request, f"{self._prefix(request)}/login")
@@ -265,7 +265,7 @@ class WebConsole(Console):
                 error = access.Refusal(409, reason_of(error))
             if not isinstance(error, access.Refusal):
                 self._host.log_failure(failure)
-                error = access.Refusal(500, "Internal error: the log of this node says more.")
+                error = access.Refusal(500, "Internal error, see the log of this node.")
             if asked:
                 log_action(self._operations, asked[0], f"refused: {error.reason}")
             elif route.method == "POST":
@@ -275,29 +275,29 @@ class WebConsole(Console):
         return maybeDeferred(begin).addCallbacks(done, failed)
 
     def _log_refused(self, route: Route, request: Request, refusal: access.Refusal) -> None:
-        """An action of somebody who may not do it."""
+        """Write a refused action of a user into the audit log."""
         try:
             who = self._identify(request)
         except access.Refusal:
-            return  # nobody we know: that is for the log of a proxy
+            return  # not authenticated: not in the audit log
         note(self._operations, who, self._address(request),
                  route.name, _path_of(request), f"refused: {refusal.reason}")
 
     def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Asked:
-        """Who asks, and for what; Refusal if that may not be."""
+        """Authenticate, authorize and parse a request. Raises Refusal."""
         body = request.content.read() if request.content is not None else b""
         path = self._asked_path(request)
         who = self._identify_for(route, request, path, body)
         access.require(who, route.role)
         if route.between_nodes and not who.node:
-            raise access.Refusal(403, "This is for other nodes.")
+            raise access.Refusal(403, "Only nodes may send this request.")
         if route.method == "POST":
             if not who.node:
                 self._check_page(request, who)
             try:
                 given = access.read_json(body)
             except ValueError as error:
-                raise access.Refusal(400, f"The request cannot be read: {error}.") from None
+                raise access.Refusal(400, f"The request is invalid: {error}.") from None
         else:
             given = {name: _argument(request, name) or None for name in (each.name for each in route.arguments)}
         missing = next((each.name for each in route.arguments if each.required and given.get(each.name) in (None, "")), "")
@@ -318,8 +318,8 @@ class WebConsole(Console):
         request_of = access.NodeRequest("", name, route.method, path, body)
         found = tokens.check(token, request_of, self._host.moment()[1]) if tokens is not None else None
         if found is None:
-            raise access.Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks "
-                                 "differ by more than 30 s, or it is meant for another node.")
+            raise access.Refusal(403, f"{name} does not accept the token: http.keyFile differs, the clocks differ by "
+                                 "more than 30 s, or the token is for another node.")
         role = access.ROLES.get(found.role, access.Role.VIEWER)
         return access.Who(found.user or f"node {found.sender}", role, node=found.sender)
 
@@ -327,12 +327,12 @@ class WebConsole(Console):
         if not self._cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
             raise access.Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
         if not self._same_site(request):
-            raise access.Refusal(403, "Pages of another origin may change nothing here.")
+            raise access.Refusal(403, "Pages of another origin must not send actions.")
         if (request.getHeader("Content-Type") or "").partition(";")[0].strip().lower() != JSON:
-            raise access.Refusal(400, "The Content-Type is application/json.")
+            raise access.Refusal(400, "The Content-Type must be application/json.")
 
     def _asked_path(self, request: Request) -> str:
-        """The path with its query, below the prefix."""
+        """Return the path below the prefix, with query."""
         uri = request.uri.decode("ascii", "replace")
         prefix = self._http.prefix
         return uri.removeprefix(prefix) if prefix and uri.startswith(f"{prefix}/") else uri
@@ -359,10 +359,10 @@ class WebConsole(Console):
     @app.handle_errors(HTTPException)
     def refused(self, request: Request, failure: Failure) -> bytes:
         error = failure.value
-        assert isinstance(error, HTTPException)  # what the route above says
+        assert isinstance(error, HTTPException)  # handler of HTTPException
         if _path_of(request).startswith("/api/"):
             return self._json(request, error.code or 500,
-                              {"error": f"{error.name}: /api/v1/openapi.json says what there is."})
+                              {"error": f"{error.name}: see /api/v1/openapi.json."})
         return self._end(request, error.code or 500, f"{error.name}\n".encode(), "text/plain; charset=utf-8")
 
     @app.handle_errors(Exception)
@@ -396,7 +396,7 @@ for _page in pages.PAGES:
 
 
 class Prefixed(Resource):
-    """Serves the same with and without the prefix before the path: proxies take it off, or leave it there."""
+    """Serves paths with and without the prefix: a reverse proxy may remove it or not."""
 
     isLeaf = True
 
@@ -405,7 +405,7 @@ class Prefixed(Resource):
         self._inner, self._segments = inner, [unquote(part).encode() for part in prefix.split("/") if part]
 
     def render(self, request: Any) -> Any:
-        """From twisted.web."""
+        """Called by twisted.web."""
         count = len(self._segments)
         if count and request.postpath[:count] == self._segments:
             request.postpath = request.postpath[count:] or [b""]
@@ -423,7 +423,7 @@ def _argument(request: Request, name: str) -> str:
 
 
 def _form(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent."""
+    """Return the fields of a submitted form."""
     if request.content is None:
         return {}
     request.content.seek(0)
@@ -435,7 +435,7 @@ def _form(request: Request) -> dict[str, str]:
 
 
 def local_path(text: str) -> str:
-    """A path of this console to go on with; "" if it leads elsewhere."""
+    """Return the text if it is a path of this console, else ""."""
     parts = urlsplit(text.replace("\\", "/"))
     good = text.startswith("/") and not text.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return text if good and text.isprintable() and len(text) <= NEXT_CHARS_MAX else ""

@@ -1,8 +1,8 @@
 """Stops from the console: of this node, at once or after a delay, and of all nodes in a rolling restart.
 
-A delayed stop can be aborted until it begins: then clients lose their queues, and other nodes are notified. In a rolling
-restart nodes stop one at a time, each once the previous one is back and the cluster is well; a supervisor or a person must
-start them again. The node that serves goes last; it is restarted, but does not see that.
+A delayed stop can be aborted until it begins; then clients lose their queues and other nodes are notified. In a rolling
+restart nodes stop one at a time, each when the previous one is up again and the cluster is healthy; a supervisor or an
+operator must start them again. The node that serves the console stops last, which ends the rolling restart's supervision.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
 
 DELAY_SECONDS_MAX = 3600
-BEGUN = ("The stop has begun: clients and other nodes have been told, so it cannot be aborted. Start the node again once it "
-         "has stopped.")
+BEGUN = ("The stop has begun and cannot be aborted: clients and other nodes have been notified. Start the node again after "
+         "it has stopped.")
 POLL_S = 1.0
-SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
-STARTED_POLLS = 30  # until it is said that nothing has started a node again
-StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
+SETTLE_POLLS = 3  # consecutive polls of a healthy cluster before the next node stops
+STARTED_POLLS = 30  # polls of a stopped node until the console reports that it was not started again
+StopNode = Callable[[str, str, Who], Any]  # from node name, reason and user
 
 
-class _Waiting(Struct, frozen=True):
+class _Scheduled(Struct, frozen=True):
     call: Any
     since: float
     until: float
@@ -39,59 +39,59 @@ class _Waiting(Struct, frozen=True):
 
 
 class DelayedStop:
-    """The stop of the node of `host`, after a delay within which it can be aborted."""
+    """Stop of this node after a delay, within which it can be aborted."""
 
     def __init__(self, host: BrokerService) -> None:
         self._host = host
-        self._waiting: _Waiting | None = None
+        self._scheduled: _Scheduled | None = None
 
     @property
     def _begun(self) -> bool:
         return self._host.node.broker.shutdown is not None
 
-    def ask(self, reason: str, by: str, delay: int) -> None:
-        """Stop in so many seconds. Refusal: it is to stop already; LocalError: it is starting or stopping."""
-        if self._waiting is not None:
-            raise Refusal(409, f"This node is to stop already, as {self._waiting.by} wants: {self._waiting.reason}")
+    def request(self, reason: str, by: str, delay: int) -> None:
+        """Stop in `delay` seconds. Refusal: a stop is already scheduled; LocalError: the node is starting or stopping."""
+        if self._scheduled is not None:
+            raise Refusal(409, f"{self._scheduled.by} has already scheduled a stop of this node: {self._scheduled.reason}")
         if delay <= 0 or self._begun:
             self._host.stop_gracefully(reason, by)
             return
         now, _ = self._host.moment()
-        self._waiting = _Waiting(self._host.reactor.callLater(delay, self._over), now, now + delay, reason, by)
-        self._host.report.note("stop", f"this node is to stop in {delay} s, by {by}: {reason}")
+        self._scheduled = _Scheduled(self._host.reactor.callLater(delay, self._begin), now, now + delay, reason, by)
+        self._host.report.note("stop", f"stop of this node scheduled in {delay} s by {by}: {reason}")
 
-    def _over(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not self._begun:
-            self._host.stop_gracefully(waiting.reason, waiting.by)
+    def _begin(self) -> None:
+        scheduled, self._scheduled = self._scheduled, None
+        if scheduled is not None and not self._begun:
+            self._host.stop_gracefully(scheduled.reason, scheduled.by)
 
     def abort(self, by: str) -> None:
-        """It does not stop. Refusal: it is not to, or it is too late."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            raise Refusal(409, BEGUN if self._begun else "This node is not to stop.")
-        waiting.call.cancel()
-        self._host.report.note("stop", f"the stop of this node is aborted by {by}")
+        """Cancel the scheduled stop. Refusal: no stop is scheduled, or it has begun."""
+        scheduled, self._scheduled = self._scheduled, None
+        if scheduled is None:
+            raise Refusal(409, BEGUN if self._begun else "No stop of this node is scheduled.")
+        scheduled.call.cancel()
+        self._host.report.note("stop", f"stop of this node aborted by {by}")
 
     def end(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.call.cancel()
+        scheduled, self._scheduled = self._scheduled, None
+        if scheduled is not None:
+            scheduled.call.cancel()
 
     @property
     def state(self) -> Document | None:
-        """As `view.stopping.progress` would have it; None = nothing waits."""
-        waiting, (now, _) = self._waiting, self._host.moment()
-        if waiting is None:
+        """Progress in the form of `view.stopping.progress`; None = no stop is scheduled."""
+        scheduled, (now, _) = self._scheduled, self._host.moment()
+        if scheduled is None:
             return None
-        return {"stage": STAGES[0], "stages": STAGES, "seconds": now - waiting.since, "clients": None,
-                "reason": waiting.reason, "by": waiting.by, "partitions": [], "leads": False,
-                "unconfirmed": None, "unanswered": None, "secondsLeft": max(0.0, waiting.until - now), "peers": [],
+        return {"stage": STAGES[0], "stages": STAGES, "seconds": now - scheduled.since, "clients": None,
+                "reason": scheduled.reason, "by": scheduled.by, "partitions": [], "leads": False,
+                "unconfirmed": None, "unanswered": None, "secondsLeft": max(0.0, scheduled.until - now), "peers": [],
                 "done": False, "report": None, "abortable": True}
 
 
 class RollingRestart:
-    """One at a time. `state`: what is shown of it; None = there is none."""
+    """Rolling restart of the cluster. `state`: its document; None = none has been started."""
 
     def __init__(self, reactor: Any, documents: Collector, stop_node: StopNode, report: Any) -> None:
         self._reactor, self._documents, self._stop_node, self._report = reactor, documents, stop_node, report
@@ -99,20 +99,20 @@ class RollingRestart:
         self._left: list[str] = []
         self._reason = ""
         self._who: Who | None = None
-        self._stopped_at = 0.0  # startedAt of the node that is restarted
-        self._well = self._away = 0  # polls
+        self._started_before = 0.0  # startedAt of the node that is being restarted
+        self._healthy_polls = self._down_polls = 0
         self._call: Any = None
 
     def begin(self, cluster: Mapping[str, Any], reason: str, who: Who) -> list[str]:
-        """Begin: the nodes in their order. Refusal: one is under way, or the cluster is not well."""
+        """Begin, and return the nodes in order. Refusal: a restart is in progress, or the cluster is not healthy."""
         if self.state is not None and not self.state["done"]:
-            raise Refusal(409, f"A rolling restart is under way: {self.state['text']}.")
-        wrong = troubles(cluster)
-        if wrong:
-            raise Refusal(409, f"The cluster is not well: {wrong}")
+            raise Refusal(409, f"A rolling restart is in progress: {self.state['text']}.")
+        problem = restart_obstacle(cluster)
+        if problem:
+            raise Refusal(409, f"The cluster is not healthy: {problem}")
         own = self._documents.name
         self._left = [node["name"] for node in cluster["nodes"] if node["name"] != own] + [own]
-        self._reason, self._who, self._well = reason, who, SETTLE_POLLS
+        self._reason, self._who, self._healthy_polls = reason, who, SETTLE_POLLS
         self.state = {"text": "beginning", "node": "", "left": list(self._left), "paused": "", "done": False, "by": who.user,
                       "reason": reason}
         self._report.info("Rolling restart of %s by %s: %s", ", ".join(self._left), who.user, reason)
@@ -120,9 +120,9 @@ class RollingRestart:
         return list(self._left)
 
     def abort(self, by: str) -> None:
-        """No further node is stopped; one that stops does so. Refusal: there is nothing to abort."""
+        """Stop no further node; a stop in progress continues. Refusal: no rolling restart is in progress."""
         if self.state is None or self.state["done"]:
-            raise Refusal(409, "No rolling restart is under way.")
+            raise Refusal(409, "No rolling restart is in progress.")
         self.stop()
         self._report.info("Rolling restart: aborted by %s", by)
         self.state.update(text=f"aborted by {by}", done=True, paused="")
@@ -141,30 +141,30 @@ class RollingRestart:
         state = self.state
         assert state is not None  # `begin` was called
         if state["done"]:
-            return  # aborted meanwhile
-        wrong = troubles(cluster)
+            return  # aborted during the poll
+        problem = restart_obstacle(cluster)
         node = next((each for each in cluster["nodes"] if each["name"] == state["node"]), None)
-        if node is not None and node["startedAt"] is not None and node["startedAt"] <= self._stopped_at:
-            wrong = wrong or f"{node['name']} has not stopped yet"
-        self._away = self._away + 1 if node is not None and node["state"] == "down" else 0
-        if self._away > STARTED_POLLS:
-            wrong = (f"{state['node']} has stopped, and nothing has started it again for {self._away * POLL_S:.0f} s. "
-                     "Start it: the restart goes on by itself then")
-        self._well = 0 if wrong else self._well + 1
-        if wrong:
-            self._pause(wrong)
+        if node is not None and node["startedAt"] is not None and node["startedAt"] <= self._started_before:
+            problem = problem or f"{node['name']} has not stopped yet"
+        self._down_polls = self._down_polls + 1 if node is not None and node["state"] == "down" else 0
+        if self._down_polls > STARTED_POLLS:
+            problem = (f"{state['node']} stopped {self._down_polls * POLL_S:.0f} s ago and has not been started again. "
+                       "Start it to continue the rolling restart")
+        self._healthy_polls = 0 if problem else self._healthy_polls + 1
+        if problem:
+            self._pause(problem)
             return
         state["paused"] = ""
-        if self._well < SETTLE_POLLS:
+        if self._healthy_polls < SETTLE_POLLS:
             self._later()
             return
         if not self._left:
             state.update(text="done", node="", done=True)
             return
         name = self._left.pop(0)
-        self._stopped_at = next(each["startedAt"] or 0.0 for each in cluster["nodes"] if each["name"] == name)
-        state.update(node=name, left=list(self._left), text=f"{name} is restarted")
-        self._well = 0
+        self._started_before = next(each["startedAt"] or 0.0 for each in cluster["nodes"] if each["name"] == name)
+        state.update(node=name, left=list(self._left), text=f"restarting {name}")
+        self._healthy_polls = 0
         who = self._who
         assert who is not None  # as above
         maybeDeferred(self._stop_node, name, f"rolling restart: {self._reason}", who).addCallbacks(
@@ -188,17 +188,17 @@ class RollingRestart:
             self.state.update(text=f"given up: {why}", done=True)
 
 
-def troubles(cluster: Mapping[str, Any]) -> str:
-    """Why no further node may stop now; empty = it may."""
-    away = [node["name"] for node in cluster["nodes"] if node["state"] != "up"]
-    if away:
-        return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not up"
+def restart_obstacle(cluster: Mapping[str, Any]) -> str:
+    """Return the reason why no further node may stop now; empty = a node may stop."""
+    not_up = [node["name"] for node in cluster["nodes"] if node["state"] != "up"]
+    if not_up:
+        return f"{', '.join(not_up)} {'is' if len(not_up) == 1 else 'are'} not up"
     if not cluster["leader"]["node"]:
-        return "no node leads"
+        return "the cluster has no leader"
     for partition in cluster["partitions"]:
         if not partition["primary"]:
             return f"partition {partition['id']} has no primary"
         behind = [row["node"] for row in partition["replicas"] if row["role"] in ("healing", "down")]
         if behind:
-            return f"{', '.join(behind)} {'catches' if len(behind) == 1 else 'catch'} up in partition {partition['id']}"
+            return f"{', '.join(behind)} {'is' if len(behind) == 1 else 'are'} catching up in partition {partition['id']}"
     return ""

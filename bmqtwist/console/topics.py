@@ -1,4 +1,4 @@
-"""What can be asked for, once or to be kept up to date, and with which arguments. Pure."""
+"""Topics of documents, for single requests and subscriptions, and the parsing of their arguments. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ URI_CHARS_MAX = 512
 
 
 class ClusterTopic(Struct, frozen=True):
-    """The whole cluster."""
+    """Document of the whole cluster."""
 
 
 class ElectionsTopic(Struct, frozen=True):
-    """Terms, and what happened in elections."""
+    """Document of terms and election events."""
 
 
 class QueuesTopic(Struct, frozen=True):
-    """A page of the queues of the cluster."""
+    """Page of the queues of the cluster."""
 
     text: str = ""
     sort: str = "messages"
@@ -34,11 +34,11 @@ class QueuesTopic(Struct, frozen=True):
 
     @property
     def upto(self) -> int:
-        """So many of the first ones have to be known."""
+        """Number of leading entries that the page requires."""
         return self.offset + self.limit
 
     def query(self) -> dict[str, str]:
-        """As it is asked for, of the first of all pages that this one is the end of."""
+        """Return the query for the entries up to the end of this page."""
         return {"filter": self.text, "sort": self.sort, "order": "desc" if self.descending else "asc",
                 "upto": str(self.upto)}
 
@@ -51,7 +51,7 @@ Topic = ClusterTopic | ElectionsTopic | QueuesTopic | QueueTopic
 
 
 def topic_of(name: object, arguments: Mapping[str, Any]) -> Topic:
-    """The topic of that name; Refusal 400 with the argument that is wrong."""
+    """Return the topic of a name. Raises Refusal 400."""
     if name == "cluster":
         return ClusterTopic()
     if name == "elections":
@@ -64,7 +64,7 @@ def topic_of(name: object, arguments: Mapping[str, Any]) -> Topic:
 
 
 def queues_topic(arguments: Mapping[str, Any]) -> QueuesTopic:
-    """A page; what is not said is as by default."""
+    """Return a page from its arguments, with defaults. Raises Refusal 400."""
     text, sort, order = arguments.get("filter") or "", arguments.get("sort") or "messages", arguments.get("order") or "desc"
     if not isinstance(text, str) or len(text) > FILTER_CHARS_MAX:
         raise Refusal(400, f"A filter has at most {FILTER_CHARS_MAX} characters.", "filter")
@@ -77,35 +77,35 @@ def queues_topic(arguments: Mapping[str, Any]) -> QueuesTopic:
 
 
 def queue_uri(arguments: Mapping[str, Any], name: str = "uri") -> str:
-    """The URI of a queue; Refusal 400 if it is none."""
+    """Return the URI of a queue. Raises Refusal 400."""
     uri = arguments.get(name)
     try:
         if not isinstance(uri, str) or len(uri) > URI_CHARS_MAX:
             raise InvalidUri("")
         parse_uri(uri)
     except InvalidUri:
-        raise Refusal(400, "A queue is named by its URI, as bmq://domain/queue.", name) from None
+        raise Refusal(400, "The URI of a queue has the form bmq://domain/queue.", name) from None
     return uri
 
 
 def number(arguments: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    """A whole number, of a query or of JSON; Refusal 400 if it is none, or out of range."""
+    """Return a whole number from a query or from JSON. Raises Refusal 400 if it is invalid or out of range."""
     value = arguments.get(name)
     if value is None or value == "":
         return default
     if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise Refusal(400, f"{name} is a whole number from {low:,} to {high:,}.", name)
+        raise Refusal(400, f"{name} must be a whole number from {low:,} to {high:,}.", name)
     return value
 
 
 def text(arguments: Mapping[str, Any], name: str, most: int, least: int = 0) -> str:
-    """A text of so many characters; Refusal 400 if it is none."""
+    """Return a text of `least` to `most` characters. Raises Refusal 400."""
     value = arguments.get(name)
     if value is None:
         value = ""
     if not isinstance(value, str) or not least <= len(value) <= most:
         wanted = f"at most {most:,}" if not least else f"{least:,} to {most:,}"
-        raise Refusal(400, f"{name} is a text of {wanted} characters.", name)
+        raise Refusal(400, f"{name} must be a text of {wanted} characters.", name)
     return value

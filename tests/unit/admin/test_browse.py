@@ -108,7 +108,7 @@ def test_messages_are_found_by_guid_and_by_time(bench: Bench) -> None:
 
 
 def test_what_no_queue_here_is_cannot_be_looked_at(bench: Bench) -> None:
-    for uri, words in (("bmq://d/none", "not stored"), ("nonsense", "no URI"), ("bmq://none/q", "not stored")):
+    for uri, words in (("bmq://d/none", "not stored"), ("nonsense", "not the URI"), ("bmq://none/q", "not stored")):
         with pytest.raises(LocalError, match=words):
             listing(bench, uri)
 

@@ -93,20 +93,20 @@ def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path
 @pytest.mark.parametrize("rows", [None, 1, [1, None, {}, {"client": 1, "id": "a"}, {"client": "a"}],
                                   {"client": "a", "id": "b"}])
 def test_an_answer_that_makes_no_sense_has_no_clients(rows: Any) -> None:
-    assert module.clients_told({"clients": rows}, proxy("p")) == []
-    told = module.queue_told({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
+    assert module.valid_clients({"clients": rows}, proxy("p")) == []
+    told = module.valid_queue({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
     assert told["consumers"] == told["producers"] == told["proxies"] == [] and told["rates"] in ({}, rows)
 
 
 def test_a_proxy_speaks_for_itself_alone() -> None:
     row = {"client": "app:1", "ident": "", "node": "n1", "id": "n1:1", "unconfirmed": 2,
            "subscriptions": [None, {"expression": "x"}]}
-    told = module.queue_told({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
+    told = module.valid_queue({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
                              proxy("p"))
     assert not told["leads"] and told["apps"] == [] and told["node"] == "p" and told["ident"] == "p@h:1"
     assert [(each["node"], each["proxy"], each["subscriptions"]) for each in told["consumers"]] == [
         ("p", True, [{"expression": "x"}])]
-    [client] = module.clients_told({"clients": [row]}, proxy("p"))
+    [client] = module.valid_clients({"clients": [row]}, proxy("p"))
     assert (client["node"], client["proxy"], client["id"]) == ("p", True, "p@h:1 n1:1")
 
 

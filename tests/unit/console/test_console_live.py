@@ -162,10 +162,10 @@ def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
     for _ in range(100):
         console.settle(0.1)
     book = console.face.collector.local.book
-    looked = book.looked
+    visited = book.visited
     for _ in range(100):
         console.settle(0.1)
-    assert book.looked == looked and not console.face.hub.watchers
+    assert book.visited == visited and not console.face.hub.watchers
 
 
 def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:

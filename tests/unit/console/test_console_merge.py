@@ -9,7 +9,7 @@ import pytest
 
 from bmqtwist.console.merge import add_counts, merge, merge_queue, queue_tree
 from bmqtwist.console.samples import HISTORY_ROWS, NodeSampler, Reading, add_histories
-from bmqtwist.console.stops import troubles
+from bmqtwist.console.stops import restart_obstacle
 
 PARTITIONS = 4
 RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.0, "pushBytes": 50.0}
@@ -112,21 +112,21 @@ def test_a_node_whose_console_alone_is_silent_is_unreachable() -> None:
     assert document["verdict"]["text"] == "Node n2 is connected, but its console does not answer."
 
 
-def test_without_a_majority_nothing_is_taken() -> None:
+def test_without_a_majority_queues_accept_no_messages() -> None:
     document = whole(gone(gone(well(), "n3"), "n2"))
     assert document["verdict"]["level"] == "bad"
-    assert document["verdict"]["text"].startswith("Only 1 of 3 nodes is there, 2 are needed: nothing that must be "
-                                                  "replicated is taken, until one of n2 and n3 is back")
+    assert document["verdict"]["text"].startswith("Only 1 of 3 nodes is up, 2 are required: replicated queues accept "
+                                                  "no messages until one of n2 and n3 is up")
     assert "Nodes n2 and n3 are down." in document["verdict"]["reasons"]
 
 
-def test_no_leader_is_bad_news() -> None:
+def test_a_missing_leader_makes_the_verdict_bad() -> None:
     parts = well()
     for number, each in enumerate(parts.values()):
         each["elector"].update(leads=False, leader="", active=False, term=5 + number)
     document = whole(parts)
     assert document["leader"] == {"node": "", "term": 7, "since": None, "state": "none"}
-    assert document["verdict"]["level"] == "bad" and "No node leads the cluster" in document["verdict"]["text"]
+    assert document["verdict"]["level"] == "bad" and "The cluster has no leader" in document["verdict"]["text"]
 
 
 def test_of_two_that_say_to_lead_the_one_of_the_higher_term_counts() -> None:
@@ -180,7 +180,7 @@ def test_a_partition_whose_primary_is_gone_has_none() -> None:
 def test_a_replica_that_heals_or_lags_is_told() -> None:
     parts = well()
     parts["n2"]["partitions"][2]["self"]["role"] = "healing"
-    assert whole(parts)["verdict"]["text"] == "n2 catches up with the primaries."
+    assert whole(parts)["verdict"]["text"] == "n2 is catching up with the primaries."
     parts = well()
     parts["n1"]["partitions"][2]["replicas"][2].update(lagRecords=123_456, sequence=4)
     document = whole(parts)
@@ -219,7 +219,7 @@ def test_alarms_events_and_queues_of_all_nodes_come_together() -> None:
     assert [alarm["id"] for alarm in document["alarms"]] == ["n2:1", "n1:1", "n3:1"]
     assert [event["node"] for event in document["events"]] == ["n3", "n2", "n1"]
     assert [row["messages"] for row in document["queuesTop"]] == [72, 71, 70, 62, 61, 60, 52, 51, 50, 42]
-    assert document["verdict"]["text"] == "2 alarms are raised that nobody has acknowledged."
+    assert document["verdict"]["text"] == "2 alarms are unacknowledged."
 
 
 def test_what_every_node_without_plugins_says_is_no_reason_to_worry() -> None:
@@ -237,7 +237,7 @@ def test_several_reasons_are_counted_and_the_worst_comes_first() -> None:
     parts["n3"]["top"] = [{"uri": "bmq://d/q", "messages": 1, "quota": 1.5}]
     verdict = whole(parts, "n2")["verdict"]
     assert verdict["level"] == "bad" and verdict["text"].endswith("and 4 more things need attention.")
-    assert "Queue bmq://d/q holds 100% of what it may." in verdict["reasons"]
+    assert "Queue bmq://d/q has used 100% of its quota." in verdict["reasons"]
     assert "The event loop of n2 is 900 ms late." in verdict["reasons"]
     assert "n3 has 950 of 1,000 files open." in verdict["reasons"]
 
@@ -250,11 +250,11 @@ def test_very_many_names_are_not_all_told() -> None:
 
 
 def test_a_rolling_restart_waits_for_whatever_is_not_well() -> None:
-    assert troubles(whole(well())) == ""
-    assert troubles(whole(gone(well(), "n2"))) == "n2 is not up"
+    assert restart_obstacle(whole(well())) == ""
+    assert restart_obstacle(whole(gone(well(), "n2"))) == "n2 is not up"
     parts = well()
     parts["n3"]["partitions"][0]["self"]["role"] = "healing"
-    assert troubles(whole(parts)) == "n3 catches up in partition 0"
+    assert restart_obstacle(whole(parts)) == "n3 is catching up in partition 0"
 
 
 def test_histories_of_other_lengths_are_added_by_their_times() -> None:
@@ -266,18 +266,18 @@ def test_histories_of_other_lengths_are_added_by_their_times() -> None:
 
 def test_rates_are_differences_of_readings() -> None:
     sampler = NodeSampler(Reading(0.0, (0, 0, 0, 0, 0, 0), (0, 0), 0.0))
-    sampler.look(Reading(0.1, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))  # too soon
+    sampler.sample(Reading(0.1, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))  # too soon
     assert sampler.rates["put"] == 0.0
-    sampler.look(Reading(2.0, (20, 10, 4, 2, 2000, 400), (3, 4), 0.5))
+    sampler.sample(Reading(2.0, (20, 10, 4, 2, 2000, 400), (3, 4), 0.5))
     assert sampler.rates == {"put": 10.0, "ack": 5.0, "push": 2.0, "confirm": 1.0, "putBytes": 1000.0, "pushBytes": 200.0}
     assert sampler.cpu_share == 0.25 and sampler.latencies == [3, 4]
-    sampler.look(Reading(3.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
+    sampler.sample(Reading(3.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
     assert sampler.rates["put"] == 0.0  # a counter that went back
-    sampler.keep(Reading(4.0, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1007.9, 5, 50)
-    sampler.keep(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot once more
+    sampler.record(Reading(4.0, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1007.9, 5, 50)
+    sampler.record(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot once more
     assert list(sampler.history) == [[1005, 10.0, 0.0, 0.0, 0.0, 5, 50]]
     for second in range(5, 40):
-        sampler.look(Reading(float(second), (0,) * 6, (second, 4), 0.5))
+        sampler.sample(Reading(float(second), (0,) * 6, (second, 4), 0.5))
     assert sampler.latencies == [10, 0]  # of the last ten seconds
 
 

@@ -49,40 +49,40 @@ def peers() -> tuple[Peers, FakeClient]:
 
 def test_a_node_is_waited_for_until_it_answers() -> None:
     book, client = peers()
-    looked = book.look(N2, 0.0)
+    looked = book.poll(N2, 0.0)
     assert not looked.called and book.parts(N2) == ({}, {"n2": ""})
-    again = book.look(N2, 0.1)
+    again = book.poll(N2, 0.1)
     assert len(client.asked) == 1  # it is asked once at a time
     client.asked[0][1].callback((200, {"name": "n2", "x": 1}))
     assert looked.called and again.called and book.parts(N2) == ({"n2": {"name": "n2", "x": 1}}, {})
-    book.look(N2, 0.5)
+    book.poll(N2, 0.5)
     assert len(client.asked) == 2
 
 
 def test_a_node_that_did_not_answer_is_asked_again_and_not_waited_for() -> None:
     """Nobody's page waits a second, each time, for a node that is gone."""
     book, client = peers()
-    looked = book.look(N2, 0.0)
+    looked = book.poll(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no answer in time"))
     assert looked.called and book.parts(N2) == ({}, {"n2": "no answer in time"})
-    assert book.look(N2, 0.5).called and len(client.asked) == 1
-    assert book.look(N2, RETRY_S).called and len(client.asked) == 2
+    assert book.poll(N2, 0.5).called and len(client.asked) == 1
+    assert book.poll(N2, RETRY_S).called and len(client.asked) == 2
     client.asked[1][1].callback((200, {"name": "n2"}))
-    assert book.parts(N2)[0] and not book.look(N2, RETRY_S + 0.5).called
+    assert book.parts(N2)[0] and not book.poll(N2, RETRY_S + 0.5).called
 
 
 def test_a_node_that_has_moved_is_asked_at_once() -> None:
     book, client = peers()
-    book.look(N2, 0.0)
+    book.poll(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no"))
-    book.look({"n2": "http://elsewhere:1"}, 0.1)
+    book.poll({"n2": "http://elsewhere:1"}, 0.1)
     assert len(client.asked) == 2
 
 
 @pytest.mark.parametrize("answer", [(200, {"name": "n3"}), (403, {"error": "no"}), (500, {}), (200, {})])
 def test_an_answer_of_somebody_else_or_a_refusal_does_not_count(answer: Any) -> None:
     book, client = peers()
-    book.look(N2, 0.0)
+    book.poll(N2, 0.0)
     client.asked[0][1].callback(answer)
     parts, missing = book.parts(N2)
     assert not parts and missing["n2"]
@@ -91,9 +91,9 @@ def test_an_answer_of_somebody_else_or_a_refusal_does_not_count(answer: Any) -> 
 def test_an_answer_that_comes_at_once_is_not_waited_for_for_ever() -> None:
     book, client = peers()
     client.at_once = Refusal(502, NO_KEY)
-    assert book.look(N2, 0.0).called and book.parts(N2)[1] == {"n2": NO_KEY}
+    assert book.poll(N2, 0.0).called and book.parts(N2)[1] == {"n2": NO_KEY}
     client.at_once = 200, {"name": "n2"}
-    assert book.look(N2, RETRY_S).called and book.parts(N2)[0]
+    assert book.poll(N2, RETRY_S).called and book.parts(N2)[0]
 
 
 def test_without_a_key_nobody_is_asked() -> None:
@@ -248,20 +248,20 @@ def test_it_ends_when_a_node_refuses(rolling: Any) -> None:
     assert restart.state["done"] and restart.state["text"] == "given up: it stops already" and len(cluster.stopped) == 1
 
 
-def test_one_is_under_way_at_a_time_and_none_begins_when_something_is_wrong(rolling: Any) -> None:
+def test_one_rolling_restart_runs_at_a_time_and_only_in_a_healthy_cluster(rolling: Any) -> None:
     restart, cluster, clock = rolling
     cluster.nodes["n2"]["state"] = "down"
     with pytest.raises(Refusal, match="n2 is not up"):
         restart.begin(cluster.document(), "r", ADA)
     cluster.nodes["n2"]["state"] = "up"
     restart.begin(cluster.document(), "r", ADA)
-    with pytest.raises(Refusal, match="is under way"):
+    with pytest.raises(Refusal, match="is in progress"):
         restart.begin(cluster.document(), "r", ADA)
     restart.stop()
     assert not clock.getDelayedCalls()
 
 
-def test_who_nobody_starts_again_is_said_in_words(rolling: Any) -> None:
+def test_a_node_that_is_not_started_again_is_reported(rolling: Any) -> None:
     restart, cluster, clock = rolling
     restart.begin(cluster.document(), "r", ADA)
     pass_by(clock, SETTLE_POLLS)
@@ -269,7 +269,7 @@ def test_who_nobody_starts_again_is_said_in_words(rolling: Any) -> None:
     pass_by(clock, STARTED_POLLS)
     assert restart.state["paused"] == "n2 is not up"
     pass_by(clock, 10)
-    assert "nothing has started it again for 4" in restart.state["paused"] and len(cluster.stopped) == 1
+    assert "s ago and has not been started again" in restart.state["paused"] and len(cluster.stopped) == 1
     cluster.nodes["n2"].update(state="up", startedAt=9.0)
     pass_by(clock, SETTLE_POLLS + 1)
     assert len(cluster.stopped) == 2

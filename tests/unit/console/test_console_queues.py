@@ -65,20 +65,20 @@ def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
     book.begin(lambda: 1.0)
     steps, most, more = 0, 0, True
     while more:
-        before = book.looked
+        before = book.visited
         more = book.step()
-        most, steps = max(most, book.looked - before), steps + 1
-    assert most <= STEP_QUEUES and book.looked == 50_000 and len(book._records) == 50_000 and steps >= 50_000 / STEP_QUEUES
+        most, steps = max(most, book.visited - before), steps + 1
+    assert most <= STEP_QUEUES and book.visited == 50_000 and len(book._records) == 50_000 and steps >= 50_000 / STEP_QUEUES
     work = book.rank("", Order("messages", True), 40_000, 0.0)
     most = 0
     while True:
-        before = book.looked
+        before = book.visited
         try:
             next(work)
         except StopIteration as end:
             total, found = end.value
             break
-        most = max(most, book.looked - before)
+        most = max(most, book.visited - before)
     assert most <= RANK_STEP_QUEUES and total == 50_000 and len(found) == 40_000
     assert len(book.rows([queue.uri for queue in queues], 2.0, 0.0)) == PAGE_ROWS_MAX
 

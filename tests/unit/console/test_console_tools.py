@@ -182,7 +182,7 @@ def test_a_stop_that_has_not_begun_is_aborted(console: ConsoleWorld) -> None:
     assert console.post("/api/v1/nodes/n1/abort-stop", {}).json == {"ok": True}
     console.settle(60.0)
     assert not console.host.stops and console.ask("/api/v1/cluster").json["nodes"][0]["stop"] is None
-    assert console.post("/api/v1/nodes/n1/abort-stop", {}).json["error"] == "This node is not to stop."
+    assert console.post("/api/v1/nodes/n1/abort-stop", {}).json["error"] == "No stop of this node is scheduled."
     assert console.post("/api/v1/nodes/n1/stop", {**asked, "delay": -1}).json["field"] == "delay"
 
 
@@ -196,7 +196,7 @@ def test_a_stop_begins_when_its_time_has_come(console: ConsoleWorld) -> None:
 
 def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
     stop = DelayedStop(console.host)  # type: ignore[arg-type]
-    stop.ask("r", "ada", 0)
+    stop.request("r", "ada", 0)
     console.host.node.broker.stop(console.world.now, "r", "ada")
     with pytest.raises(Refusal) as refused:
         stop.abort("ada")
@@ -208,11 +208,11 @@ def test_a_stop_that_has_begun_is_not_aborted(console: ConsoleWorld) -> None:
 
 def test_rates_of_what_flows_are_differences_and_unknown_at_first() -> None:
     sampler = FlowSampler()
-    assert sampler.look(0.0, {"a": (10, 100, 0, 0)})["a"]["putRate"] is None
-    found = sampler.look(2.0, {"a": (30, 300, 0, 0), "b": (5, 5, 5, 5)})
+    assert sampler.sample(0.0, {"a": (10, 100, 0, 0)})["a"]["putRate"] is None
+    found = sampler.sample(2.0, {"a": (30, 300, 0, 0), "b": (5, 5, 5, 5)})
     assert found["a"] == {"putRate": 10.0, "putBytesRate": 100.0, "pushRate": 0.0, "pushBytesRate": 0.0}
     assert found["b"]["putRate"] is None
-    assert sampler.look(2.1, {"a": (31, 310, 0, 0)})["a"] == found["a"], "too soon for another look"
+    assert sampler.sample(2.1, {"a": (31, 310, 0, 0)})["a"] == found["a"], "too soon for another look"
 
 
 def test_who_uses_a_queue_is_shown_with_what_flows(console: ConsoleWorld) -> None:

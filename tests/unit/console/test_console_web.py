@@ -88,17 +88,17 @@ def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: 
     collector = console.face.collector
     for _ in range(4):
         console.settle(5.0)
-    assert len(collector.sampler.history) == 4 and collector.local.book.looked == 0
+    assert len(collector.sampler.history) == 4 and collector.local.book.visited == 0
     delays = console.host.reactor.getDelayedCalls()
     assert len(delays) == 1  # the next row
     assert console.ask("/api/v1/cluster").json["history"][-1][5:] == [3, collector.sampler.history[-1][6]]
-    assert collector.local.book.looked > 0
+    assert collector.local.book.visited > 0
     for _ in range(100):
         console.settle(0.1)
-    looked = collector.local.book.looked
+    visited = collector.local.book.visited
     for _ in range(100):
         console.settle(0.1)
-    assert collector.local.book.looked == looked and len(console.host.reactor.getDelayedCalls()) == 1
+    assert collector.local.book.visited == visited and len(console.host.reactor.getDelayedCalls()) == 1
 
 
 def test_queues_are_found_sorted_and_paged(console: ConsoleWorld) -> None:
@@ -406,7 +406,7 @@ def test_nothing_is_done_without_the_role(guarded: ConsoleWorld, route: Route, u
         answer = guarded.ask(path)
     assert (answer.status == 403) == (role < route.role), answer.text
     if role < route.role:
-        assert f"takes the role {route.role.word}" in answer.json["error"] and not guarded.host.stops
+        assert f"requires the role {route.role.word}" in answer.json["error"] and not guarded.host.stops
         (entry, *_) = guarded.ask("/api/v1/audit").json["entries"]
         assert entry["user"] == user and entry["outcome"].startswith("refused")
     assert not guarded.host.failures
@@ -612,7 +612,7 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
     path.write_text(f"{SECRET}\n")
     assert read_secret(Http(key_file=str(path))) == SECRET.encode() and read_secret(Http()) == b""
     path.write_text("short")
-    with pytest.raises(LocalError, match="holds 5 bytes"):
+    with pytest.raises(LocalError, match="has 5 bytes"):
         read_secret(Http(key_file=str(path)))
     with pytest.raises(LocalError, match="cannot be read"):
         read_secret(Http(key_file=str(tmp_path / "none")))
