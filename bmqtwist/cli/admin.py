@@ -1,4 +1,4 @@
-"""`bmq admin`: commands for a running broker."""
+"""`bmq admin`: admin commands for a running broker."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bmqtwist.errors import PeerError
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @connection_options
-@click.option("--json", "as_json", is_flag=True, help="Answer as JSON on one line.")
-@click.option("--pretty", is_flag=True, help="Answer as indented JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON on one line.")
+@click.option("--pretty", is_flag=True, help="Print the answer as indented JSON.")
 @click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS",
-              help="Run the COMMAND again and again on one connection, until the broker ends it.")
+              help="Repeat the COMMAND on one connection, until the broker closes it.")
 @click.argument("command", nargs=-1)
 def admin(connection: Connection, as_json: bool, pretty: bool, every: float | None, command: tuple[str, ...]) -> None:
     """Run an admin COMMAND, for instance: bmq admin CLUSTERS LIST.
 
-    Without a COMMAND every line of standard input is one. HELP lists what there is. A broker that stops takes no new
-    connections: bmq admin --every 1 STOP STATUS, begun before, shows how far it is.
+    Without a COMMAND, each line of standard input is a command. HELP lists all commands. A stopping broker accepts no new
+    connections: start bmq admin --every 1 STOP STATUS before the stop to show its progress.
     """
     if every is not None and not command:
         raise click.UsageError("--every needs a COMMAND")
@@ -33,13 +33,13 @@ def admin(connection: Connection, as_json: bool, pretty: bool, every: float | No
     try:
         with connection.admin() as client:
             if not command and sys.stdin.isatty():
-                click.echo("bmq: admin commands, one a line; HELP lists them, Ctrl-D ends", err=True)
+                click.echo("bmq: one admin command per line; HELP lists them, Ctrl-D exits", err=True)
             lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
             while every is not None:
                 try:
                     click.echo(client.run(_encoded(" ".join(command), as_json, pretty)))
-                except Unreachable as gone:
-                    click.echo(f"bmq: {gone}", err=True)
+                except Unreachable as error:
+                    click.echo(f"bmq: {error}", err=True)
                     return
                 time.sleep(every)
             for line in lines:
@@ -48,16 +48,16 @@ def admin(connection: Connection, as_json: bool, pretty: bool, every: float | No
                     click.echo(answer)
                     failed = failed or is_error(answer)
     except PeerError as error:
-        raise Unreachable(f"{connection.where} answered with something we do not understand: {error}") from None
+        raise Unreachable(f"{connection.where} sent an invalid answer: {error}") from None
     if failed:
         raise SystemExit(EXIT_NOT_ALL)
 
 
 def is_error(answer: str) -> bool:
-    """Whether an answer tells of a failure.
+    """Return whether an answer reports an error.
 
-    In JSON somewhere is a member `error`. As text a failure is a line that is none of the forms a success takes on one
-    line, or stands behind some words.
+    An error in JSON is a member `error` at any depth. In text it is a known prefix, or a single line that matches none of
+    the forms of a successful one-line answer.
     """
     try:
         return _has_error(json.loads(answer, strict=False))

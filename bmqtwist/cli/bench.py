@@ -1,7 +1,7 @@
-"""`bmq bench`: throughput and latency through one queue, as a client sees them.
+"""`bmq bench`: throughput and latency of one queue, measured by a client.
 
-Every message carries the run's id and the time it was due: with --rate the latency counts from when a message should
-have been posted, so that a stall is not hidden. Messages of others are neither counted nor confirmed.
+Each message contains the id of the run and its scheduled time: with --rate, latency is measured from the scheduled time,
+so that stalls are included. Messages of other producers are neither counted nor confirmed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmqtwist.cli.connection import Connection, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.latencies import Latencies
 from bmqtwist.cli.output import Watch, progress
-from bmqtwist.cli.running import Life, checked_uri, open_queue, run
+from bmqtwist.cli.running import CommandContext, checked_uri, open_queue, run
 from bmqtwist.ids import parse_uri
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk.aio import Queue
@@ -38,7 +38,7 @@ _BUSY_PERCENT = 90
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done. `count` and `rate` are of all producers together, `in_flight` of each."""
+    """Parameters of a run. `count` and `rate` (messages/s) are of all producers together, `in_flight` of each."""
 
     producers: int
     consumers: int
@@ -59,45 +59,45 @@ class Plan:
               help="Sessions that read and confirm.")
 @click.option("--size", default=1024, show_default=True, type=click.IntRange(STAMP.size, APPLICATION_DATA_BYTES_MAX),
               help="Bytes of a payload.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Messages in all.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Total number of messages.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True),
               help=f"Seconds to post for.  [default: {_DURATION_S:g}, without --count]")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages posted in one go.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages per second of all producers together.")
 @click.option("--in-flight", default=500, show_default=True, type=click.IntRange(1),
-              help="Messages of a producer without acknowledgement at a time.")
+              help="Maximum number of unacknowledged messages per producer.")
 @click.option("--max-unconfirmed", default=10_000, show_default=True, type=click.IntRange(1),
               help="Window of each consumer.")
 @click.option("--compress", is_flag=True, help="Compress payloads of 1 KiB and more.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool, quiet: bool, **plan: Any) -> None:
-    """Post to the queue URI and read from it, and say how fast that was.
+    """Post to the queue URI and consume from it, and print throughput and latency.
 
     \b
     bmq bench bmq://bmq.test.persistent.priority/bench
     bmq bench bmq://bmq.test.mem.fanout/bench?id=foo --rate 1000 --duration 30 --json
     bmq bench bmq://bmq.test.mem.priority/bench -P 2 -C 0 --size 65536 -n 10000
 
-    All runs in one process, on one core: with a client CPU near 100 % it is this client that is measured. Exit code 1
-    if messages were refused or did not arrive.
+    Producers and consumers share one process and one core: at a client CPU near 100 % the client is the bottleneck. Exit
+    code 1 if messages were refused or did not arrive.
     """
     if plan["duration"] is None and plan["count"] is None:
         plan["duration"] = _DURATION_S
     wanted = Plan(**plan)
     if not wanted.producers:
-        raise click.UsageError("At least one producer is needed: there is nothing to measure otherwise.")
+        raise click.UsageError("At least one producer is needed.")
     checked_uri(uri)
     options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * wanted.size))
 
-    async def work(life: Life) -> int:
+    async def work(context: CommandContext) -> int:
         async with AsyncExitStack() as stack:
             async def opened(to: str, read: bool) -> Queue:
-                session = await stack.enter_async_context(life.session(connection, compression=wanted.compress))
-                return await open_queue(life, session, to, read=read, write=not read, options=options)
+                session = await stack.enter_async_context(context.session(connection, compression=wanted.compress))
+                return await open_queue(context, session, to, read=read, write=not read, options=options)
             readers = [await opened(uri, True) for _ in range(wanted.consumers)]
             writers = [await opened(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
-            result = await Bench(life, wanted, readers, writers, connection.timeout).run(not quiet)
+            result = await Bench(context, wanted, readers, writers, connection.timeout).run(not quiet)
         click.echo(json.dumps(result) if as_json else as_text(uri, result))
         good = not result["refused"] and not result["missing"]
         return EXIT_GOOD if good else EXIT_NOT_ALL
@@ -105,8 +105,9 @@ def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool,
 
 
 class Bench:
-    def __init__(self, life: Life, plan: Plan, readers: list[Queue], writers: list[Queue], patience_s: float) -> None:
-        self._life, self._plan, self._patience_s = life, plan, patience_s
+    def __init__(self, context: CommandContext, plan: Plan, readers: list[Queue], writers: list[Queue],
+                 timeout_s: float) -> None:
+        self._life, self._plan, self._timeout_s = context, plan, timeout_s
         self._readers, self._writers = readers, writers
         self._run_id = os.urandom(8)
         self._filler = b"x" * (plan.size - STAMP.size)
@@ -114,12 +115,12 @@ class Bench:
         self._posted = self._answered = self._foreign = 0
         self._refusals: Counter[str] = Counter()
         self._last_ack = self._last_delivery = 0
-        self._flight = [0] * len(writers)  # posts without acknowledgement, by producer
-        self._news = asyncio.Event()
+        self._in_flight = [0] * len(writers)  # unacknowledged posts, by producer
+        self._changed = asyncio.Event()
         self._watch: Watch = lambda count: None
 
     async def run(self, shown: bool) -> dict[str, Any]:
-        """Post, wait for what is under way, and give the figures."""
+        """Post, wait for acknowledgements and deliveries, and return the results."""
         plan = self._plan
         readers = [asyncio.ensure_future(self._read(queue)) for queue in self._readers]
         total = plan.count or int((plan.duration or 0) / _STEP_S)
@@ -140,37 +141,37 @@ class Bench:
         return self._result(begun, cpu, wall, expected)
 
     def _expected(self) -> int:
-        """Deliveries that must come: one for each consumer of a broadcast queue, else one in all."""
+        """Number of expected deliveries: per message one to each consumer of a broadcast queue, else one."""
         if not self._readers:
             return 0
         times = len(self._readers) if self._readers[0].core.at_most_once else 1
         return self._acks.count * times
 
     async def _post(self, index: int, queue: Queue, begun: int) -> None:
-        plan, clock, life = self._plan, time.monotonic_ns, self._life
+        plan, clock, context = self._plan, time.monotonic_ns, self._life
         share = None if plan.count is None else plan.count // plan.producers + (index < plan.count % plan.producers)
         end = None if plan.duration is None else begun + int(plan.duration * 1e9)
         interval = plan.producers * 1e9 / plan.rate if plan.rate else 0.0
         done = 0
-        while (share is None or done < share) and (end is None or clock() < end) and not life.stopping.is_set():
+        while (share is None or done < share) and (end is None or clock() < end) and not context.stopping.is_set():
             due = begun + int((done + index / plan.producers) * interval) if interval else clock()
             if due > clock():
-                await life.sleep((due - clock()) / 1e9)
-            while self._flight[index] + plan.batch > max(plan.in_flight, plan.batch) and not life.stopping.is_set():
-                self._news.clear()
-                await life.wait_for(self._news.wait())
+                await context.sleep((due - clock()) / 1e9)
+            while self._in_flight[index] + plan.batch > max(plan.in_flight, plan.batch) and not context.stopping.is_set():
+                self._changed.clear()
+                await context.wait_for(self._changed.wait())
             for _ in range(plan.batch if share is None else min(plan.batch, share - done)):
                 stamp = begun + int((done + index / plan.producers) * interval) if interval else clock()
                 queue.post_nowait(STAMP.pack(self._run_id, stamp) + self._filler, on_ack=self._on_ack,
                                   correlation=(index, stamp))
                 done += 1
-                self._flight[index] += 1
+                self._in_flight[index] += 1
                 self._posted += 1
             await asyncio.sleep(0)
 
     def _on_ack(self, ack: Ack) -> None:
         index, stamp = cast("tuple[int, int]", ack.correlation)
-        self._flight[index] -= 1
+        self._in_flight[index] -= 1
         self._answered += 1
         if ack.ok:
             self._last_ack = now = time.monotonic_ns()
@@ -178,7 +179,7 @@ class Bench:
         else:
             self._refusals[ack.status.name] += 1
         self._watch(1)
-        self._news.set()
+        self._changed.set()
 
     async def _read(self, queue: Queue) -> None:
         while True:
@@ -200,14 +201,14 @@ class Bench:
         try:
             message.confirm()
         except SdkError:
-            pass  # the connection is lost: the message comes again
-        self._news.set()
+            pass  # the connection is lost: the broker redelivers the message
+        self._changed.set()
 
     async def _until(self, done: Any) -> None:
-        """Wait for something, as long as there is news now and then."""
+        """Wait for the condition; give up after 10 s (or the connection timeout) without an ACK or delivery."""
         while not done() and not self._life.stopping.is_set():
-            self._news.clear()
-            if await self._life.wait_for(self._news.wait(), min(self._patience_s, 10.0)) is None:
+            self._changed.clear()
+            if await self._life.wait_for(self._changed.wait(), min(self._timeout_s, 10.0)) is None:
                 return
 
     def _result(self, begun: int, cpu: float, wall: float, expected: int) -> dict[str, Any]:
@@ -247,5 +248,6 @@ def as_text(uri: str, result: dict[str, Any]) -> str:
                  + ("; the client is the limit here" if result["clientCpuPercent"] >= _BUSY_PERCENT else ""))
     lines += [f"  {count} refused: {status}" for status, count in result["refusals"].items()]
     lines += [f"  {count} {text}" for count, text in ((result["missing"], "did not arrive"),
-                                                     (result["ofOthers"], "messages of others were left alone")) if count]
+                                                     (result["ofOthers"], "messages of other producers, not confirmed"))
+              if count]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`bmq check`: look at a configuration directory with all its domains and say what is wrong with it."""
+"""`bmq check`: check of a configuration directory with all its domains."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bmqtwist.daemon.rehearsal import rehearse
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def check(directory: str, strict: bool, as_json: bool) -> None:
-    """Look at the configuration in DIRECTORY with all its domains.
+    """Check the configuration in DIRECTORY with all its domains.
 
-    Exit code 2 if a broker would not start with it.
+    Exit code 2 if a broker would refuse to start with it.
     """
     raise SystemExit(run_check(directory, strict=strict, as_json=as_json))
 
 
 def run_check(directory: str, overrides: Overrides = NO_OVERRIDES, strict: bool = False,
               out: TextIO | None = None, as_json: bool = False) -> int:
-    """Print every problem and warning, then one sentence; the exit code. With `strict` warnings are problems."""
+    """Print all problems and warnings and a conclusion, and return the exit code. With `strict`, warnings are problems."""
     out = out or sys.stdout
     problems, warnings = check_directory(directory, overrides, strict=strict)
     if not problems:

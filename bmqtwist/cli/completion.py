@@ -1,4 +1,4 @@
-"""`bmq completion`: the script that makes a shell complete commands, options and files."""
+"""`bmq completion`: completion script of a shell, for commands, options and files."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How a command finds a broker: the options that all of them share, and what becomes of them.
+"""Connection options that the commands share: broker addresses, credential, TLS, timeout.
 
     @click.command()
     @connection_options
     def command(connection: Connection) -> None:
         with connection.admin() as client: ...          # an admin session
-        options = connection.session_options()          # for a session of the client library, with connection.context()
+        options = connection.session_options()          # for a client session, with connection.context()
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.cli.optiongroups import gathered
+from bmqtwist.cli.optiongroups import grouped_options
 from bmqtwist.errors import LocalError
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from bmqtwist.sdk.options import Address, SessionOptions
 
 _TIMEOUT_S = 30.0
-_AGAIN_S = 0.2  # between two attempts of --wait
+_RETRY_S = 0.2  # between two attempts of --wait
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Which brokers, as whom, how. `timeout` in seconds: patience for a connection and for each answer."""
+    """Values of the connection options. `timeout`: seconds to wait for a connection and for each answer."""
 
     brokers: tuple[Address, ...]
     user: str | None
@@ -51,7 +51,7 @@ class Connection:
         return ", ".join(map(str, self.brokers))
 
     def context(self) -> ssl.SSLContext | None:
-        """TLS, where some broker is spoken to with TLS."""
+        """Return the TLS context, None if no broker address uses TLS."""
         return client_context(self.authority, self.insecure) if any(each.tls for each in self.brokers) else None
 
     def session_options(self, **changes: Any) -> SessionOptions:
@@ -64,10 +64,10 @@ class Connection:
             close_timeout_s=self.timeout, disconnect_timeout_s=min(self.timeout, 5.0)), **changes)
 
     def admin(self, as_client: bool = False) -> AdminClient:
-        """A session with the first broker that lets us in. `as_client`: introduced as an application, not as an admin,
-        and without waiting for a broker that is not there.
+        """Return a session with the first broker that accepts it. `as_client`: negotiate as a client instead of an
+        administrator, and do not wait for a broker that is unreachable.
 
-        Raises Unreachable or NotAllowed, whatever the last of them said.
+        Raises Unreachable or NotAllowed, the error of the last broker.
         """
         end = time.monotonic() + (self.timeout if self.wait and not as_client else 0.0)
         while True:
@@ -76,13 +76,13 @@ class Connection:
             except Unreachable:
                 if time.monotonic() >= end:
                     raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def _first_admin(self, as_client: bool) -> AdminClient:
         from bmqtwist.cli.adminclient import AdminClient
 
         context = self.context()
-        last: LocalError = Unreachable("there is no broker to ask")
+        last: LocalError = Unreachable("no broker address is given")
         for broker in self.brokers:
             try:
                 with ExitStack() as stack:
@@ -104,23 +104,23 @@ def _connection(broker: tuple[str, ...], host: str | None, port: int | None, use
     return Connection(_addresses(broker, host, port, tls), user, _password(user, password_file), **more)
 
 
-connection_options = gathered(
+connection_options = grouped_options(
     "connection", _connection,
     click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
-                 help="tcp://host:port or tls://host:port, several with commas or by repetition; the first that "
+                 help="tcp://host:port or tls://host:port. Repeatable, or separated by commas; the first broker that "
                       "answers is used.  [env: BMQ_BROKER_URI; default: tcp://localhost:30114]"),
     click.option("--host", envvar="BMQ_HOST", hidden=True, help="Host of the broker, instead of --broker."),
     click.option("--port", envvar="BMQ_PORT", hidden=True, type=click.IntRange(1, 65535), help="Port of the broker."),
     click.option("--user", envvar="BMQ_USER", help="Authenticate as this user (BASIC).  [env: BMQ_USER]"),
     click.option("--password-file", type=click.Path(exists=True, dir_okay=False),
-                 help="File with the password; else BMQ_PASSWORD, else it is asked for."),
+                 help="File with the password. Default: BMQ_PASSWORD, else a prompt."),
     click.option("--tls", is_flag=True, help="Connect with TLS, as tls:// does."),
     click.option("--ca", "authority", type=click.Path(exists=True, dir_okay=False),
-                 help="Certificates to check the broker's against; implies --tls."),
-    click.option("--insecure", is_flag=True, help="TLS without checking the broker's certificate."),
+                 help="Certificate authorities that verify the broker's certificate; implies --tls."),
+    click.option("--insecure", is_flag=True, help="TLS without verification of the broker's certificate."),
     click.option("--timeout", default=_TIMEOUT_S, show_default=True, type=click.FloatRange(0, min_open=True),
-                 help="Seconds to wait for a connection, for each answer, and for a lost connection to come back."),
-    click.option("--wait", is_flag=True, help="If no broker is there keep trying until --timeout."),
+                 help="Seconds to wait for a connection, for each answer, and for a reconnection."),
+    click.option("--wait", is_flag=True, help="Retry until --timeout if no broker is reachable."),
 )
 
 
@@ -128,8 +128,8 @@ def _addresses(brokers: tuple[str, ...], host: str | None, port: int | None, tls
     from bmqtwist.sdk.options import DEFAULT_PORT, Address, parse_brokers
 
     source = click.get_current_context().get_parameter_source
-    said = any(source(name) is ParameterSource.COMMANDLINE for name in ("host", "port"))
-    if brokers and not (said and source("broker") is ParameterSource.ENVIRONMENT):
+    explicit = any(source(name) is ParameterSource.COMMANDLINE for name in ("host", "port"))
+    if brokers and not (explicit and source("broker") is ParameterSource.ENVIRONMENT):
         try:
             found = parse_brokers(list(",".join(brokers).split(",")))
         except LocalError as error:
@@ -150,18 +150,18 @@ def _password(user: str | None, password_file: str | None) -> str:
     if known is not None:
         return known
     if not sys.stdin.isatty():
-        raise click.UsageError("--user needs a password: name a --password-file or set BMQ_PASSWORD.")
+        raise click.UsageError("--user needs a password: give --password-file or set BMQ_PASSWORD.")
     return str(click.prompt("Password", hide_input=True, err=True))
 
 
 def client_context(authority: str | None, insecure: bool) -> ssl.SSLContext:
-    """TLS towards a broker: checked against the system's authorities, those of a file, or (insecure) not at all."""
+    """Return a TLS context that verifies brokers by the system's authorities or those of a file, or (`insecure`) not."""
     import ssl
 
     try:
         context = ssl.create_default_context(cafile=authority)
     except (OSError, ssl.SSLError) as error:
-        raise LocalError(f"'{authority}' holds no certificates: {error}") from None
+        raise LocalError(f"'{authority}' contains no certificates: {error}") from None
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

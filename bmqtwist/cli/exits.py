@@ -15,21 +15,21 @@ EXIT_CLOSED_PIPE = 141
 EXIT_TERMINATED = 143
 
 EXIT_CODES = {
-    EXIT_GOOD: "done",
-    EXIT_NOT_ALL: "done, but not all is well: posts were refused, fewer messages came than asked for, an admin command "
+    EXIT_GOOD: "success",
+    EXIT_NOT_ALL: "partial success: posts were refused, fewer messages arrived than requested, an admin command "
                   "answered with an error, damage or differences were found",
-    EXIT_USAGE: "a bad command line, URI, expression, input or configuration",
-    EXIT_UNREACHABLE: "no broker there, or it went away and did not come back in time",
+    EXIT_USAGE: "invalid command line, URI, expression, input or configuration",
+    EXIT_UNREACHABLE: "no broker reachable, or a lost connection was not restored in time",
     EXIT_NOT_ALLOWED: "the broker refused the connection, the credential or the queue",
     EXIT_OUTPUT: "the output could not be written (disk full)",
-    EXIT_INTERRUPTED: "interrupted (Ctrl-C), after tidying up",
-    EXIT_CLOSED_PIPE: "the reader of the output went away, as in `| head`",
-    EXIT_TERMINATED: "terminated, after tidying up",
+    EXIT_INTERRUPTED: "interrupted (Ctrl-C), after cleanup",
+    EXIT_CLOSED_PIPE: "the reader of the output closed the pipe, as in `| head`",
+    EXIT_TERMINATED: "terminated (SIGTERM), after cleanup",
 }
 
 
 class CommandFailed(LocalError):
-    """A command ends here: the sentence for standard error and the exit code."""
+    """Failure of a command: the message for standard error and the exit code."""
 
     CODE = EXIT_USAGE
 
@@ -39,19 +39,19 @@ class CommandFailed(LocalError):
 
 
 class Unreachable(CommandFailed):
-    """There is no broker, or it went away."""
+    """No broker is reachable, or the connection is lost."""
 
     CODE = EXIT_UNREACHABLE
 
 
 class NotAllowed(CommandFailed):
-    """The broker is there and does not want us."""
+    """The broker refused the connection, the credential or the queue."""
 
     CODE = EXIT_NOT_ALLOWED
 
 
 def exit_code(error: BmqError) -> int:
-    """The code for an error of this package that no command turned into a better one."""
+    """Return the exit code of an error that no command converted to CommandFailed."""
     if isinstance(error, CommandFailed):
         return error.code
     if isinstance(error, PeerError):

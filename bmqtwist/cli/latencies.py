@@ -1,6 +1,6 @@
-"""Latencies with three significant digits, in bounded memory, and what is reported of them. All in nanoseconds.
+"""Latency histogram in nanoseconds with three significant digits, and its reports.
 
-The members of `report` are those of the original's tool; `dataPoints` says how often each latency occurred.
+The members of `report` are those of bmqtool; `dataPoints` is the number of occurrences by latency.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _UNITS = (("ns", 1000), ("us", 1000), ("ms", 1000), ("s", 60), ("m", 60), ("h", 
 
 
 class Latencies:
-    """How often each latency occurred. `origin`: `end2end` (post to delivery) or `ack` (post to acknowledgement); `longest`:
-    the longest one, exact."""
+    """Histogram of latencies. `origin`: `end2end` (post to delivery) or `ack` (post to acknowledgement); `longest`: the
+    exact maximum."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -22,7 +22,7 @@ class Latencies:
         self._times: dict[int, int] = {}
 
     def add(self, latency_ns: int) -> None:
-        """One more; a negative one (clocks of two machines) counts for nothing."""
+        """Add a latency; negative ones (clocks of two machines) are ignored."""
         if latency_ns < 0:
             return
         self.longest = max(self.longest, latency_ns)
@@ -34,7 +34,7 @@ class Latencies:
         self.count += 1
 
     def percentile(self, percent: float) -> int:
-        """The smallest latency that so many percent do not exceed; 0 if there are none."""
+        """Return the smallest latency that `percent` % of all do not exceed; 0 if the histogram is empty."""
         wanted = -(-percent * self.count // 100)
         seen = 0
         for latency in sorted(self._times):
@@ -74,7 +74,7 @@ class Latencies:
 
 
 def pretty_time(time_ns: int) -> str:
-    """A duration in the unit that fits.
+    """Format a duration in the largest suitable unit.
 
     >>> pretty_time(999), pretty_time(1500), pretty_time(61_000_000_000)
     ('999 ns', '1.50 us', '1.02 m')

@@ -1,7 +1,7 @@
-"""The command `bmq`: a table of its commands. Each is imported when it is run; `bmq --help` and completion import none.
+"""The command `bmq`: a table of lazily imported commands; `bmq --help` and completion import none of them.
 
-`bmq` called by the name of the original's tool behaves as that tool. Every end of a command passes `invoke`: an error that a
-user can cause is one sentence on standard error and an exit code.
+Started under the name `bmqtool`, `bmq` behaves as BlazingMQ's bmqtool. `LazyGroup.invoke` converts errors caused by users
+to one sentence on standard error and an exit code.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from bmqtwist.errors import BmqError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-TOOL, AS_TOOL = "bmqtool", "shell"  # the name of the original's tool; the command that is run under it
+TOOL, AS_TOOL = "bmqtool", "shell"  # name of BlazingMQ's tool, and the command that runs under this name
 COMMANDS = {
     "admin": ("bmqtwist.cli.admin:admin", "Run admin commands in a broker."),
     "bench": ("bmqtwist.cli.bench:bench", "Measure throughput and latency through a queue."),
     "broker": ("bmqtwist.cli.broker:broker", "Run a broker, with its data and a sample configuration in one directory."),
-    "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
+    "check": ("bmqtwist.cli.check:check", "Check a configuration and print its problems."),
     "cluster": ("bmqtwist.cli.cluster.command:cluster", "Run several brokers on this machine as one cluster."),
     "completion": ("bmqtwist.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("bmqtwist.cli.configcmd:config", "Show the effective configuration, or compare two."),
-    "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),
+    "consume": ("bmqtwist.cli.consume:consume", "Print and confirm the messages of a queue."),
     "password": ("bmqtwist.cli.password:password", "Make the hash of a password for a configuration."),
     "pipeline": ("bmqtwist.cli.pipeline:pipeline", "Analyse queues and storage files on Spark."),
     "produce": ("bmqtwist.cli.produce:produce", "Post messages to a queue."),
-    "shell": ("bmqtwist.cli.shell.command:shell", "The commands of bmqtool: type them, or run a script."),
-    "storage": ("bmqtwist.cli.storage:storage", "Look at storage files: search, check and compare them."),
+    "shell": ("bmqtwist.cli.shell.command:shell", "Run the commands of bmqtool, interactively or from a script."),
+    "storage": ("bmqtwist.cli.storage:storage", "Inspect storage files: search, check and compare them."),
     "tail": ("bmqtwist.cli.tail:tail", "Follow a queue without consuming."),
 }
 _EPILOG = "\b\nExit codes:\n" + "\n".join(
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's; called by the name of the tool, the arguments are those of its command."""
+        """Under the name of the tool, prepend its command."""
         if is_tool(ctx.info_name) and args[:1] != [AS_TOOL]:
             args = [AS_TOOL, *args]
         return super().parse_args(ctx, args)
@@ -72,19 +72,19 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list, from the lines that are known without an import."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands without importing them, then options."""
+        """Return the matching commands, without importing them, and options."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what a user can cause ends in a sentence, never in a traceback."""
+        """Run the command; errors caused by the user are printed without a traceback."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
@@ -104,38 +104,38 @@ def _say(text: str) -> None:
     try:
         click.echo(f"bmq: {text}", err=True)
     except OSError:
-        pass  # nobody reads standard error: the exit code has to do
+        pass  # standard error is closed; the exit code remains
 
 
 def _io_error(error: OSError) -> int:
-    """A closed pipe, an output that cannot be written, or a file that cannot be read."""
+    """Print the error of a file or of the output, and return its exit code; a closed pipe is not printed."""
     if error.filename is not None:
         _say(f"{error.filename}: {error.strerror or error}")
         return EXIT_USAGE
-    _forget_output()
+    _discard_output()
     if error.errno == errno.EPIPE:
         return EXIT_CLOSED_PIPE
     _say(f"the output cannot be written: {error.strerror or error}")
     return EXIT_OUTPUT
 
 
-def _forget_output() -> None:
-    """What is still buffered goes nowhere: the interpreter flushes standard output once more when it ends."""
+def _discard_output() -> None:
+    """Redirect standard output to /dev/null: the interpreter flushes its buffer at exit."""
     try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
     except (OSError, ValueError, AttributeError):
-        pass  # no real file behind it
+        pass  # standard output has no file descriptor
 
 
 def called_as_tool() -> bool:
-    """Whether this process was started as `bmqtool` or `bmqtool.tsk`, for instance by a link of that name to `bmq`."""
+    """Return whether this process was started as `bmqtool` or `bmqtool.tsk`, for instance through a link to `bmq`."""
     return bool(sys.argv) and is_tool(sys.argv[0])
 
 
 def is_tool(program: str | None) -> bool:
-    """Whether that is the tool's name, with or without a path and an ending.
+    """Return whether this is the name of the tool, with or without a path and a suffix.
 
     >>> is_tool("/opt/bin/bmqtool.tsk"), is_tool("bmq")
     (True, False)

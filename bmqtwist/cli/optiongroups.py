@@ -1,5 +1,5 @@
-"""Options that several commands share, or that mean one thing together (a group becomes one argument of its command), and
-`--json`, `--json line` and `--json pretty`: an option whose value may be left out."""
+"""Groups of click options: options shared by commands, options combined into one argument, and `--json` with an optional
+value (`line` or `pretty`)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def option_group(*options: Group) -> Group:
     return apply
 
 
-def gathered(name: str, make: Callable[..., Any], *options: Group) -> Group:
-    """All these options; the command gets what `make` makes of their values as its argument `name`."""
+def grouped_options(name: str, make: Callable[..., Any], *options: Group) -> Group:
+    """Add options to a command, and pass `make(**values)` of their values to it as the argument `name`."""
     def apply(command: Command) -> Command:
-        taken: list[str] = []
+        names: list[str] = []
 
         @functools.wraps(command)
         def wrapped(*args: Any, **values: Any) -> Any:
-            given = {each: values.pop(each) for each in taken}
-            return command(*args, **{name: make(**given)}, **values)
+            grouped = {each: values.pop(each) for each in names}
+            return command(*args, **{name: make(**grouped)}, **values)
         known = len(getattr(command, "__click_params__", ()))
         found = option_group(*options)(wrapped)
-        taken += [str(each.name) for each in found.__click_params__[known:]]  # type: ignore[attr-defined]
+        names += [str(each.name) for each in found.__click_params__[known:]]  # type: ignore[attr-defined]
         return found
     return apply
 
@@ -41,13 +41,13 @@ STYLES = ("line", "pretty")
 
 
 class JsonCommand(click.Command):
-    """A command for which `--json` alone means `--json line`, whatever stands behind it."""
+    """A command for which `--json` without a style means `--json line`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say the style where it is left out."""
+        """Insert the default style."""
         end = args.index("--") if "--" in args else len(args)
-        told = list(args)
+        complete = list(args)
         for index, arg in enumerate(args[:end]):
             if arg == "--json" and (index + 1 == len(args) or args[index + 1] not in STYLES):
-                told[index] = "--json=line"
-        return super().parse_args(ctx, told)
+                complete[index] = "--json=line"
+        return super().parse_args(ctx, complete)

@@ -1,7 +1,7 @@
-"""Where messages go: standard output, without ever blocking the event loop on a slow reader.
+"""Non-blocking standard output of commands with an event loop, and progress bars.
 
-`Output.write` gives up what is left when the command stops, and `written` says how many bytes got through: a message
-counts as printed only if its last byte did. A reader that goes away ends the wait at once.
+`Output.write` discards the rest of the data when the command stops; `written` counts the bytes that standard output has
+accepted. A write ends at once when the reader of a pipe closes it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import click
 
 from bmqtwist.cli.exits import EXIT_OUTPUT, CommandFailed
 
-_AT_A_TIME = 4096  # a pipe that is writable takes so much without blocking (PIPE_BUF)
+_WRITE_BYTES = 4096  # PIPE_BUF: a writable pipe accepts this much without blocking
 Watch = Callable[[int], None]
 
 
 class Output:
-    """Standard output of a command in an event loop; a context manager. `gone` is set when its reader has left."""
+    """Standard output in an event loop; a context manager. `reader_closed` is set when the reader has closed the pipe."""
 
     def __init__(self) -> None:
         self.written = 0
-        self.gone = asyncio.Event()
+        self.reader_closed = asyncio.Event()
         self._pipe = False
         if sys.stdout is None:
             raise CommandFailed("standard output is closed", EXIT_OUTPUT)
@@ -39,30 +39,30 @@ class Output:
     def __enter__(self) -> Self:
         kind = os.fstat(self._fd).st_mode
         self._pipe = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
-        if self._pipe:  # the writing end of a pipe gets readable when there is no reader any more
-            asyncio.get_running_loop().add_reader(self._fd, self._left)
+        if self._pipe:  # the writing end of a pipe becomes readable when its last reader closes it
+            asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pipe:
             asyncio.get_running_loop().remove_reader(self._fd)
 
-    def _left(self) -> None:
+    def _on_readable(self) -> None:
         poll = select.poll()
         poll.register(self._fd, 0)
         if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
-            self.gone.set()
+            self.reader_closed.set()
         asyncio.get_running_loop().remove_reader(self._fd)
         self._pipe = False
 
     async def write(self, data: bytes, stopping: asyncio.Event) -> None:
-        """Write all of it, or less once `stopping` is set; BrokenPipeError if the reader is gone."""
+        """Write all data, or a part of it once `stopping` is set. Raises BrokenPipeError if the reader closes the pipe."""
         view = memoryview(data)
         while view:
             if not await self._writable(stopping):
                 return
             try:
-                count = os.write(self._fd, view[:_AT_A_TIME])
+                count = os.write(self._fd, view[:_WRITE_BYTES])
             except BlockingIOError:
                 await asyncio.sleep(0.01)
                 continue
@@ -78,11 +78,11 @@ class Output:
         loop = asyncio.get_running_loop()
         loop.add_writer(self._fd, ready.set)
         try:
-            await any_of(ready, stopping, self.gone)
+            await any_of(ready, stopping, self.reader_closed)
         finally:
             loop.remove_writer(self._fd)
-        if self.gone.is_set():
-            raise BrokenPipeError(errno.EPIPE, "the reader is gone")
+        if self.reader_closed.is_set():
+            raise BrokenPipeError(errno.EPIPE, "the reader closed the pipe")
         return ready.is_set()
 
 
@@ -97,9 +97,9 @@ async def any_of(*events: asyncio.Event) -> None:
 
 @contextmanager
 def progress(label: str, total: int | None, shown: bool) -> Iterator[Watch]:
-    """A progress bar on standard error if `shown` and it is a terminal; what it gives is told of every step.
+    """Show progress on standard error if `shown` is set and that is a terminal; yields a function that takes increments.
 
-    `total` None: nobody knows how much there is, the number is shown.
+    `total` None: the total is unknown, and a counter is shown.
     """
     if not shown or sys.stderr is None or not sys.stderr.isatty():
         yield lambda count: None

@@ -1,4 +1,4 @@
-"""`bmq password`: the hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
+"""`bmq password`: hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmqtwist.security.passwords import SALT_BYTES, hash_for_console, make_hash
 
 @click.command()
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input.")
-@click.option("--console", is_flag=True, help="For http.users: an argon2 hash, as the console asks for.")
+@click.option("--console", is_flag=True, help="Make an argon2 hash, for http.users of the console.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def password(from_stdin: bool, console: bool, as_json: bool) -> None:
     """Make the hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""

@@ -1,4 +1,4 @@
-"""What `bmq produce` posts: properties of the command line, lines of JSON, standard input piece by piece."""
+"""Input of `bmq produce`: properties of the command line, JSON lines, delimited messages in standard input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPE_NAMES = [each.name.lower() for each in PropertyType]
 
 
 class BadInput(LocalError):
-    """The input cannot be posted; the text says which line or file and why."""
+    """Input that cannot be posted; the text names the line or file and the reason."""
 
 
 @dataclass(slots=True)
@@ -34,19 +34,19 @@ class Properties:
     types: dict[str, PropertyType] = field(default_factory=dict)
 
     def check(self) -> None:
-        """LocalError if they cannot be sent: a name or a number out of range."""
+        """Raise LocalError if the properties cannot be encoded: a name or a number is out of range."""
         if self.values:
             encode(typed(self.values, self.types), True)
 
     def over(self, base: Properties) -> Properties:
-        """These, and those of `base` that are not among them."""
+        """Return these properties combined with those of `base`; these take precedence."""
         types = {name: kind for name, kind in base.types.items() if name not in self.values}
         return Properties({**base.values, **self.values}, {**types, **self.types})
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One message to post. `where`: what a complaint calls it."""
+    """One message to post. `where`: its origin, for error messages."""
 
     payload: bytes
     properties: Properties
@@ -58,7 +58,7 @@ def type_of(name: str) -> PropertyType:
     if lower in _ALIASES:
         return _ALIASES[lower]
     if lower not in TYPE_NAMES:
-        raise LocalError(f"'{name}' is no property type, use one of {', '.join(TYPE_NAMES)}")
+        raise LocalError(f"'{name}' is not a property type, use one of {', '.join(TYPE_NAMES)}")
     return PropertyType[name.upper()]
 
 
@@ -94,13 +94,13 @@ def _from_text(text: str, kind: PropertyType) -> object:
     try:
         return int(text, 0)
     except ValueError:
-        raise LocalError(f"'{text[:40]}' is no integer") from None
+        raise LocalError(f"'{text[:40]}' is not an integer") from None
 
 
 def parse_json_line(line: bytes, base: Properties, where: str) -> Post:
-    """An object with `payload` (text, or any JSON, which is posted as JSON) or `payloadBase64`, and `properties`.
+    """Parse an object with `payload` (text, or any JSON, which is posted as JSON) or `payloadBase64`, and `properties`.
 
-    What `bmq consume --json` prints is such a line; its other members are passed over. BadInput names the line.
+    `bmq consume --json` prints such lines; other members are ignored. Raises BadInput, which names the line.
     """
     try:
         tree = json.loads(line)
@@ -134,7 +134,7 @@ def _base64(text: object, name: str) -> bytes:
 
 
 def _json_properties(tree: object) -> Properties:
-    """Values, or objects with `type` and `value` (`valueBase64` for binary ones)."""
+    """Parse an object of values, or of objects with `type` and `value` (`valueBase64` for binary values)."""
     found = Properties()
     if tree is None:
         return found
@@ -150,7 +150,7 @@ def _json_properties(tree: object) -> Properties:
             else:
                 value = value.get("value")
         if not isinstance(value, (bool, int, str, bytes)):
-            raise LocalError(f"property \"{name}\": a value is a string, an integer, true or false, or an object with "
+            raise LocalError(f"property \"{name}\": a value is a string, an integer, true, false, or an object with "
                              "\"type\" and \"value\"")
         _check_kind(name, value, found.types.get(name))
         found.values[name] = value
@@ -161,14 +161,14 @@ def _check_kind(name: str, value: object, kind: PropertyType | None) -> None:
     wanted: type = {None: object, PropertyType.BOOL: bool, PropertyType.STRING: str,
                     PropertyType.BINARY: bytes}.get(kind, int)
     if not isinstance(value, wanted) or wanted is int and isinstance(value, bool):
-        raise LocalError(f"property \"{name}\": {json.dumps(value, default=repr)[:40]} is no "
+        raise LocalError(f"property \"{name}\": {json.dumps(value, default=repr)[:40]} is not of type "
                          f"{kind.name if kind else 'value'}")
 
 
 # -- standard input -----------------------------------------------------------------------------------------------------
 
 async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) -> AsyncIterator[bytes]:
-    """Standard input as it comes, until its end or until `stopping` is set. `watch` is told the bytes."""
+    """Yield chunks of standard input until its end or until `stopping` is set. `watch` receives the size of each."""
     poll = select.poll()
     poll.register(_STDIN, select.POLLIN)
     while not stopping.is_set():
@@ -195,7 +195,7 @@ async def _readable(stopping: asyncio.Event) -> None:
 
 
 async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator[tuple[int, bytes]]:
-    """(number from 1, piece) of what lies between delimiters; a last piece without delimiter counts, too."""
+    """Yield (number from 1, piece) for each piece between delimiters; the last one needs no delimiter."""
     rest, number = b"", 0
     async for chunk in chunks:
         pieces = (rest + chunk).split(delimiter)

@@ -1,4 +1,4 @@
-"""`bmq pipeline`: jobs on Spark over queues and storage files. Needs the extra `spark` and Java.
+"""`bmq pipeline`: Spark jobs over queues and storage files. Requires the extra `spark` and Java.
 
 Under spark-submit the same commands run on a cluster: `spark-submit ... $(command -v bmq) pipeline report ...`.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bmqtwist.cli.exits import EXIT_NOT_ALL
-from bmqtwist.cli.optiongroups import gathered
+from bmqtwist.cli.optiongroups import grouped_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +29,13 @@ def _settings(context: click.Context, parameter: click.Parameter, values: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """Where Spark runs, with which settings."""
+    """Spark master and settings."""
 
     master: str
     conf: dict[str, str]
 
     def session(self) -> SparkSession:
-        """Start it, once everything is there that it needs."""
+        """Check that pyspark and Java are installed, then start a session."""
         from bmqtwist.spark.local import check_java, check_pyspark
 
         check_pyspark()
@@ -47,23 +47,23 @@ class Spark:
         return made
 
 
-_spark_options = gathered(
+_spark_options = grouped_options(
     "spark", Spark,
-    click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[*], local[2], "
-                 "spark://host:7077. Under spark-submit the one given there."),
-    click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A setting of Spark. Repeatable."))
+    click.option("--master", default="local[*]", show_default=True, help="Spark master: local[*], local[2], "
+                 "spark://host:7077. Under spark-submit, its master is used."),
+    click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A Spark setting. Repeatable."))
 
 
 def _bmq(broker: str, options: dict[str, str]) -> dict[str, str]:
     return {"bmq.bootstrap.servers": broker, **options}
 
 
-_broker_options = gathered(
+_broker_options = grouped_options(
     "bmq", _bmq,
     click.option("-b", "--broker", default="tcp://localhost:30114", show_default=True, envvar="BMQ_BROKER_URI",
-                 help="tcp://host:port or tls://host:port, several with commas."),
+                 help="tcp://host:port or tls://host:port, separated by commas."),
     click.option("--option", "options", multiple=True, callback=_settings, metavar="NAME=VALUE",
-                 help="An option of the source or sink, as docs/spark.md lists them (bmq.user=..). Repeatable."))
+                 help="An option of the source or sink, as listed in docs/spark.md (bmq.user=..). Repeatable."))
 
 
 @click.group()
@@ -74,14 +74,14 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("sources")
 @click.argument("target")
-@click.option("--cluster", default="local", show_default=True, help="The name of the cluster, a column of the archive.")
-@click.option("--no-payload", is_flag=True, help="Records only, without what messages hold.")
-@click.option("--live", is_flag=True, help="What is still written, too: as far as it is now.")
+@click.option("--cluster", default="local", show_default=True, help="Name of the cluster, a column of the archive.")
+@click.option("--no-payload", is_flag=True, help="Archive records without payloads and properties.")
+@click.option("--live", is_flag=True, help="Include file sets that are still being written, up to their present end.")
 @_spark_options
 def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, spark: Spark) -> None:
-    """Copy the records of finished file sets into Parquet, each once; what was copied before is left out.
+    """Copy the records of finished file sets to Parquet, each once: records of earlier runs are skipped.
 
-    SOURCES: storage directories or journals, several with commas. TARGET: a directory.
+    SOURCES: storage directories or journals, separated by commas. TARGET: a directory.
     """
     session = spark.session()
     from bmqtwist.spark.pipelines.streams import archive as run
@@ -92,15 +92,15 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
 @pipeline.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--replica", default="", help="Storage files of another node, to be compared record by record.")
-@click.option("--statistics", default="", help="Statistics logs of brokers as JSON, several with commas: latencies below a "
-              "second are in them only.")
+@click.option("--replica", default="", help="Storage files of another node, to compare record by record.")
+@click.option("--statistics", default="", help="JSON statistics logs of brokers, separated by commas: they alone contain "
+              "latencies below one second.")
 @click.option("--title", default="What the broker did", show_default=True)
 @_spark_options
 def report(source: str, target: str, replica: str, statistics: str, title: str, spark: Spark) -> None:
-    """Write tables and an HTML page about what a broker did.
+    """Write tables and an HTML report of a broker's activity.
 
-    SOURCE: storage directories or journals, several with commas, or the records of an archive. TARGET: a directory.
+    SOURCE: storage directories or journals, separated by commas, or the records of an archive. TARGET: a directory.
     """
     session = spark.session()
     from bmqtwist.spark.pipelines.report import report as run
@@ -111,9 +111,9 @@ def report(source: str, target: str, replica: str, statistics: str, title: str, 
 @pipeline.command()
 @click.argument("target", default="bmqtwist.zip")
 def package(target: str) -> None:
-    """Write this package as a zip, for a cluster whose workers do not have it.
+    """Write this package to a zip file, for a cluster whose workers do not have it installed.
 
-    spark-submit --py-files bmqtwist.zip, and PYTHONPATH=bmqtwist.zip for the driver.
+    Use it with spark-submit --py-files bmqtwist.zip, and PYTHONPATH=bmqtwist.zip for the driver.
     """
     from bmqtwist.spark.local import package as run
 
@@ -122,21 +122,21 @@ def package(target: str) -> None:
 
 @pipeline.command()
 @click.argument("source")
-@click.option("--to", "target", default="", help="The queue to post to; without it each message goes to where it was.")
-@gathered("wanted", dict,
+@click.option("--to", "target", default="", help="Target queue. Default: the queue of each message.")
+@grouped_options("wanted", dict,
           click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable."),
-          click.option("--since", default="", help="Only messages from this ISO time on (UTC)."),
+          click.option("--since", default="", help="Only messages at or after this ISO time (UTC)."),
           click.option("--until", default="", help="Only messages before this ISO time (UTC)."),
           click.option("--where", "expression", default="",
-                       help="Only messages for which this SQL condition holds; p['name'] is a property."))
-@click.option("--name", default="replay", show_default=True, help="The name of this replay: with another one the same "
-              "messages are other messages.")
-@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Messages a second; 0 = as fast as it goes.")
-@click.option("--dry-run", is_flag=True, help="Count only.")
+                       help="Only messages that match this SQL condition; p['name'] is a property."))
+@click.option("--name", default="replay", show_default=True, help="Name of this replay. GUIDs depend on it: a repeated "
+              "replay under the same name is deduplicated.")
+@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Messages per second; 0 = no limit.")
+@click.option("--dry-run", is_flag=True, help="Count the messages without posting them.")
 @_broker_options
 @_spark_options
 def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spark, **how: Any) -> None:
-    """Post archived messages again, under new GUIDs and with properties that say where they come from.
+    """Post archived messages again, with new GUIDs and with properties that name their origin.
 
     SOURCE: the records of an archive, storage directories or journals.
     """
@@ -149,26 +149,26 @@ def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spar
         click.echo(f"{run(session, source, bmq, selection, posting)} messages would be posted")
         return
     with click.progressbar(length=1, label="posting", show_pos=True) as bar:
-        def told(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
-        count = run(session, source, bmq, selection, posting, told)
+        count = run(session, source, bmq, selection, posting, on_progress)
     click.echo(f"{count} messages posted")
 
 
 @pipeline.command()
 @click.argument("queues")
 @click.argument("target")
-@click.option("--window", default="10 seconds", show_default=True, help="How long a window of statistics is.")
-@click.option("--trigger", default="10 seconds", show_default=True, help="How often what has come is looked at.")
-@click.option("--available-now", is_flag=True, help="Take what is there, then end.")
+@click.option("--window", default="10 seconds", show_default=True, help="Length of a window of statistics.")
+@click.option("--trigger", default="10 seconds", show_default=True, help="Interval between two micro-batches.")
+@click.option("--available-now", is_flag=True, help="Process the messages in the queues, then exit.")
 @_broker_options
 @_spark_options
 def live(queues: str, target: str, window: str, trigger: str, available_now: bool, bmq: dict[str, str],
          spark: Spark) -> None:
-    """Keep statistics of queues while messages pass, as Parquet, until it is interrupted.
+    """Consume queues and write statistics of their messages as Parquet, until Ctrl-C.
 
-    QUEUES: URIs with commas, ?id=APP for an application of a fanout queue: its messages are consumed.
+    QUEUES: URIs separated by commas, with ?id=APP for an application of a fanout queue. The messages are consumed.
     """
     session = spark.session()
     from bmqtwist.spark.pipelines.streams import live as run

@@ -1,13 +1,12 @@
-"""`bmq tail`: follow a queue without taking anything from its consumers.
+"""`bmq tail`: follow a queue without consuming its messages.
 
-A broadcast queue is read as any other reader reads it. Of the other queues a reader cannot see a message without
-keeping it from the consumers. So `tail` either reads the broker's storage files (`--storage`), which hold every message
-that arrives with what is in it; or it looks again and again at what the broker has stored, with the admin command LIST:
-that shows which messages arrive, when, and how large they are, but not what is in them, and not those that arrive and
-are confirmed between two looks.
+A broadcast queue is consumed, because each consumer receives every message. In the other modes a consumer would withhold
+messages from the queue's consumers. Instead `tail` polls one of two sources: the broker's storage files (`--storage`),
+which contain every stored message with its payload; or the admin command LIST, which shows GUID, arrival time and size
+of the stored messages, without payload, and misses messages that arrive and are confirmed between two polls.
 
-Of storage files each look reads the records that were appended since the last one. A rollover begins a new file set whose
-first records are copies; they keep their numbers (lease, sequence), and so none is shown twice.
+Each poll of storage files reads the records appended since the last one. The first records of a file set are copies made
+by the rollover; they have the same PSN (lease, sequence number) and are not printed again.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.connection import Connection, connection_options
 from bmqtwist.cli.consume import Limits, Printer, Printing, Reading, printing_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAllowed
-from bmqtwist.cli.optiongroups import gathered
+from bmqtwist.cli.optiongroups import grouped_options
 from bmqtwist.cli.output import Output
-from bmqtwist.cli.running import Life, checked_uri, in_thread, note, open_queue, run
+from bmqtwist.cli.running import CommandContext, checked_uri, in_thread, note, open_queue, run
 from bmqtwist.cli.textforms import Form
 from bmqtwist.ids import QueueUri, parse_uri
 from bmqtwist.sdk.message import Message
@@ -44,11 +43,11 @@ from bmqtwist.storagetool.ledgerview import LedgerQueue, queues_of
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES
 
 _READ_BYTES = RECORD_BYTES << 12
-LOOK_MESSAGES_MAX, _LOOK_BYTES_MAX = 1000, 64 << 20  # what one look gives at most; the next one goes on from there
+POLL_MESSAGES_MAX, _POLL_BYTES_MAX = 1000, 64 << 20  # limits of one poll; the next poll continues from there
 
 
 class StoredMessage(Message):
-    """A message as it lies in a file; `wall`: when it arrived, seconds since the epoch."""
+    """A message read from a file; `wall`: arrival time, seconds since the epoch."""
 
     __slots__ = ("wall",)
 
@@ -59,55 +58,55 @@ class StoredMessage(Message):
 
 
 class StorageFollower:
-    """Follows the queue `uri` through the files of `directory`, beginning with the last `lines` messages they hold.
+    """Follows the queue `uri` through the files of `directory`, beginning with the last `lines` stored messages.
 
-    `known` is None until the ledger knows the queue.
+    `queue` is None until the ledger contains the queue.
     """
 
     def __init__(self, directory: str, uri: str, lines: int) -> None:
         self._directory, self._uri, self._lines = directory, uri, lines
-        self.known: LedgerQueue | None = None
+        self.queue: LedgerQueue | None = None
         self._stamp = ""
-        self._end = 0  # of what was read in the present journal
-        self._last = (0, 0)  # lease and sequence of the last message that was read, of whatever queue
+        self._end = 0  # read position in the present journal
+        self._last = (0, 0)  # PSN of the last message read, of any queue
         self.problems: list[str] = []
-        self.waiting = False  # for the ledger, which was said
+        self.waiting = False  # for the queue to appear in the ledger; the user was notified
 
-    def look(self) -> list[StoredMessage]:
-        """What arrived since the last look. InputError if the files cannot be read."""
-        if self.known is None or self.known.removed:
-            self.known = self._find()
-        if self.known is None:
+    def poll(self) -> list[StoredMessage]:
+        """Return the messages stored since the last poll. Raises InputError if the files cannot be read."""
+        if self.queue is None or self.queue.removed:
+            self.queue = self._find()
+        if self.queue is None:
             return []
         found: list[StoredMessage] = []
         sets = [each for each in file_sets(self._directory) if each.journal and each.data
-                and each.partition_id == self.known.partition_id and "damaged." not in each.journal]
+                and each.partition_id == self.queue.partition_id and "damaged." not in each.journal]
         for each in sets:
-            if each.stamp >= self._stamp and len(found) < LOOK_MESSAGES_MAX:
-                found += self._read(each, self.known.key)
+            if each.stamp >= self._stamp and len(found) < POLL_MESSAGES_MAX:
+                found += self._read(each, self.queue.key)
         return found
 
     def _find(self) -> LedgerQueue | None:
         ledgers = ledger_files(self._directory)
         if not ledgers:
-            raise InputError(f"{self._directory} holds no ledger (.bmq_csl): is it the storage directory of a broker?")
+            raise InputError(f"{self._directory} contains no ledger (.bmq_csl): is it the storage directory of a broker?")
         queues = queues_of(open_ledger(ledgers[-1]).entries)
-        return next((queue for queue in queues.values() if queue.uri == self._uri and not queue.removed), None)
+        return next((each for each in queues.values() if each.uri == self._uri and not each.removed), None)
 
     def _read(self, files: SetFiles, key: bytes) -> list[StoredMessage]:
         with ExitStack() as stack:
             try:
                 journal, data = ReadOnlyFile(files.journal), ReadOnlyFile(files.data)
             except InputError:
-                return []  # archived meanwhile: what it held last was copied to the next one
+                return []  # archived: the rollover copied its live records to the next file set
             stack.callback(journal.close)
             stack.callback(data.close)
             payloads = DataFile(data.read, data.size)
-            news = (record for record in self._records(journal, files.stamp)
-                    if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
+            fresh = (record for record in self._records(journal, files.stamp)
+                     if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
             if not self._stamp:
-                return self._messages(deque(news, maxlen=self._lines), payloads)
-            return self._messages(news, payloads)
+                return self._messages(deque(fresh, maxlen=self._lines), payloads)
+            return self._messages(fresh, payloads)
 
     def _is_new(self, record: JournalRecord) -> bool:
         new = record.psn > self._last
@@ -127,7 +126,7 @@ class StorageFollower:
             flags = MESSAGE_PROPERTIES if stored.has_properties else 0
             messages.append(StoredMessage(self._uri, record, stored.data, flags, stored.schema_wire_id))
             size += len(stored.data)
-            if len(messages) >= LOOK_MESSAGES_MAX or size >= _LOOK_BYTES_MAX:
+            if len(messages) >= POLL_MESSAGES_MAX or size >= _POLL_BYTES_MAX:
                 break
         return messages
 
@@ -149,7 +148,7 @@ class StorageFollower:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Limits):
-    """`lines`: of what is there at first; `follow`: go on; `interval`: seconds between two looks."""
+    """`lines`: number of stored messages to begin with; `follow`: continue after them; `interval`: seconds between polls."""
 
     lines: int = 10
     follow: bool = True
@@ -159,60 +158,59 @@ class Plan(Limits):
 @click.command()
 @connection_options
 @click.argument("uri")
-@gathered("plan", Plan,
-          click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, LOOK_MESSAGES_MAX),
-                       help="Begin with that many stored messages."),
-          click.option("--follow/--no-follow", default=True, help="Go on, or end after those."),
-          click.option("--count", type=click.IntRange(1), help="Stop after so many messages."),
-          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds."),
-          click.option("--idle", type=click.FloatRange(0, min_open=True), help="Stop when none came for so many seconds."),
+@grouped_options("plan", Plan,
+          click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, POLL_MESSAGES_MAX),
+                       help="Number of stored messages to begin with."),
+          click.option("--follow/--no-follow", default=True, help="Follow the queue, or exit after the stored messages."),
+          click.option("--count", type=click.IntRange(1), help="Stop after this number of messages."),
+          click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
+          click.option("--idle", type=click.FloatRange(0, min_open=True),
+                       help="Stop when no message has arrived for this number of seconds."),
           click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
-                       help="Seconds between two looks."))
+                       help="Seconds between two polls."))
 @click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
-              help="Broadcast: only messages whose properties fulfil it. Repeatable.")
+              help="Broadcast queues: only messages whose properties match. Repeatable.")
 @click.option("--storage", "directory", type=click.Path(exists=True, file_okay=False), metavar="DIR",
-              help="Read the storage files of the broker in DIR instead of asking the broker.")
+              help="Read the broker's storage files in DIR instead of connecting to the broker.")
 @printing_options
 def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, ...], directory: str | None,
          printing: Printing) -> None:
-    """Follow the queue URI without consuming anything.
+    """Follow the queue URI without consuming its messages.
 
-    Broadcast: messages as `bmq consume` prints them, from now on. Priority and fanout: time of arrival, GUID and size
-    of each message that gets stored (of those that `?id=app` has not confirmed). What is in them cannot be had from the
-    broker without consuming; on its own machine `--storage DIR` reads it from the files.
+    Broadcast: prints new messages as `bmq consume` does. Priority and fanout: prints arrival time, GUID and size of each
+    stored message (with `?id=app`, of those that the app has not confirmed). The broker delivers payloads to consumers
+    only; on the broker's machine `--storage DIR` reads them from its files.
     """
     form, options, target = printing.form(), Reading(expressions).options(), parse_uri(checked_uri(uri))
     if directory is not None and (expressions or target.app_id):
-        raise click.UsageError("The files hold what arrives for all apps: leave out --subscription and ?id=.")
+        raise click.UsageError("The files contain the messages of all apps: omit --subscription and ?id=.")
 
-    async def from_storage(life: Life) -> int:
+    async def from_storage(context: CommandContext) -> int:
         with Output() as output:
             files = StorageFollower(directory or "", target.canonical, plan.lines)
-            return await follow(life, output, lambda: _stored(life, files, form), plan)
+            return await follow(context, output, lambda: _stored(context, files, form), plan)
 
-    async def from_broker(life: Life) -> int:
+    async def from_broker(context: CommandContext) -> int:
         with Output() as output:
-            client = await life.wait_for(in_thread(connection.admin))
+            client = await context.wait_for(in_thread(connection.admin))
             if client is None:
                 return EXIT_GOOD
             with client:
-                if not await life.wait_for(_is_broadcast(client, target)):
+                if not await context.wait_for(_is_broadcast(client, target)):
                     if printing.shows_content or expressions:
                         raise click.UsageError(
-                            f"{uri} keeps its messages, and what is in them cannot be read without consuming: leave out "
-                            "--hex, --format and --subscription, use --storage on the broker's machine, or `bmq consume "
-                            "--peek`.")
-                    return await follow(life, output, Listing(life, client, target, printing.as_json).look, plan)
+                            f"{uri} is not a broadcast queue: its payloads cannot be read without consuming. Omit --hex, "
+                            "--format and --subscription, use --storage on the broker's machine, or `bmq consume --peek`.")
+                    return await follow(context, output, Listing(context, client, target, printing.as_json).poll, plan)
             if not plan.follow:
-                raise click.UsageError(f"{uri} is a broadcast queue: it keeps nothing that could be shown without "
-                                       "following it.")
-            async with life.session(connection) as session:
-                queue = await open_queue(life, session, uri, read=True, options=options)
-                return await Printer(life, queue, output, form, plan, 0, lambda done: None).run()
+                raise click.UsageError(f"{uri} is a broadcast queue: it stores no messages, so --no-follow shows none.")
+            async with context.session(connection) as session:
+                queue = await open_queue(context, session, uri, read=True, options=options)
+                return await Printer(context, queue, output, form, plan, 0, lambda done: None).run()
     raise SystemExit(run(from_broker if directory is None else from_storage))
 
 
-async def _ask(client: AdminClient, command: str) -> dict[str, Any]:
+async def _run_command(client: AdminClient, command: str) -> dict[str, Any]:
     answer = await in_thread(partial(client.run, f"ENCODING JSON_COMPACT {command}"))
     try:
         tree = json.loads(answer, strict=False)
@@ -222,17 +220,17 @@ async def _ask(client: AdminClient, command: str) -> dict[str, Any]:
 
 
 async def _is_broadcast(client: AdminClient, target: QueueUri) -> bool:
-    """Is it a queue that keeps nothing? NotAllowed with the broker's words if it does not say."""
-    tree = await _ask(client, f"DOMAINS DOMAIN {target.qualified_domain} INFOS")
+    """Return whether the queue's domain is a broadcast domain. Raises NotAllowed, with the broker's message, on an error."""
+    tree = await _run_command(client, f"DOMAINS DOMAIN {target.qualified_domain} INFOS")
     try:
         return "broadcast" in json.loads(_member(tree, "domainInfo")["configJson"], strict=False)["mode"]
     except (KeyError, TypeError, ValueError):
-        raise NotAllowed(f"the broker tells nothing about the domain {target.qualified_domain}: "
+        raise NotAllowed(f"the broker does not describe the domain {target.qualified_domain}: "
                          f"{_error_of(tree)}") from None
 
 
 def _member(tree: Any, name: str) -> Any:
-    """The first member of that name: answers of several nodes come wrapped."""
+    """Return the first member of that name at any depth: answers of several nodes are nested."""
     if isinstance(tree, dict):
         return tree[name] if name in tree else _member(list(tree.values()), name)
     found = (_member(each, name) for each in tree) if isinstance(tree, list) else ()
@@ -244,57 +242,57 @@ def _error_of(tree: dict[str, Any]) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
-async def follow(life: Life, output: Output, look: Callable[[], Awaitable[list[bytes]]], plan: Plan) -> int:
-    """Print what is there, then what comes; the exit code. `look` gives the new messages, ready to be printed."""
+async def follow(context: CommandContext, output: Output, poll: Callable[[], Awaitable[list[bytes]]], plan: Plan) -> int:
+    """Print the stored messages, then new ones, and return the exit code. `poll` returns the new messages, formatted."""
     shown, begun = 0, time.monotonic()
     last = begun
-    fresh = await look()
+    fresh = await poll()
     fresh = fresh[max(len(fresh) - plan.lines, 0):]
     while True:
         if plan.count is not None:
             fresh = fresh[:plan.count - shown]
-        await output.write(b"".join(fresh), life.stopping)
+        await output.write(b"".join(fresh), context.stopping)
         shown += len(fresh)
         now = time.monotonic()
         last = now if fresh else last
-        if output.gone.is_set():
+        if output.reader_closed.is_set():
             return EXIT_CLOSED_PIPE
-        if life.stopping.is_set() or not plan.follow or plan.count == shown:
+        if context.stopping.is_set() or not plan.follow or plan.count == shown:
             return EXIT_GOOD
         if plan.duration and now - begun >= plan.duration or plan.idle and now - last >= plan.idle:
             return EXIT_GOOD if plan.count is None else EXIT_NOT_ALL
-        if len(fresh) < LOOK_MESSAGES_MAX:  # else there may be more already
-            await life.sleep(plan.interval)
-        fresh = await look()
+        if len(fresh) < POLL_MESSAGES_MAX:  # after a full poll, poll again at once
+            await context.sleep(plan.interval)
+        fresh = await poll()
 
 
 class Listing:
-    """What the admin command LIST tells of a queue."""
+    """Messages of a queue by polling with the admin command LIST."""
 
-    def __init__(self, life: Life, client: AdminClient, target: QueueUri, as_json: bool) -> None:
-        self._life, self._client, self._json = life, client, as_json
+    def __init__(self, context: CommandContext, client: AdminClient, target: QueueUri, as_json: bool) -> None:
+        self._context, self._client, self._json = context, client, as_json
         self._uri = target.canonical
         app = f"{target.app_id} " if target.app_id else ""
         self._command = (f"DOMAINS DOMAIN {target.qualified_domain} QUEUE {target.queue} LIST {app}"
-                         f"-{LOOK_MESSAGES_MAX} {LOOK_MESSAGES_MAX}")
+                         f"-{POLL_MESSAGES_MAX} {POLL_MESSAGES_MAX}")
         self._seen: set[str] = set()
         self._waiting = False
 
-    async def look(self) -> list[bytes]:
-        tree = await self._life.wait_for(_ask(self._client, self._command))
+    async def poll(self) -> list[bytes]:
+        tree = await self._context.wait_for(_run_command(self._client, self._command))
         if tree is None:
             return []
         contents = _member(tree, "queueContents")
         if not isinstance(contents, dict):
             if not self._waiting:
-                note(f"{_error_of(tree)}; waiting for it")
+                note(f"{_error_of(tree)}; waiting for the queue")
             self._waiting = True
             return []
         found = {each["guid"]: self._line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
                  for each in contents["messages"]}
         fresh = [line for guid, line in found.items() if guid not in self._seen]
-        if self._seen and len(fresh) == LOOK_MESSAGES_MAX:
-            note(f"more than {LOOK_MESSAGES_MAX} messages arrived since the last look: some are not shown")
+        if self._seen and len(fresh) == POLL_MESSAGES_MAX:
+            note(f"more than {POLL_MESSAGES_MAX} messages arrived since the last poll: some are not shown")
         self._seen = set(found)
         return fresh
 
@@ -304,13 +302,13 @@ class Listing:
         return f"{arrived}  {guid}  {size}\n".encode()
 
 
-async def _stored(life: Life, follower: StorageFollower, form: Form) -> list[bytes]:
-    """The messages that were stored since the last look."""
+async def _stored(context: CommandContext, follower: StorageFollower, form: Form) -> list[bytes]:
+    """Return the messages stored since the last poll, formatted."""
     waiting = follower.waiting
-    found = await life.wait_for(in_thread(follower.look))
-    follower.waiting = waiting or follower.known is None
+    found = await context.wait_for(in_thread(follower.poll))
+    follower.waiting = waiting or follower.queue is None
     if follower.waiting and not waiting:
-        note("the files know no such queue; waiting for it")
+        note("the ledger contains no such queue; waiting for it")
     for problem in follower.problems:
         note(problem)
     follower.problems.clear()

@@ -1,4 +1,4 @@
-"""Messages as text, by a template. Pure; the output is bytes."""
+"""Templates that format messages as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Form = Callable[[Message], bytes | None]
 
 
 def unescape(text: str) -> bytes:
-    r"""The bytes of a text in which `\n`, `\t`, `\r`, `\0`, `\\` and `\xHH` are understood; LocalError for others."""
+    r"""Decode the escapes `\n`, `\t`, `\r`, `\0`, `\\` and `\xHH`. Raises LocalError for other escapes."""
     out, at = bytearray(), 0
     while at < len(text):
         char = text[at]
@@ -36,13 +36,13 @@ def unescape(text: str) -> bytes:
         try:
             out.append(int(digits, 16) if after == "x" and len(digits) == 2 else int("no"))
         except ValueError:
-            raise LocalError(f"'\\{after}' is not understood: use \\n, \\t, \\r, \\0, \\\\ or \\xHH") from None
+            raise LocalError(f"'\\{after}' is not an escape: use \\n, \\t, \\r, \\0, \\\\ or \\xHH") from None
         at += 2
     return bytes(out)
 
 
 def delimiter_of(text: str) -> bytes:
-    """What ends a message; not empty."""
+    """Decode a delimiter. Raises LocalError if it is empty."""
     found = unescape(text)
     if not found:
         raise LocalError("a delimiter needs at least one byte")
@@ -50,7 +50,7 @@ def delimiter_of(text: str) -> bytes:
 
 
 def as_tree(message: Message) -> dict[str, Any]:
-    """A message as plain data. What is not UTF-8 is base64 under a name that says so."""
+    """Return a message as plain data. Bytes that are not UTF-8 are base64, in members named `...Base64`."""
     tree: dict[str, Any] = {"guid": message.guid.hex().upper(), "uri": message.uri}
     if arrival := _arrival(message):
         tree["time"] = arrival
@@ -69,7 +69,7 @@ def as_tree(message: Message) -> dict[str, Any]:
 
 
 def _arrival(message: Message) -> str:
-    """When a stored message arrived, to the second, or nothing: a delivered one does not say."""
+    """Return the arrival time of a stored message, in seconds; "" for a delivered one, which has none."""
     wall = getattr(message, "wall", 0)
     return datetime.fromtimestamp(wall, UTC).isoformat() if wall else ""
 
@@ -105,21 +105,21 @@ FIELD_NAMES = tuple(_FIELDS)
 
 
 def form_of(template: str, complain: Callable[[str], None]) -> Form:
-    r"""A template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes as in
-    `unescape`. LocalError for a field that does not exist. The form gives None for a message that cannot be read, of which
-    `complain` hears."""
+    r"""Compile a template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes
+    as in `unescape`. Raises LocalError for an unknown field. The form returns None for an unreadable message and reports
+    it to `complain`."""
     parts: list[bytes | Callable[[Message], bytes]] = []
     try:
         pieces = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise LocalError(f"template '{template}': {error}; a brace itself is written {{{{ or }}}}") from None
+        raise LocalError(f"template '{template}': {error}; write a brace as {{{{ or }}}}") from None
     for literal, name, spec, conversion in pieces:
         parts.append(unescape(literal))
         if name is None:
             continue
         if spec or conversion or not (name in _FIELDS or name.startswith("p.") and name[2:]):
-            raise LocalError(f"template '{template}': '{{{name}}}' is no field; there are {', '.join(FIELD_NAMES)} and "
-                             "p.NAME for a property")
+            raise LocalError(f"template '{template}': '{{{name}}}' is not a field; the fields are {', '.join(FIELD_NAMES)}, "
+                             "and p.NAME for a property")
         parts.append(_FIELDS[name] if name in _FIELDS else _value_of(name[2:]))
 
     def rendered(message: Message) -> bytes | None:

@@ -48,7 +48,7 @@ def test_fewer_messages_than_asked_for_are_told_by_the_exit_code(cli: Cli) -> No
     uri = "bmq://d.priority/fewer"
     post(cli, uri, "only")
     done = cli("consume", uri, "-n", "5", "--duration", "0.5")
-    assert (done.code, done.out) == (1, b"only\n") and "bmq: 1 of 5 message(s) came" in done.err
+    assert (done.code, done.out) == (1, b"only\n") and "bmq: 1 of 5 message(s) arrived" in done.err
     assert cli.stored(uri) == 0
     assert cli("consume", uri, "--duration", "0.3").code == 0
 
@@ -101,12 +101,12 @@ def test_a_bad_expression_is_shown_with_the_place_marked(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("arguments", "text"), [
     (("--json", "--hex"), "Choose one of"),
-    (("-F", "{pay}"), "'{pay}' is no field"),
-    (("-F", "{payload"), "a brace itself"),
-    (("-F", "\\y"), "'\\y' is not understood"),
+    (("-F", "{pay}"), "'{pay}' is not a field"),
+    (("-F", "{payload"), "write a brace"),
+    (("-F", "\\y"), "'\\y' is not an escape"),
     (("--priority", "5000000000"), "consumer_priority"),
     (("-n", "0"), "-n"),
-    (("?id=",), "no queue URI"),
+    (("?id=",), "not a queue URI"),
 ])
 def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2."""
@@ -209,7 +209,7 @@ def test_a_broker_that_comes_back_is_posted_to_and_consumed_from_again(tmp_path:
         started.expect(b"after\n")
         assert [each.end().code for each in waiting] == [0, 0]
         done = producer.end()
-        assert done.code == 0 and done.tree["acknowledged"] == 2 and "connected again" in done.err
+        assert done.code == 0 and done.tree["acknowledged"] == 2 and "reconnected" in done.err
         assert cli("consume", "bmq://d.priority/produced", "--idle", "0.5").out == b"2\n"
         done = removed.end()
         assert done.code == 4 and "could not be opened again" in done.err

@@ -73,7 +73,7 @@ def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
     done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1",
                stdin=good + b'{"paylod": 1}')
     assert done.code == 2 and "line 2: exactly one of \"payload\" and \"payloadBase64\"" in done.err
-    assert "1 message(s) were posted before that" in done.err
+    assert "1 message(s) were posted before this error" in done.err
     found = taken(cli, "bmq://d.priority/json")[0]
     assert found["payload"] == '{"any":[1]}'
     assert found["properties"] == {"c": {"type": "CHAR", "value": -1}, "d": {"type": "STRING", "value": "1"},
@@ -118,9 +118,9 @@ def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
     (("bmq://d.priority/q", ""), "at least one byte"),
     (("bmq://d.priority/q", "-p", "novalue", "x"), "name=value"),
     (("bmq://d.priority/q", "-p", "n:int32=99999999999", "x"), "does not fit into INT32"),
-    (("bmq://d.priority/q", "-p", "n:number=1", "x"), "'number' is no property type"),
-    (("bmq://d.priority/q", "-p", "n:int64=one", "x"), "'one' is no integer"),
-    (("bmq://d.priority/q", "-d", "\\q"), "'\\q' is not understood"),
+    (("bmq://d.priority/q", "-p", "n:number=1", "x"), "'number' is not a property type"),
+    (("bmq://d.priority/q", "-p", "n:int64=one", "x"), "'one' is not an integer"),
+    (("bmq://d.priority/q", "-d", "\\q"), "'\\q' is not an escape"),
     (("bmq://d.priority/q", "-f", "nowhere.bin"), "nowhere.bin"),
     (("bmq://d.priority/q", "-f", os.devnull), "is empty"),
     (("bmq://d.priority/q", "-b", "localhost:30114", "x"), "did you mean tcp://localhost:30114?"),
@@ -135,7 +135,7 @@ def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: 
 def test_a_domain_that_does_not_exist_is_refused_by_the_broker(cli: Cli) -> None:
     """Exit code 4, with the broker's words."""
     done = cli("produce", "bmq://nope/q", "x")
-    assert done.code == 4 and "the broker does not open bmq://nope/q" in done.err and "doesn't exist" in done.err
+    assert done.code == 4 and "the broker refused to open bmq://nope/q" in done.err and "doesn't exist" in done.err
 
 
 def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:

@@ -99,7 +99,7 @@ def test_the_storage_files_of_a_stopped_broker_can_be_read_as_well(tmp_path: Pat
         absent = cli("tail", "bmq://d.fanout/none", *where, "--no-follow")
         assert absent.code == 0 and "no such queue" in absent.err
         empty = cli("tail", "bmq://d.fanout/q", "--storage", str(tmp_path), "--no-follow")
-        assert empty.code == 2 and "holds no ledger" in empty.err
+        assert empty.code == 2 and "contains no ledger" in empty.err
 
 
 def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:

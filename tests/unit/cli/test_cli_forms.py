@@ -41,8 +41,8 @@ def test_properties_have_the_types_that_are_said() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    ("a", "name=value"), ("=x", "name=value"), ("a:float=1", "'float' is no property type"),
-    ("a:int32=x", "no integer"),
+    ("a", "name=value"), ("=x", "name=value"), ("a:float=1", "'float' is not a property type"),
+    ("a:int32=x", "not an integer"),
     ("a:bool=maybe", "true or false"), ("a:binary=0", "hexadecimal"), ("a:short=70000", "SHORT"),
     ("x" * 5000 + "=x", "name"),
     ("a:int64=9223372036854775808", "INT64"),
@@ -60,10 +60,10 @@ def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> No
     (b'{"payload": "x", "properties": {"n": 1.5}}', 'property "n"'),
     (b'{"payload": "x", "properties": {"n": null}}', 'property "n"'),
     (b'{"payload": "x", "properties": {"n": {"type": "CHAR", "value": 300}}}', "300"),
-    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": "5"}}}', "is no INT32"),
-    (b'{"payload": "x", "properties": {"n": {"type": "BOOL", "value": 1}}}', "is no BOOL"),
-    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": true}}}', "is no INT32"),
-    (b'{"payload": "x", "properties": {"n": {"value": 1}}}', "is no property type"),
+    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": "5"}}}', "is not of type INT32"),
+    (b'{"payload": "x", "properties": {"n": {"type": "BOOL", "value": 1}}}', "is not of type BOOL"),
+    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": true}}}', "is not of type INT32"),
+    (b'{"payload": "x", "properties": {"n": {"value": 1}}}', "is not a property type"),
     (b'{"payload": "x", "properties": {"n": {"type": "BINARY", "valueBase64": "!"}}}', "n.valueBase64"),
     (b'{"payload": "x", "properties": {"n": 9223372036854775808}}', "INT64"), (b"\xff", "not JSON"),
 ])
@@ -99,7 +99,7 @@ def test_escapes_are_understood_and_others_refused() -> None:
     """A zero byte, any byte, a backslash."""
     assert unescape("a\\n\\t\\r\\0\\\\\\xFFü") == b"a\n\t\r\0\\\xff\xc3\xbc"
     for text in ("\\", "\\y", "\\x", "\\xg0", "\\x1"):
-        with pytest.raises(LocalError, match="is not understood"):
+        with pytest.raises(LocalError, match="is not an escape"):
             unescape(text)
 
 
