@@ -1,4 +1,4 @@
-"""An admin session over a plain socket: connect, authenticate if asked to, introduce ourselves, run commands."""
+"""Admin session over a blocking socket: connect, authenticate, negotiate, run commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_BYTES = 1 << 16
 
 
 class AdminClient:
-    """One admin session; a context manager. `timeout`: seconds for each wait. `context`: TLS, if any."""
+    """One admin session; a context manager. `timeout`: seconds for each answer. `context`: TLS, None = plain TCP."""
 
     def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None) -> None:
         self._where = f"{host}:{port}"
@@ -50,7 +50,7 @@ class AdminClient:
         self._socket.close()
 
     def authenticate(self, mechanism: str, data: bytes) -> None:
-        """Show a credential; NotAllowed if it is not good."""
+        """Send a credential. Raises NotAllowed if the broker refuses it."""
         request = AuthenticationRequest(mechanism, data)
         self._send(control.encode_event(AuthenticationMessage("authenticationRequest", request)))
         specific, body = self._next(EventType.AUTHENTICATION, "the answer to the credential")
@@ -59,15 +59,16 @@ class AdminClient:
             raise NotAllowed(f"{self._where} refused the credential: {status.message}")
 
     def negotiate(self, as_client: bool = False) -> str:
-        """Introduce ourselves, as an application if `as_client`; what the broker calls itself."""
+        """Negotiate as an administrator, or as a client if `as_client`; return the host name of the broker."""
         kind = ClientType.E_TCPCLIENT if as_client else ClientType.E_TCPADMIN
         identity = ClientIdentity(protocol_version=1, client_type=kind, process_name="bmq",
                                   pid=os.getpid(), features="PROTOCOL_ENCODING:BER,JSON", user_agent="bmqtwist")
         self._send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
-        specific, body = self._next(EventType.CONTROL, "the answer to our introduction")
+        specific, body = self._next(EventType.CONTROL, "the negotiation response")
         response = control.decode_negotiation(body, encoding_of(specific)).value
         if response is None or response.result.category:
-            raise NotAllowed(f"{self._where} refused us: {response.result.message if response else 'no reason given'}")
+            raise NotAllowed(f"{self._where} refused the session: "
+                             f"{response.result.message if response else 'no reason given'}")
         self._accepted = True
         return str(response.broker_identity.host_name)
 
@@ -104,13 +105,13 @@ class AdminClient:
         except OSError as error:
             raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
         if not chunk and self._accepted:
-            raise Unreachable(f"{self._where} closed the connection before {what} came")
+            raise Unreachable(f"{self._where} closed the connection before it sent {what}")
         if not chunk:
-            raise NotAllowed(f"{self._where} closed the connection instead of sending {what}. Does it want "
+            raise NotAllowed(f"{self._where} closed the connection instead of sending {what}. Does it require "
                              "authentication, or TLS?")
         try:
             buffer, spans = self._frames.receive(chunk)
         except PeerError as error:
-            raise Unreachable(f"{self._where} does not speak our protocol: {error}") from None
+            raise Unreachable(f"{self._where} does not use the BlazingMQ protocol: {error}") from None
         self._events += [(kind, specific, buffer[start:end]) for kind, specific, start, end in spans]
 

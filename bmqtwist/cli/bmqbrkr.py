@@ -1,8 +1,8 @@
-"""The command `bmqbrkr`: options, output and exit codes of the original's.
+"""The command `bmqbrkr`, with the options, output and exit codes of BlazingMQ's.
 
     bmqbrkr [-i instanceId] [-h hostName] [-t hostTags] [-d hostDataCenter] [-p port] [-v] CONFIGDIR
 
-Exit codes: 0 after a stop, 1 for a bad command line, 2 for a configuration that cannot be used, 6 for a failed start.
+Exit codes: 0 after a stop, 1 for an invalid command line, 2 for an invalid configuration, 6 for a failed start.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
-    """Run a broker until it is told to stop; the exit code."""
+    """Run a broker until a signal stops it, and return the exit code."""
     parser = make_parser()
     options = parser.parse_args(argv)
     if options.version:
@@ -82,7 +82,7 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
 
 def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBroker, console: Stream,
          alarms: Stream) -> tuple[int, str]:
-    """A whole life; the exit code, and what is said about it."""
+    """Start, run and stop a broker; return the exit code and the error text."""
     pid = os.getpid()
     path = f"{directory}/{BROKER_FILE}"
     _print(console, f"STARTING bmqbrkr [pid: {pid}]")
@@ -116,7 +116,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
 
 
 def start_panic(error: Exception) -> str:
-    """What stderr shows of a start that failed."""
+    """Format the error of a failed start for standard error."""
     return f"PANIC [STARTUP] (1): Failed to start application [rc: -1, error: {error}]"
 
 
@@ -126,15 +126,15 @@ def banner(identity: Identity, instance: str) -> str:
 
 
 def take_signals(reactor: Any, logs: Logs, service: BrokerService) -> None:
-    """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way,
-    and after the stop all are ignored, or one would kill the interpreter while it ends. SIGHUP reopens logs and
-    certificates. Others that would end the process are ignored, with a line."""
+    """Install signal handlers. The first SIGINT or SIGTERM stops the broker gracefully, further ones are logged; after the
+    stop all are ignored, so that none kills the interpreter during its exit. SIGHUP reopens logs and certificates. Other
+    signals that would end the process are ignored and logged."""
     report, stopping = logs.report, False
 
     def stop(name: str) -> None:
         nonlocal stopping
         if stopping:
-            report.warn("%s: the broker is stopping already", name)
+            report.warn("%s: the broker is already stopping", name)
             return
         stopping = True
         report.info("%s: stopping", name)
@@ -144,8 +144,8 @@ def take_signals(reactor: Any, logs: Logs, service: BrokerService) -> None:
         try:
             logs.reopen()
         except OSError as error:
-            report.error("%s: the log cannot be opened anew: %s", name, error)
-        report.info("%s: logs are opened anew, certificates read again; the configuration stays", name)
+            report.error("%s: the log cannot be reopened: %s", name, error)
+        report.info("%s: logs reopened, certificates reloaded; the configuration is unchanged", name)
         service.reload()
 
     def ignore(name: str) -> None:
@@ -182,15 +182,15 @@ def _print(console: Stream, text: str) -> None:
         console.write(f"{text}\n")
         console.flush()
     except OSError:
-        pass  # nobody reads; the log has what matters
+        pass  # standard output is closed; the log contains the relevant lines
 
 
 def _write_pid(pid: int, report: Report) -> None:
-    """Write the pid file aside and rename it: whoever finds it can read all of it."""
+    """Write the pid file under a temporary name and rename it, so that readers never see a partial file."""
     other = _running_broker()
     if other:
-        report.warn("'%s' is that of another broker, which runs (pid %d): it is left alone. Start this one in a directory "
-                    "of its own.", PID_FILE, other)
+        report.warn("'%s' belongs to another running broker (pid %d) and is not changed. Start this broker in its own "
+                    "directory.", PID_FILE, other)
         return
     try:
         with open(f"{PID_FILE}.new", "w", encoding="ascii") as file:
@@ -201,7 +201,7 @@ def _write_pid(pid: int, report: Report) -> None:
 
 
 def _running_broker() -> int:
-    """The process that the file names, if it is a broker that runs; 0 = there is none."""
+    """Return the pid of the other running broker that the pid file names; 0 = none."""
     try:
         with open(PID_FILE, encoding="ascii") as file:
             pid = int(file.read())
@@ -218,4 +218,4 @@ def _remove_pid(pid: int) -> None:
                 return
         os.unlink(PID_FILE)
     except OSError:
-        pass  # not ours any more
+        pass  # missing or unreadable

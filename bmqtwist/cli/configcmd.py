@@ -1,9 +1,9 @@
-"""`bmq config show` and `bmq config diff`: what a broker would run with, value by value, each with where it comes from, and
-how two configurations differ in effect.
+"""`bmq config show` and `bmq config diff`: effective configuration of a broker with the origin of each value, and effective
+differences of two configurations.
 
-Files, defaults and the environment are put together by `config.load` and `config.compose`; here the outcome is taken apart
-again. Paths are those of the files: `appConfig.hostName`; elements of an array are named by what identifies them
-(`myClusters[local].nodes[localhost]`), by their position where nothing does.
+`config.load` and `config.compose` combine files, defaults and environment; this module lists the values of the result.
+Paths are those of the files: `appConfig.hostName`; elements of an array are named by their name, id or key
+(`myClusters[local].nodes[localhost]`), else by their position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bmqtwist.config.text import MASK
 from bmqtwist.report import ListReport
 
 DEFAULT, FILE, VARIABLE, DERIVED = "default", "file", "environment", "derived"
-START = "(at the start)"  # stands for a file: what follows from all of them
+START = "(at the start)"  # instead of a file name: values derived when the broker starts
 _TCP = "appConfig.networkInterfaces.tcpInterface"
 _IDENTITIES = ("name", "id", "key", "app_id")
 _UNORDERED = ("appIDs", "enabled", "hosts", "actions")
@@ -38,8 +38,8 @@ _UNORDERED = ("appIDs", "enabled", "hosts", "actions")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value. `origin`: its `kind` as above, with the `line` of its file or the `variable` of the environment; `ignored`:
-    it has no effect in this broker."""
+    """One value. `origin`: its `kind` (DEFAULT, FILE, VARIABLE or DERIVED) with `line` or `variable`; `ignored`: the value
+    has no effect in this broker."""
 
     file: str
     path: str
@@ -49,7 +49,7 @@ class Entry:
     ignored: bool = False
 
     def tree(self) -> dict[str, Any]:
-        """As JSON; a secret is masked."""
+        """Return the JSON form; a secret is masked."""
         return {"value": MASK if self.secret else self.value, "origin": self.origin}
 
     @property
@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Effective:
-    """A whole configuration. `domains`: names of its domains; `problems`: domains that cannot be used."""
+    """An effective configuration. `domains`: names of its domains; `problems`: of domains that cannot be used."""
 
     entries: list[Entry] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Effective:
 
 
 def effective(directory: str, environment: Mapping[str, str]) -> Effective:
-    """What a broker would run with. Raises ConfigError if it would not start."""
+    """Return the configuration that a broker would use. Raises ConfigError if it would refuse to start."""
     loaded = load(directory, environment=environment)
     configuration, found = loaded.configuration, Effective()
     variables = _variables(configuration.app, environment)
@@ -86,7 +86,7 @@ def effective(directory: str, environment: Mapping[str, str]) -> Effective:
 
 
 def _start(configuration: Configuration) -> Iterator[Entry]:
-    """What is decided when the broker starts."""
+    """Values derived at the start: own nodes and listeners."""
     for cluster, node in configuration.self_nodes.items():
         yield Entry(START, f"selfNode[{cluster}]", node, {"kind": DERIVED})
     for listener in configuration.listeners:
@@ -113,7 +113,7 @@ def _domain(reader: DomainReader, name: str, problems: list[Finding]) -> Iterato
 
 
 def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """Paths that a variable of the environment decides."""
+    """Return the paths whose value comes from the environment, with the variable."""
     tcp = app.network_interfaces.tcp_interface
     port = "" if tcp is None or len(tcp.listeners) > 1 else f"{_TCP}.listeners[0].port" if tcp.listeners else f"{_TCP}.port"
     paths = {name: ".".join(("appConfig", *map(camel_case, attributes))) for name, attributes in REPLACED.items()}
@@ -122,14 +122,14 @@ def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def _derived(app: AppConfig) -> frozenset[str]:
-    """Paths whose value follows from another one: the old member for the port repeats the first listener's."""
+    """Return the paths with a derived value: the deprecated member for the port is that of the first listener."""
     tcp = app.network_interfaces.tcp_interface
     return frozenset({f"{_TCP}.port"} if tcp is not None and tcp.listeners else ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Walker:
-    """Takes the objects of one file apart. `at`: path in the file with positions; `path`: with names."""
+    """Lists the values of one file. `at`: path in the file with positions; `path`: path with names."""
 
     file: str
     full: str
@@ -167,7 +167,7 @@ class _Walker:
 
 
 def _keys(elements: tuple[Any, ...]) -> list[str]:
-    """What tells the elements apart: their names or ids, else their positions."""
+    """Return unique keys of the elements: their names, ids or keys, else their positions."""
     for attribute in _IDENTITIES:
         keys = [str(getattr(each, attribute, "")) for each in elements]
         if all(keys) and len(set(keys)) == len(keys):
@@ -181,8 +181,8 @@ Change = tuple[str, str, Entry | None, Entry | None]  # file, path, left, right;
 
 
 def differences(left: Effective, right: Effective, with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
-    """Domains that only `right` has, those that only `left` has, and values that differ in effect. Members without effect
-    count if asked for."""
+    """Return the domains that only `right` has, those that only `left` has, and the different values; with `with_ignored`
+    also those of members without effect."""
     added = [name for name in right.domains if name not in left.domains]
     removed = [name for name in left.domains if name not in right.domains]
     alone = {f"{DOMAINS_DIRECTORY}/{name}.json" for name in (*added, *removed)}
@@ -215,16 +215,16 @@ def config() -> None:
 @click.argument("directory", type=_Directory, default="etc")
 @click.option("-k", "--key", "patterns", multiple=True, metavar="PATTERN",
               help="Only members whose path matches, for instance '*.messageTtl'. Repeatable.")
-@click.option("--domain", "domains", multiple=True, help="Only this domain's file. Repeatable.")
-@click.option("--changed", is_flag=True, help="Leave out defaults.")
-@click.option("--environment/--no-environment", default=True, help="Whether BMQ_* variables count, as at a start.")
+@click.option("--domain", "domains", multiple=True, help="Only the file of this domain. Repeatable.")
+@click.option("--changed", is_flag=True, help="Omit default values.")
+@click.option("--environment/--no-environment", default=True, help="Apply BMQ_* variables, as a start does.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], changed: bool, environment: bool,
          as_json: bool) -> None:
-    """Show every value that a broker started with DIRECTORY [etc] would use, and where it comes from.
+    """Show every value that a broker started with DIRECTORY [etc] would use, and its origin.
 
-    Origins: the line of the file, a default, a variable of the environment, or derived from other values. Secrets are
-    masked. Exit code 2 if a broker would not start with it, or a domain cannot be used.
+    Origins: a line of the file, a default, an environment variable, or derived from other values. Secrets are masked. Exit
+    code 2 if a broker would refuse to start, or a domain cannot be used.
     """
     found = effective(directory, os.environ if environment else {})
     files = {f"domains/{name}.json" for name in domains}
@@ -254,13 +254,13 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
 @config.command()
 @click.argument("left", type=_Directory)
 @click.argument("right", type=_Directory)
-@click.option("--all", "with_ignored", is_flag=True, help="Also members that have no effect in this broker.")
+@click.option("--all", "with_ignored", is_flag=True, help="Include members that have no effect in this broker.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
-    """Say how the configuration in RIGHT differs from that in LEFT, in effect.
+    """Show the effective differences between the configurations in LEFT and RIGHT.
 
-    A default that is written out is no difference, nor is the order of members. The environment does not count. Exit
-    code 1 if they differ, 2 if one of them cannot be used.
+    Explicit defaults and the order of members are not differences. The environment is not applied. Exit code 1 if the
+    configurations differ, 2 if one of them cannot be used.
     """
     sides = [effective(directory, {}) for directory in (left, right)]
     added, removed, changes = differences(sides[0], sides[1], with_ignored)

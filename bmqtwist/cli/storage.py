@@ -1,7 +1,7 @@
-"""`bmq storage`: looks at storage files, and never changes them.
+"""`bmq storage`: read-only inspection of storage files.
 
-Exit codes: 0 good, 1 something asked for is not there, damage was found or directories differ, 2 a bad command line or
-a file that cannot be read.
+Exit codes: 0 success, 1 requested records are not found, damage is found or directories differ, 2 invalid command line or
+unreadable file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bmqtwist.storagetool.show import Show, Summary, SummaryPrinter, show_qlist
 from bmqtwist.storagetool.verify import ERROR, NOTE, WARNING, FileFinding
 from bmqtwist.storagetool.verify import verify as verify_target
 
-_PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
+_PROGRESS_BYTES_MIN = 32 << 20  # smaller files are read without a progress bar
 
 
 class PsnType(click.ParamType):  # type: ignore[type-arg]
@@ -57,7 +57,7 @@ class PsnType(click.ParamType):  # type: ignore[type-arg]
     name = "n-n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """A pair of numbers."""
+        """Parse a pair of numbers."""
         if isinstance(value, tuple):
             return value
         first, dash, second = str(value).partition("-")
@@ -73,7 +73,7 @@ class HexType(click.ParamType):  # type: ignore[type-arg]
         self.name, self._size = name, size
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        """The bytes."""
+        """Parse the digits."""
         if isinstance(value, bytes):
             return value
         try:
@@ -92,71 +92,73 @@ _json = option_group(
     click.option("--json", "json_mode", type=click.Choice(STYLES),
                  help="JSON instead of text; --json alone is --json line."),
     click.option("--print-mode", type=click.Choice(["human", "json-pretty", "json-line"]),
-                 help="The same by the name of the original's option."),
+                 help="Equivalent option of BlazingMQ's tool."),
 )
 _filters = option_group(
-    click.option("--seqnum", multiple=True, type=PSN, help="Exactly this record (lease-sequence; in a ledger "
+    click.option("--seqnum", multiple=True, type=PSN, help="The record with this number (lease-sequence; in a ledger "
                  "term-sequence). Repeatable; excludes other filters."),
-    click.option("--offset", multiple=True, type=click.IntRange(0), help="Exactly the record there; likewise."),
+    click.option("--offset", multiple=True, type=click.IntRange(0), help="The record at this offset. Repeatable; excludes "
+                 "other filters."),
     click.option("--queue-key", multiple=True, type=KEY, help="Only records of this queue. Repeatable."),
-    click.option("--queue-name", multiple=True, help="The same by URI; needs the ledger."),
-    click.option("--timestamp-gt", type=click.IntRange(0), help="Later than these epoch seconds."),
-    click.option("--timestamp-lt", type=click.IntRange(0), help="Earlier than these epoch seconds."),
-    click.option("--seqnum-gt", type=PSN, help="Behind this sequence number."),
-    click.option("--seqnum-lt", type=PSN, help="Before this sequence number."),
-    click.option("--offset-gt", type=click.IntRange(0), help="Behind this offset."),
-    click.option("--offset-lt", type=click.IntRange(0), help="Before this offset."),
+    click.option("--queue-name", multiple=True, help="Only records of the queue with this URI; needs the ledger."),
+    click.option("--timestamp-gt", type=click.IntRange(0), help="Only records later than these epoch seconds."),
+    click.option("--timestamp-lt", type=click.IntRange(0), help="Only records earlier than these epoch seconds."),
+    click.option("--seqnum-gt", type=PSN, help="Only records after this sequence number."),
+    click.option("--seqnum-lt", type=PSN, help="Only records before this sequence number."),
+    click.option("--offset-gt", type=click.IntRange(0), help="Only records after this offset."),
+    click.option("--offset-lt", type=click.IntRange(0), help="Only records before this offset."),
 )
 _ledger_options = option_group(
     click.option("--csl-record-type", multiple=True, type=click.Choice([*TYPES, "all"]),
-                 help="Only these records of a ledger. Repeatable."),
-    click.option("--csl-from-begin", is_flag=True, help="A ledger from its start, not from its last snapshot."),
+                 help="Only ledger records of this type. Repeatable."),
+    click.option("--csl-from-begin", is_flag=True, help="Read a ledger from its start, not from its last snapshot."),
     click.option("--summary-queues-limit", default=50, show_default=True, type=click.IntRange(1),
-                 help="Queues listed in the summary of a ledger."),
+                 help="Maximum number of queues in the summary of a ledger."),
 )
 
 
 @click.group()
 def storage() -> None:
-    """Look at storage files: search, check and compare them. Nothing is ever written to them."""
+    """Inspect storage files: search, check and compare them. The files are never changed."""
 
 
 @storage.command(cls=JsonCommand)
 @click.argument("path", nargs=-1)
-@click.option("--journal-path", help="'prefix*' that one journal and at most one DATA file match.")
-@click.option("--journal-file", help="A journal.")
-@click.option("--data-file", help="Its DATA file, for payloads.")
-@click.option("--csl-file", help="A ledger, for queue and app names.")
-@click.option("--partition", type=click.IntRange(0), help="Which partition of a directory.")
+@click.option("--journal-path", help="'prefix*' that matches one JOURNAL and at most one DATA file.")
+@click.option("--journal-file", help="JOURNAL file.")
+@click.option("--data-file", help="DATA file of the JOURNAL, for payloads.")
+@click.option("--csl-file", help="Ledger, for queue and app names.")
+@click.option("--partition", type=click.IntRange(0), help="Partition of a directory.")
 @click.option("-r", "--record-type", multiple=True, type=click.Choice([*RECORD_TYPES, "all"]),
-              help="Only these records. Repeatable.")
-@click.option("--guid", multiple=True, type=GUID, help="Exactly this message. Repeatable; excludes other filters.")
+              help="Only records of this type. Repeatable.")
+@click.option("--guid", multiple=True, type=GUID, help="The message with this GUID. Repeatable; excludes other filters.")
 @_filters
-@click.option("--outstanding", is_flag=True, help="Only messages that some app must still confirm.")
+@click.option("--outstanding", is_flag=True, help="Only messages that at least one app has not confirmed.")
 @click.option("--confirmed", is_flag=True, help="Only messages with a DELETION record.")
-@click.option("--partially-confirmed", is_flag=True, help="Only outstanding messages that some app confirmed.")
+@click.option("--partially-confirmed", is_flag=True, help="Only outstanding messages that at least one app has confirmed.")
 @click.option("--details", is_flag=True, help="All fields of all records of a message.")
 @click.option("--dump-payload", is_flag=True, help="DATA record, properties and payload.")
-@click.option("--dump-limit", default=1024, show_default=True, type=click.IntRange(1), help="Bytes of a payload.")
-@click.option("--summary", is_flag=True, help="Count instead of print.")
+@click.option("--dump-limit", default=1024, show_default=True, type=click.IntRange(1),
+              help="Maximum number of payload bytes to print.")
+@click.option("--summary", is_flag=True, help="Count the records instead of printing them.")
 @click.option("--min-records-per-queue", default=0, type=click.IntRange(0),
-              help="In the summary, list queues with at least so many records.")
+              help="Minimum number of records of a queue in the summary.")
 @_ledger_options
 @_json
 def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | None, data_file: str | None,
          csl_file: str | None, partition: int | None, **options: Any) -> None:
-    """Search a journal. PATH: files by name, a storage directory, or 'prefix*'.
+    """Search a JOURNAL. PATH: files, a storage directory, or 'prefix*'.
 
     \b
     bmq storage show data/storage --partition 0 --outstanding
     bmq storage show bmq_0.20261121_050206.bmq_journal --summary
 
-    With nothing but a ledger it does what `bmq storage ledger` does.
+    With a ledger only, the command is equivalent to `bmq storage ledger`.
     """
     with _errors():
         named = [name for name in (journal_path, journal_file, data_file, csl_file) if name]
         if journal_path and (journal_file or data_file):
-            raise click.UsageError("--journal-path already says which files: leave out --journal-file and --data-file.")
+            raise click.UsageError("--journal-path already names the files: leave out --journal-file and --data-file.")
         paths = resolve([*path, *named], partition)
         if csl_file and kind_of(csl_file) != LEDGER or journal_file and kind_of(journal_file) != JOURNAL:
             raise click.UsageError("--journal-file takes a .bmq_journal, --csl-file a .bmq_csl.")
@@ -175,11 +177,11 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
 @click.argument("path")
 @_filters
 @_ledger_options
-@click.option("--details", is_flag=True, help="All fields, and the body decoded.")
-@click.option("--summary", is_flag=True, help="Count, and list the queues.")
+@click.option("--details", is_flag=True, help="Print all fields and the decoded body.")
+@click.option("--summary", is_flag=True, help="Count the records and list the queues.")
 @_json
 def ledger(path: str, **options: Any) -> None:
-    """Show the records of a cluster state ledger: a .bmq_csl file, or a directory whose newest one is meant."""
+    """Show the records of a cluster state ledger. PATH: a .bmq_csl file, or a directory, of which the newest is shown."""
     with _errors():
         paths = resolve([path], None) if path.endswith(".bmq_csl") else SetFiles(csl=_newest_ledger(path))
         found = _show_ledger(paths.csl, options)
@@ -195,14 +197,14 @@ def _newest_ledger(directory: str) -> str:
 
 @storage.command(cls=JsonCommand)
 @click.argument("path")
-@click.option("--partition", type=click.IntRange(0), help="Which partition of a directory.")
+@click.option("--partition", type=click.IntRange(0), help="Partition of a directory.")
 @_json
 def qlist(path: str, partition: int | None, **options: Any) -> None:
-    """List the queues and apps of a .bmq_qlist file, or of the one of a directory."""
+    """List the queues and apps of a .bmq_qlist file. PATH: the file, or a directory that contains it."""
     with _errors():
         found = resolve([path], partition)
         if not found.qlist:
-            raise InputError(f"{path} is no .bmq_qlist file, and holds none")
+            raise InputError(f"{path} is not a .bmq_qlist file, and contains none")
         with _reading(found.qlist) as file:
             problem = show_qlist(file, output_in(_write, _json_mode(options)))
         if problem:
@@ -212,16 +214,16 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
 
 @storage.command(cls=JsonCommand)
 @click.argument("path", nargs=-1, required=True)
-@click.option("--csl-file", help="The ledger to compare with, if it lies elsewhere.")
+@click.option("--csl-file", help="Ledger to compare with, if it is in another directory.")
 @click.option("--no-ledger", is_flag=True, help="Do not compare with a ledger: an archive has none.")
 @_json
 def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **options: Any) -> None:
-    """Look for damage: records, references, checksums of all messages. PATH: a storage directory, or files of a set."""
+    """Check records, references and checksums of all messages. PATH: a storage directory, or the files of a file set."""
     with _errors():
         target = _target(path, csl_file)
         with _progress(list(target.paths())) as watch:
-            told = verify_target(target, not no_ledger, watch)
-        good = _print_findings(told, _json_mode(options), "Everything is in order.")
+            findings = verify_target(target, not no_ledger, watch)
+        good = _print_findings(findings, _json_mode(options), "No damage found.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
 
 
@@ -234,22 +236,22 @@ def compare(left: str, right: str, **options: Any) -> None:
     with _errors():
         paths = [each for directory in (left, right) for each in directory_target(directory).paths()]
         with _progress(paths) as watch:
-            told = compare_directories(left, right, watch)
-        good = _print_findings(told, _json_mode(options), "As far as both reach, they are the same.")
+            findings = compare_directories(left, right, watch)
+        good = _print_findings(findings, _json_mode(options), "The directories are equal, as far as both have records.")
     raise SystemExit(0 if good else EXIT_NOT_ALL)
 
 
-def _print_findings(told: list[FileFinding], as_json: str, all_good: str) -> bool:
-    """Print them, or the sentence `all_good`; True if none is worse than a note."""
-    good = all(each.severity == NOTE for each in told)
+def _print_findings(findings: list[FileFinding], as_json: str, all_good: str) -> bool:
+    """Print the findings, and `all_good` if all of them are notes; return whether they are."""
+    good = all(each.severity == NOTE for each in findings)
     if as_json:
         tree = {"Findings": [{"Severity": each.severity, "Where": each.where, "Text": each.text}
-                             for each in told], "Good": good}
+                             for each in findings], "Good": good}
         click.echo(json.dumps(tree, indent=2 if as_json == "pretty" else None, ensure_ascii=False))
         return good
-    for each in told:
+    for each in findings:
         click.echo(f"{each.severity}: {each.where}: {each.text}")
-    counts = {severity: sum(each.severity == severity for each in told) for severity in (ERROR, WARNING)}
+    counts = {severity: sum(each.severity == severity for each in findings) for severity in (ERROR, WARNING)}
     click.echo(all_good if good else f"{counts[ERROR]} error(s), {counts[WARNING]} warning(s).")
     return good
 
@@ -278,7 +280,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     queues = queues_of(ledger_found.entries) if ledger_found else {}
     selection = _selection(options, queues, bool(paths.csl))
     if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
-        raise click.UsageError("--summary counts everything: it goes with record types, queues and ranges only.")
+        raise click.UsageError("--summary counts all records: combine it with record types, queues and ranges only.")
     output = output_in(_write, _json_mode(options), options["details"], options["dump_limit"])
     with _reading(paths.journal) as journal:
         wrong = check_file_header(journal.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)
@@ -326,7 +328,7 @@ def _queue_keys(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_
             raise click.UsageError("--queue-name needs the ledger: name the .bmq_csl file too, or give the directory.")
         named = {key for key, queue in queues.items() if queue.uri == name}
         if not named:
-            raise click.UsageError(f"The ledger knows no queue {name}.")
+            raise click.UsageError(f"The ledger has no queue {name}.")
         keys |= named
     return frozenset(keys)
 
@@ -335,24 +337,24 @@ def _range(options: dict[str, Any]) -> RecordRange:
     bounds = {name: (options[f"{name}_gt"], options[f"{name}_lt"]) for name in ("timestamp", "seqnum", "offset")}
     for name, (low, high) in bounds.items():
         if low is not None and high is not None and low >= high:
-            raise click.UsageError(f"Nothing lies between --{name}-gt and --{name}-lt.")
+            raise click.UsageError(f"The range between --{name}-gt and --{name}-lt is empty.")
     return RecordRange(**bounds)
 
 
 def _check_exact(options: dict[str, Any], other_filters: bool) -> None:
     exact = [name for name in ("guid", "seqnum", "offset") if options.get(name)]
     if len(exact) > 1 or exact and other_filters:
-        raise click.UsageError(f"--{exact[0]} says exactly which records: leave out the other filters.")
+        raise click.UsageError(f"--{exact[0]} selects single records: leave out the other filters.")
 
 
 def _refuse(options: dict[str, Any], names: tuple[str, ...], of: str) -> None:
     for name in names:
         if options.get(name):
-            raise click.UsageError(f"--{name.replace('_', '-')} means nothing for {of}.")
+            raise click.UsageError(f"--{name.replace('_', '-')} does not apply to {of}.")
 
 
 def _show_ledger(path: str, options: dict[str, Any]) -> bool:
-    found = _read_ledger(path, tell_end=True)
+    found = _read_ledger(path, report_tail=True)
     known = queues_of(found.entries)
     keys = _queue_keys(options, known, True)
     within = _range(options)
@@ -360,7 +362,7 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     _check_exact(options, bool(keys or within != RecordRange()))
     selection = Selection(types, keys, within, seqnums=options["seqnum"], offsets=options["offset"])
     if options["summary"] and (options["details"] or selection != Selection(frozenset(TYPES))):
-        raise click.UsageError("--summary of a ledger counts everything: leave out --details and the filters.")
+        raise click.UsageError("--summary of a ledger counts all records: leave out --details and the filters.")
     shower = LedgerShow(found, selection, options["csl_from_begin"], output_in(_write, _json_mode(options)))
     if not options["summary"]:
         return shower.records(options["details"])
@@ -368,12 +370,12 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     return True
 
 
-def _read_ledger(path: str, tell_end: bool = False) -> LedgerContents:
+def _read_ledger(path: str, report_tail: bool = False) -> LedgerContents:
     with _progress([path]) as watch:
         found = open_ledger(path, watch)
-    if tell_end and found.tail_zeros:
-        click.echo(f"bmq: {path}: {found.tail_zeros} B of zeros behind the last record, at offset "
-                   f"{found.end}: a live file, or one left by a crash", err=True)
+    if report_tail and found.tail_zeros:
+        click.echo(f"bmq: {path}: {found.tail_zeros} zero bytes after the last record, at offset "
+                   f"{found.end}: the file is in use, or was left by a crash", err=True)
     if not found.entries:
         click.echo(f"bmq: {path}: no record can be read", err=True)
     for alarm in found.alarms:
@@ -389,14 +391,14 @@ def _json_mode(options: dict[str, Any]) -> str:
 def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
-    except UnicodeEncodeError:  # a terminal that cannot show everything
+    except UnicodeEncodeError:  # the terminal's encoding lacks a character
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 @contextmanager
 def _progress(paths: list[str]) -> Iterator[Watch | None]:
-    """A progress bar for reading these files, if they are large and somebody watches."""
+    """Show a progress bar for files of 32 MiB or more if standard error is a terminal."""
     total = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
     if total < _PROGRESS_BYTES_MIN or not sys.stderr.isatty():
         yield None

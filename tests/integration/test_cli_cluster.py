@@ -145,16 +145,16 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words(bmq: Cluster)
 
 
 def test_what_is_refused_says_what_to_do(bmq: Cluster) -> None:
-    assert "make one with `bmq cluster up --dir" in bmq.refused("status")
-    assert "make one with `bmq cluster up --dir" in bmq.refused("kill", "n1")
+    assert "with `bmq cluster up --dir" in bmq.refused("status")
+    assert "with `bmq cluster up --dir" in bmq.refused("kill", "n1")
     assert "65535 is the last one" in bmq.refused("up", "--base-port", "65531")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         first = taken.getsockname()[1]
         said = bmq.refused("up", "--nodes", "1", "--base-port", str(first))
-        assert f"n1 cannot start: another program listens at its port {first}" in said and "End that program" in said
+        assert f"n1 cannot start: another program listens at its port {first}" in said and "Stop that program" in said
     assert "it has n1" in bmq.refused("kill", "n7") and "is down already" in bmq.refused("stop", "1")
-    assert "was made with --nodes 1, not 5: leave the option out" in bmq.refused("up", "--nodes", "5")
-    assert "was made with --elector fast, not original" in bmq.refused("up", "--elector", "original")
+    assert "was created with --nodes 1, not 5: omit the option" in bmq.refused("up", "--nodes", "5")
+    assert "was created with --elector fast, not original" in bmq.refused("up", "--elector", "original")
     assert "--output" in bmq.refused("logs", "n1")
     record = bmq.directory / "cluster.json"
     text = record.read_text()
@@ -168,7 +168,7 @@ def test_what_is_refused_says_what_to_do(bmq: Cluster) -> None:
 def test_a_directory_with_other_things_in_it_is_left_alone(bmq: Cluster) -> None:
     bmq.directory.mkdir()
     (bmq.directory / "thesis.txt").write_text("mine")
-    assert "is not empty, and holds no cluster" in bmq.refused("up")
+    assert "is not empty, and contains no cluster" in bmq.refused("up")
     assert not (bmq.directory / "cluster.json").exists()
 
 
@@ -176,7 +176,7 @@ def test_two_at_a_time_do_not_meet(bmq: Cluster) -> None:
     never_started(bmq.directory)
     with open(bmq.directory / ".lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "wait until it is done" in bmq.refused("down")
+        assert "wait until it ends" in bmq.refused("down")
         assert bmq.status()["healthy"] is False  # looking needs no lock
 
 
@@ -223,7 +223,7 @@ def test_a_cluster_is_healthy_when_all_are_and_follow_one_leader() -> None:
     assert complaints(brokers, good) == [] and leader_of(brokers, good) == ("n1", 4)
     cases = {
         "n2: down": BrokerView(), "n2 does not answer: gone": BrokerView(2, silent="gone"),
-        "n2 knows no leader": BrokerView(2, "follower"),
+        "n2 has no leader": BrokerView(2, "follower"),
         "n2: its leader n1 is PASSIVE": BrokerView(2, "follower", "n1", "PASSIVE", 4),
         "n2: stopping": BrokerView(2, "follower", "n1", "ACTIVE", 4, unready="stopping"),
         "the nodes follow different leaders: n1, n2": BrokerView(2, "leader", "n2", "ACTIVE", 3)}

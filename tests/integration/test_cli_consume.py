@@ -212,7 +212,7 @@ def test_a_broker_that_comes_back_is_posted_to_and_consumed_from_again(tmp_path:
         assert done.code == 0 and done.tree["acknowledged"] == 2 and "reconnected" in done.err
         assert cli("consume", "bmq://d.priority/produced", "--idle", "0.5").out == b"2\n"
         done = removed.end()
-        assert done.code == 4 and "could not be opened again" in done.err
+        assert done.code == 4 and "could not be reopened" in done.err
         impatient = cli.start("consume", "bmq://d.priority/impatient", "--timeout", "1")
         post(cli, "bmq://d.priority/impatient", "x")
         impatient.expect(b"x\n")

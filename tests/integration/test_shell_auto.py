@@ -192,7 +192,7 @@ def test_without_a_broker_or_a_queue_nothing_is_reported(node: ProcessWorld) -> 
 @pytest.mark.parametrize(("arguments", "words"), [
     ((), "--queueuri"), (("-q", "bmq://d/q"), "--queueflags"), (("-q", "bmq://d/q", "-f", "foo"), "Invalid flag"),
     (("-q", "bmq://d/q", "-f", "write", "-l", "epoch", "-m", "5"), "at least 8"),
-    (("-q", "bmq://d/q", "-f", "write", "-l", "epoch", "--latency-report", "/nowhere/x"), "no directory to write to"),
+    (("-q", "bmq://d/q", "-f", "write", "-l", "epoch", "--latency-report", "/nowhere/x"), "not a writable directory"),
     (("-q", "bmq://d/q", "-f", "write", "--eventscount", "5x"), "as in 30s"),
 ])
 def test_what_is_missing_is_said_before_anything_is_done(arguments: tuple[str, ...], words: str) -> None:

@@ -59,7 +59,7 @@ def test_the_commands_of_the_original_work_and_answer_as_scripts_expect(node: Pr
         assert process.capture(r"PUSH #0: (?:.*\n)*?.*with properties: (.*)")[1] == '[ s (STRING) = "foo" x (INT32) = 10 ]'
         process.capture("PUSH #")
         process.send("wait messages=3")
-        process.capture("3 messages are there")
+        process.capture("3 messages have arrived")
 
         found = listed(process, uri)
         assert [(each[1], each[3]) for each in found] == [(uri, "one"), (uri, "two = 2"), (uri, "drei")]
@@ -77,7 +77,7 @@ def test_the_commands_of_the_original_work_and_answer_as_scripts_expect(node: Pr
         process.send(f'batch-post uri="{uri}" msgSize=10 eventSize=2 eventsCount=3 postInterval=1')
         process.capture("All messages have been posted")
         process.send("wait")
-        process.capture("1 messages are there")  # the window is one message now
+        process.capture("1 messages have arrived")  # the window is one message now
         assert [each[3] for each in listed(process, uri)] == ["ABCDEFGHIJ"]
 
         process.send(f'close uri="{uri}"')
@@ -146,7 +146,7 @@ def test_what_is_refused_is_an_error_with_its_number_and_the_shell_goes_on(node:
         process.capture("ERROR.*null")
         process.send("start", f'post uri="{uri}" payload="still there"', "wait")
         process.capture(r"<-- session.start\(5.0\) => SUCCESS")
-        process.capture("1 messages are there")
+        process.capture("1 messages have arrived")
         assert process.end() == 1
 
 
@@ -329,7 +329,7 @@ def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: P
             for event in ("RECONNECTED", rf"QUEUE_REOPEN_RESULT.*queue = {re.escape(uri)}", "STATE_RESTORED"):
                 process.capture(f"EVENT received:.*{event}")
             process.send("wait messages=2")
-            process.capture("2 messages are there")
+            process.capture("2 messages have arrived")
             assert [each[3] for each in listed(process, uri)] == ["before", "meanwhile"]
             process.send(f'confirm uri="{uri}" guid="*"')
             process.capture(r"INFO.*<--.*confirmMessage.*\(0\)")

@@ -1,4 +1,4 @@
-"""`bmq cluster`: its command lines; the end of a log, and what is added to it."""
+"""`bmq cluster`: commands to run a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def _timeout(seconds: float, what: str) -> Callable[[Command], Command]:
     return click.option("--timeout", default=seconds, show_default=True, type=click.FloatRange(0, min_open=True), help=what)
 
 
-_until_healthy = _timeout(60.0, "Seconds until the cluster has to be healthy.")
-_until_stopped = _timeout(60.0, "Seconds until a broker has to be stopped.")
+_until_healthy = _timeout(60.0, "Seconds to wait until the cluster is healthy.")
+_until_stopped = _timeout(60.0, "Seconds to wait until a broker has stopped.")
 _which = click.argument("name", metavar="BROKER")
 
 
 @click.group()
 def cluster() -> None:
-    """Run several brokers on this machine as one cluster, and do with them what an operator does.
+    """Run several brokers on this machine as one cluster, and operate them.
 
     A BROKER is named n1, n2, ... (or 1, 2, ...), a proxy p1, p2, ...
     """
@@ -66,18 +66,18 @@ def cluster() -> None:
 
 @cluster.command()
 @_directory
-@click.option("--nodes", type=click.IntRange(1, _NODES_MAX), help=f"How many nodes; {NODES} where nothing is said.")
-@click.option("--proxies", type=click.IntRange(0, _NODES_MAX), help=f"How many proxies; {PROXIES} where nothing is said.")
+@click.option("--nodes", type=click.IntRange(1, _NODES_MAX), help=f"Number of nodes.  [default: {NODES}]")
+@click.option("--proxies", type=click.IntRange(0, _NODES_MAX), help=f"Number of proxies.  [default: {PROXIES}]")
 @click.option("--base-port", type=click.IntRange(1, 65535),
-              help="The first port; the others, and those of the consoles, follow. Free ones where nothing is said.")
-@click.option("--durability", type=click.Choice(get_args(Durability)), help="What an acknowledgement means.")
+              help="First of the consecutive ports of brokers and consoles.  [default: free ports]")
+@click.option("--durability", type=click.Choice(get_args(Durability)), help="Durability that an ACK guarantees.")
 @click.option("--elector", type=click.Choice(list(ELECTORS)),
-              help="fast: another node leads within 3 s. original: the times of the original, up to 24 s.")
+              help="fast: failover of the leader within 3 s. original: the timeouts of BlazingMQ, up to 24 s.")
 @_until_healthy
 def up(directory: Path, timeout: float, **wanted: Any) -> None:
-    """Make a cluster and start it; in a directory that has one, start what is down, with its data kept.
+    """Create a cluster and start it. If the directory contains a cluster, start its stopped brokers with their data.
 
-    Ends when the cluster is healthy: all brokers run, and the nodes follow one leader that is active.
+    The command ends when the cluster is healthy: all brokers run, and the nodes follow one active leader.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -105,21 +105,21 @@ def _ports(count: int, first: int | None) -> list[int]:
 
 
 def _check_same(found: LocalCluster, wanted: dict[str, Any]) -> None:
-    """What a cluster is made of is said once."""
+    """Refuse options that differ from those of the existing cluster."""
     count = sum(1 for each in found.brokers if each.node_id)
     has = {"nodes": count, "proxies": len(found.brokers) - count, "base_port": found.brokers[0].port,
            "durability": found.record.durability, "elector": found.record.elector}
     for name, there in has.items():
         if wanted[name] not in (None, there):
-            raise LocalError(f"the cluster in '{found.directory}' was made with --{name.replace('_', '-')} {there}, not "
-                             f"{wanted[name]}: leave the option out, or name another directory with --dir")
+            raise LocalError(f"the cluster in '{found.directory}' was created with --{name.replace('_', '-')} {there}, not "
+                             f"{wanted[name]}: omit the option, or give another directory with --dir")
 
 
 @cluster.command()
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def status(directory: Path, as_json: bool) -> None:
-    """Show every broker, who leads, and whether all is well. Exit code 1 if it is not."""
+    """Show the state of all brokers, the leader, and the health of the cluster. Exit code 1 if it is not healthy."""
     found = LocalCluster.load(directory, _say)
     views = found.views()
     wrong = complaints(found.brokers, views)
@@ -136,12 +136,12 @@ def status(directory: Path, as_json: bool) -> None:
 @_directory
 @_which
 def kill(directory: Path, name: str) -> None:
-    """Kill a broker as `kill -9` does: what it has not written is lost."""
-    with _at_work(directory) as found:
+    """Kill a broker with SIGKILL: data that it has not written is lost."""
+    with _locked_cluster(directory) as found:
         broker = _running(found, name)
         if found.signal([broker], signal.SIGKILL, _KILL_SECONDS_MAX):
-            raise Unreachable(f"{broker.name} is still there {_KILL_SECONDS_MAX:g} s after SIGKILL: its disk may hang; look "
-                              "at the machine")
+            raise Unreachable(f"{broker.name} still runs {_KILL_SECONDS_MAX:g} s after SIGKILL: its disk may hang; check "
+                              "the machine")
 
 
 @cluster.command()
@@ -149,8 +149,8 @@ def kill(directory: Path, name: str) -> None:
 @_which
 @_until_stopped
 def stop(directory: Path, name: str, timeout: float) -> None:
-    """Stop a broker gracefully, and wait until it is gone."""
-    with _at_work(directory) as found:
+    """Stop a broker gracefully, and wait for the end of its process."""
+    with _locked_cluster(directory) as found:
         found.stop([_running(found, name)], timeout)
 
 
@@ -159,8 +159,8 @@ def stop(directory: Path, name: str, timeout: float) -> None:
 @_which
 @_until_healthy
 def restart(directory: Path, name: str, timeout: float) -> None:
-    """Stop a broker gracefully if it runs, start it, and wait until all that run are healthy."""
-    with _at_work(directory) as found:
+    """Stop a broker gracefully if it runs, start it, and wait until all running brokers are healthy."""
+    with _locked_cluster(directory) as found:
         _restart(found, found.broker(name), timeout)
 
 
@@ -168,13 +168,13 @@ def restart(directory: Path, name: str, timeout: float) -> None:
 @_directory
 @_until_healthy
 def roll(directory: Path, timeout: float) -> None:
-    """Restart all brokers one after the other, the leader last; the next one when the cluster is healthy again."""
-    with _at_work(directory) as found:
+    """Restart all brokers one by one, the leader last, each when the cluster is healthy again."""
+    with _locked_cluster(directory) as found:
         views = found.views()
         wrong = complaints(found.brokers, views)
         if wrong:
-            raise LocalError(f"the cluster is not healthy ({'; '.join(wrong)}), and to stop one more broker could end its "
-                             f"service: mend that first; `bmq cluster up --dir {directory}` starts what is down")
+            raise LocalError(f"the cluster is not healthy ({'; '.join(wrong)}), and stopping another broker could interrupt "
+                             f"its service. Correct this first: `bmq cluster up --dir {directory}` starts stopped brokers")
         leader = leader_of(found.brokers, views)[0]
         for broker in sorted(found.brokers, key=lambda each: each.name == leader):
             _restart(found, broker, timeout)
@@ -185,8 +185,8 @@ def roll(directory: Path, timeout: float) -> None:
 @_directory
 @_until_stopped
 def down(directory: Path, timeout: float) -> None:
-    """Stop all brokers gracefully. Data and configuration stay: `bmq cluster up` goes on with them."""
-    with _at_work(directory) as found:
+    """Stop all brokers gracefully. Data and configuration remain for the next `bmq cluster up`."""
+    with _locked_cluster(directory) as found:
         if not any(map(found.pid, found.brokers)):
             _say("all brokers are down")
         found.stop(found.brokers, timeout)
@@ -195,23 +195,23 @@ def down(directory: Path, timeout: float) -> None:
 @cluster.command()
 @_directory
 @_which
-@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="How many lines from the end.")
-@click.option("-f", "--follow", is_flag=True, help="Show what is added, until Ctrl-C.")
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="Number of lines.")
+@click.option("-f", "--follow", is_flag=True, help="Print appended lines, until Ctrl-C.")
 @click.option("--output", is_flag=True,
-              help="What the broker printed, instead of its log: alarms, and why it did not start.")
+              help="Show the output of the broker instead of its log: alarms, and the reason of a failed start.")
 def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> None:
     """Show the end of the log of a broker."""
     found = LocalCluster.load(directory, _say)
     broker = found.broker(name)
     path = found.home(broker) / OUTPUT if output else found.log(broker)
     if not path.exists():
-        raise LocalError(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; look at "
+        raise LocalError(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; see "
                          f"`bmq cluster logs {broker.name} --output`")
-    file = open(path, "rb")  # noqa: SIM115 - `added` may put another one in its place
+    file = open(path, "rb")  # noqa: SIM115 - `appended` closes it after a rotation
     out = sys.stdout.buffer
     out.writelines(deque(file, maxlen=lines))
     out.flush()
-    for data in added(path, file) if follow else ():
+    for data in appended(path, file) if follow else ():
         out.write(data)
         out.flush()
     file.close()
@@ -225,9 +225,9 @@ cluster.add_command(unsafe_clear)
 
 
 @contextmanager
-def _at_work(directory: Path) -> Iterator[LocalCluster]:
-    """The cluster of a directory, which nobody else starts or stops meanwhile."""
-    LocalCluster.load(directory, _say)  # before a lock is made where no cluster is
+def _locked_cluster(directory: Path) -> Iterator[LocalCluster]:
+    """Yield the cluster of a directory, locked against other commands."""
+    LocalCluster.load(directory, _say)  # without a cluster, create no lock file
     with locked(directory):
         yield LocalCluster.load(directory, _say)
 
@@ -241,14 +241,14 @@ def _running(found: LocalCluster, name: str) -> SampleBroker:
 
 
 def _restart(found: LocalCluster, broker: SampleBroker, timeout: float) -> None:
-    """And wait until all that run besides are healthy with it."""
+    """Restart a broker, and wait until it and the other running brokers are healthy."""
     others = [each for each in found.brokers if each is not broker and found.pid(each)]
     found.stop([broker], timeout)
     found.start([broker])
     found.wait_until_healthy(timeout, [broker, *others])
-    away = [each.name for each in found.brokers if each is not broker and each not in others]
-    if away:
-        _say(f"{', '.join(away)}: down; `bmq cluster up --dir {found.directory}` starts what is down")
+    down = [each.name for each in found.brokers if each is not broker and each not in others]
+    if down:
+        _say(f"{', '.join(down)}: down; `bmq cluster up --dir {found.directory}` starts stopped brokers")
 
 
 def _show(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
@@ -272,7 +272,7 @@ def _table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
         rows.append((each.name, view.role or "-", view.leader or "-", str(view.term or "-"), str(view.pid or "-"),
                      _url(each), _console(each) or "-", str(found.log(each)), view.complaint(each) or "healthy"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]) -> dict[str, Any]:
@@ -291,18 +291,18 @@ def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]
 _FOLLOW_POLL_S = 0.2
 
 
-def added(path: Path, file: IO[bytes]) -> Iterator[bytes]:
-    """What is added, for ever, also to a new file that takes the place of a full one."""
+def appended(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+    """Yield data appended to the file, without end; after a rotation, that of the new file."""
     while True:
         data = file.read()
         if data:
             yield data
             continue
         try:
-            found, ours = os.stat(path), os.fstat(file.fileno())
-        except FileNotFoundError:  # it is about to be replaced
-            found = ours = os.fstat(file.fileno())
-        if (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino):
+            current, opened = os.stat(path), os.fstat(file.fileno())
+        except FileNotFoundError:  # during a rotation
+            current = opened = os.fstat(file.fileno())
+        if (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino):
             file.close()
             file = open(path, "rb")  # noqa: SIM115
         else:

@@ -1,11 +1,11 @@
-"""The cluster of one directory: its files, the record of it, its brokers started, stopped and waited for.
+"""Local cluster in one directory: files, start, stop and health of its brokers.
 
-    DIR/cluster.json        the record: how many brokers, their ports, their last pids
+    DIR/cluster.json        the record: brokers, ports, last pids
     DIR/domains/            the domains of all brokers
-    DIR/<name>/etc/         the configuration of one broker; its `domains` is a link to those of all
+    DIR/<name>/etc/         the configuration of one broker; its `domains` is a link to DIR/domains
     DIR/<name>/             its working directory: storage, archive, logs
 
-What is written once is never written again, so that it can be edited.
+Existing configuration files are never overwritten, so that they can be edited.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from bmqtwist.config.sample import CLUSTER, LOG, SampleBroker, cluster_files, do
 from bmqtwist.errors import BmqError, LocalError
 
 RECORD, LOCK, CONFIGURATION = "cluster.json", ".lock", "etc"
-OUTPUT = "logs/output.log"  # what a broker prints, in its working directory: most of all why it did not start
+OUTPUT = "logs/output.log"  # standard output and error of a broker, with the reason of a failed start
 _VERSION = 1
 _POLL_S = 0.2
-_TAIL_LINES = 12  # of the output of a broker that ended
+_TAIL_LINES = 12  # lines of the output of an ended broker in an error text
 PROXY = "proxy"
 _ACTIVE, _NOBODY = "ACTIVE", "** NULL **"
 _HOST = "localhost"
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class ClusterRecord:
-    """What `cluster.json` says. `pids`: by name, of those that were started last."""
+    """Content of `cluster.json`. `pids`: last pid of each broker, by name."""
 
     brokers: list[SampleBroker]
     elector: str
@@ -61,21 +61,21 @@ class ClusterRecord:
 
     @classmethod
     def read(cls, path: Path) -> ClusterRecord:
-        """LocalError if it cannot be understood."""
+        """Read the file. Raises LocalError for another version or a damaged file."""
         try:
             tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if tree["version"] != _VERSION:
-                raise LocalError(f"{path} is of another version of bmq ({tree['version']}): end its brokers with that one, "
-                                 "and make the cluster anew in another directory")
+                raise LocalError(f"{path} is of another version of bmq ({tree['version']}): stop its brokers with that "
+                                 "version, and create the cluster in another directory")
             pids = {each["name"]: int(each.pop("pid")) for each in tree["brokers"]}
             return cls([SampleBroker(**each) for each in tree["brokers"]], tree["elector"], tree["durability"], pids)
         except (ValueError, KeyError, TypeError) as error:
-            raise LocalError(f"{path} is damaged ({error!r}): restore it from a copy; or end the brokers (their pids are in "
-                             f"{path.parent}/*/bmqbrkr.pid), remove {path.parent}, and make the cluster anew") from None
+            raise LocalError(f"{path} is damaged ({error!r}): restore it from a copy; or stop the brokers (pids: "
+                             f"{path.parent}/*/bmqbrkr.pid), remove {path.parent}, and create the cluster again") from None
 
 
 class LocalCluster:
-    """The cluster in `directory`. `say` is told what is done."""
+    """The cluster in `directory`. `say` receives a line for each action."""
 
     def __init__(self, directory: Path, record: ClusterRecord, say: Say) -> None:
         self.directory, self.record, self._say = directory, record, say
@@ -83,14 +83,14 @@ class LocalCluster:
     @classmethod
     def load(cls, directory: Path, say: Say) -> LocalCluster:
         if not (directory / RECORD).exists():
-            raise LocalError(f"there is no cluster in '{directory}': name its directory with --dir, or make one with "
-                             f"`bmq cluster up --dir {directory}`")
+            raise LocalError(f"there is no cluster in '{directory}': give its directory with --dir, or create a cluster "
+                             f"with `bmq cluster up --dir {directory}`")
         return cls(directory, ClusterRecord.read(directory / RECORD), say)
 
     @classmethod
     def make(cls, directory: Path, record: ClusterRecord, say: Say) -> LocalCluster:
         if any(each.name not in (LOCK, f"{RECORD}.new") for each in directory.iterdir()):
-            raise LocalError(f"'{directory}' is not empty, and holds no cluster: name a directory of its own with --dir")
+            raise LocalError(f"'{directory}' is not empty, and contains no cluster: give an empty directory with --dir")
         made = cls(directory, record, say)
         made.save()
         return made
@@ -99,14 +99,14 @@ class LocalCluster:
         """Write the record."""
         _replace(self.directory / RECORD, self.record.text())
 
-    # -- who is there -----------------------------------------------------------------------------------------------
+    # -- brokers ----------------------------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> list[SampleBroker]:
         return self.record.brokers
 
     def broker(self, name: str) -> SampleBroker:
-        """`n2`, or 2 for that node; LocalError if there is none."""
+        """Return the broker of that name; `2` is short for `n2`. Raises LocalError if there is none."""
         wanted = f"n{name}" if name.isdecimal() else name
         for each in self.brokers:
             if each.name == wanted:
@@ -121,13 +121,13 @@ class LocalCluster:
         return self.home(broker) / LOG
 
     def pid(self, broker: SampleBroker) -> int:
-        """Of its process, whoever started it; 0 = there is none."""
+        """Return the pid of its running process, 0 = none."""
         return processes.running(self.home(broker), self.record.pids.get(broker.name, 0))
 
     def views(self) -> dict[str, BrokerView]:
         with ThreadPoolExecutor(len(self.brokers)) as threads:
             return dict(zip([each.name for each in self.brokers],
-                            threads.map(lambda each: look(each, self.pid(each)), self.brokers), strict=True))
+                            threads.map(lambda each: inspect_broker(each, self.pid(each)), self.brokers), strict=True))
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
@@ -145,8 +145,8 @@ class LocalCluster:
         for each in brokers:
             for port in filter(None, (each.port, each.http_port)):
                 if not is_free(port):
-                    raise LocalError(f"{each.name} cannot start: another program listens at its port {port}. End that "
-                                     f"program; or name another port in {self.home(each)}/{CONFIGURATION}, in clusters.json "
+                    raise LocalError(f"{each.name} cannot start: another program listens at its port {port}. Stop that "
+                                     f"program; or set another port in {self.home(each)}/{CONFIGURATION}, in clusters.json "
                                      f"of all brokers, and in {self.directory / RECORD}")
         for each in brokers:
             output = self.home(each) / OUTPUT
@@ -157,7 +157,7 @@ class LocalCluster:
             self._say(f"{each.name}: started (pid {process.pid})")
 
     def signal(self, brokers: Sequence[SampleBroker], number: signal.Signals, seconds: float) -> list[SampleBroker]:
-        """Send it to those that run, and wait until they are gone; those that are still there after so many seconds."""
+        """Send a signal to the running brokers and wait up to `seconds` for their end; return those that still run."""
         sent = []
         for each in brokers:
             pid = self.pid(each)
@@ -166,23 +166,24 @@ class LocalCluster:
         end = time.monotonic() + seconds
         left = []
         for each, pid in sent:
-            if processes.wait_until_gone(pid, self.home(each), max(0.0, end - time.monotonic())):
+            if processes.wait_until_ended(pid, self.home(each), max(0.0, end - time.monotonic())):
                 self._say(f"{each.name}: {'killed' if number is signal.SIGKILL else 'stopped'} (pid {pid})")
             else:
                 left.append(each)
         return left
 
     def stop(self, brokers: Sequence[SampleBroker], seconds: float) -> None:
-        """The graceful stop; Unreachable if one of them does not end."""
+        """Stop brokers gracefully. Raises Unreachable if one does not end within `seconds`."""
         left = self.signal(brokers, signal.SIGTERM, seconds)
         if left:
             names = " ".join(each.name for each in left)
-            raise Unreachable(f"{names} did not stop within {seconds:g} s: look into the log with `bmq cluster logs "
-                              f"{left[0].name}`, wait longer with --timeout, or end it with `bmq cluster kill "
+            raise Unreachable(f"{names} did not stop within {seconds:g} s: read the log with `bmq cluster logs "
+                              f"{left[0].name}`, wait longer with --timeout, or kill it with `bmq cluster kill "
                               f"{left[0].name}`")
 
     def wait_until_healthy(self, seconds: float, brokers: Sequence[SampleBroker]) -> dict[str, BrokerView]:
-        """What all say when all is well with these; Unreachable if that takes longer, or one of them has ended meanwhile."""
+        """Wait until these brokers are healthy, and return the views of all. Raises Unreachable after `seconds`, or if one
+        of the brokers ends."""
         end = time.monotonic() + seconds
         while True:
             views = self.views()
@@ -191,51 +192,52 @@ class LocalCluster:
                 return views
             for each in brokers:
                 if not views[each.name].pid and not self.pid(each):
-                    raise Unreachable(f"{each.name} has ended. It said last:\n{self._last_words(each)}\nMend that, then run "
-                                      f"`bmq cluster up --dir {self.directory}` again; it starts what is down.")
+                    raise Unreachable(f"{each.name} has ended. Its last output:\n{self._last_output(each)}\nCorrect the "
+                                      f"cause, then run `bmq cluster up --dir {self.directory}`: it starts stopped brokers.")
             if time.monotonic() > end:
-                raise Unreachable(f"the cluster is not healthy after {seconds:g} s: {'; '.join(wrong)}. Look into the log "
+                raise Unreachable(f"the cluster is not healthy after {seconds:g} s: {'; '.join(wrong)}. Read the log "
                                   f"with `bmq cluster logs {brokers[0].name} --dir {self.directory}`, or wait longer with "
                                   "--timeout")
             time.sleep(_POLL_S)
 
-    def _last_words(self, broker: SampleBroker) -> str:
+    def _last_output(self, broker: SampleBroker) -> str:
         with suppress(OSError):
             text = (self.home(broker) / OUTPUT).read_text(encoding="utf-8", errors="replace")
             return "\n".join(f"    {line}" for line in text.splitlines()[-_TAIL_LINES:])
-        return "    nothing"
+        return "    none"
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else starts or stops brokers of the directory meanwhile; LocalError if somebody does."""
+    """Lock the directory against other `bmq cluster` commands. Raises LocalError if another command has the lock."""
     with open(directory / LOCK, "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LocalError(f"another `bmq cluster` is at work in '{directory}': wait until it is done") from None
+            raise LocalError(f"another `bmq cluster` command is running in '{directory}': wait until it ends") from None
         yield
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is not there."""
+    """Write a file unless it exists."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
 
 
-# -- health: what each broker says of itself, and whether that is well ---------------------------------------------------
+# -- health -------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """One broker now. `pid` 0: there is no process. `silent`: why it does not answer; `unready`: why it serves nobody."""
+    """State of one broker. `pid` 0: no process. `silent`: reason why it does not answer; `unready`: reason why it does not
+    serve clients."""
 
     pid: int = 0
     role: str = ""
@@ -251,14 +253,14 @@ class BrokerView:
         if self.silent:
             return f"does not answer: {self.silent}"
         if broker.node_id and not self.leader:
-            return "knows no leader"
+            return "has no leader"
         if broker.node_id and self.leader_status != _ACTIVE:
             return f"its leader {self.leader} is {self.leader_status}"
         return self.unready
 
 
-def look(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -> BrokerView:
-    """Ask a broker; `pid` is that of its process, 0 = there is none."""
+def inspect_broker(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -> BrokerView:
+    """Query the state of a broker whose process has this pid, 0 = none; `seconds`: timeout of each answer."""
     if not pid:
         return BrokerView()
     try:
@@ -275,11 +277,11 @@ def look(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -
     except (BmqError, OSError) as error:
         return BrokerView(pid, silent=str(error))
     except (ValueError, KeyError) as error:
-        return BrokerView(pid, silent=f"its answer is not understood: {error!r}")
+        return BrokerView(pid, silent=f"its answer is invalid: {error!r}")
 
 
 def _unready(broker: SampleBroker, seconds: float) -> str:
-    """What it answers when it is asked whether it serves clients."""
+    """Query readiness; return the reason why the broker does not serve clients, "" if it does."""
     if not broker.http_port:
         return ""
     try:
@@ -293,8 +295,8 @@ def _unready(broker: SampleBroker, seconds: float) -> str:
 
 
 def complaints(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> list[str]:
-    """What is not well with the cluster, a sentence each; none = all is."""
-    found = [f"{each.name} {text}" if text.startswith(("does", "knows")) else f"{each.name}: {text}"
+    """Return the problems of the cluster, a sentence each; empty = healthy."""
+    found = [f"{each.name} {text}" if text.startswith(("does", "has")) else f"{each.name}: {text}"
              for each in brokers if (text := views[each.name].complaint(each))]
     named = {views[each.name].leader for each in brokers if each.node_id and views[each.name].leader}
     if len(named) > 1:
@@ -303,6 +305,6 @@ def complaints(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView])
 
 
 def leader_of(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> tuple[str, int]:
-    """Whom the nodes follow, in which term: as those say that are in the newest; ("", 0) = nobody."""
+    """Return the leader and term of the nodes in the highest term; ("", 0) = no leader."""
     known = [(views[each.name].term, views[each.name].leader) for each in brokers if views[each.name].leader]
     return (max(known)[1], max(known)[0]) if known else ("", 0)

@@ -25,14 +25,14 @@ _POLL_S, _BEGIN_S = 0.05, 0.002
 
 
 def broker_command() -> list[str]:
-    """`bmqbrkr` as it is installed beside this Python; where it is not, what it would do."""
+    """Return the command line of `bmqbrkr`: the program beside this Python, else an equivalent `python -c`."""
     program = Path(sys.executable).parent / "bmqbrkr"
     return [str(program)] if program.exists() else [sys.executable, "-c", "from bmqtwist.tap import bmqbrkr; bmqbrkr()"]
 
 
 def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Popen[bytes]:
-    """Start a broker in its working directory; what it prints is added to `output`. Variables of the environment that
-    replace members of every configuration do not count: they would give all brokers one port."""
+    """Start a broker in its working directory, and append its output to `output`. Environment variables that override the
+    configuration are removed: they would give all brokers one port."""
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     with open(output, "ab") as file:
         process = subprocess.Popen([*broker_command(), str(configuration)], cwd=directory, stdout=file,
@@ -43,7 +43,7 @@ def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Pop
 
 
 def wait_until_begun(process: subprocess.Popen[bytes]) -> None:
-    """For a moment the kernel shows no command line of a new process: whoever looks for it then would take it for gone."""
+    """Wait until the kernel shows the command line of a new process, by which `is_broker` recognizes it."""
     while process.poll() is None:
         with suppress(OSError), open(f"/proc/{process.pid}/cmdline", "rb") as file:
             if file.read():
@@ -52,7 +52,7 @@ def wait_until_begun(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_broker(pid: int, directory: Path) -> bool:
-    """Whether the process is a broker that works in the directory."""
+    """Return whether the process is a broker with this working directory."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read()
@@ -62,7 +62,7 @@ def is_broker(pid: int, directory: Path) -> bool:
 
 
 def running(directory: Path, recorded: int) -> int:
-    """The pid of the directory's broker, whoever started it; 0 = none runs. `recorded`: where it was seen last."""
+    """Return the pid of the directory's running broker, 0 = none. `recorded`: its last known pid."""
     try:
         written = int((directory / PID_FILE).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -71,7 +71,7 @@ def running(directory: Path, recorded: int) -> int:
 
 
 def send_signal(pid: int, directory: Path, number: signal.Signals) -> bool:
-    """Send it to the broker of the directory, and to no other process that has got its pid meanwhile; False: it is gone."""
+    """Send a signal to the broker of the directory. Return False if it has ended, also if its pid is reused."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -87,8 +87,8 @@ def send_signal(pid: int, directory: Path, number: signal.Signals) -> bool:
         os.close(process)
 
 
-def wait_until_gone(pid: int, directory: Path, seconds: float) -> bool:
-    """Whether it is gone within so many seconds."""
+def wait_until_ended(pid: int, directory: Path, seconds: float) -> bool:
+    """Return whether the broker ends within this number of seconds."""
     end = time.monotonic() + seconds
     while is_broker(pid, directory):
         if time.monotonic() > end:
@@ -98,9 +98,9 @@ def wait_until_gone(pid: int, directory: Path, seconds: float) -> bool:
 
 
 LOOPBACK = "127.0.0.1"
-# Below the ports that systems give to outgoing connections: a broker that is down keeps its own.
+# Below the ephemeral ports: no outgoing connection takes the port of a stopped broker.
 _RANGE = range(20000, 30000)
-_TRIED_MAX = 100
+_ATTEMPTS_MAX = 100
 
 
 def is_free(port: int) -> bool:
@@ -114,11 +114,11 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many, one after the other."""
-    for _ in range(_TRIED_MAX):
+    """Return `count` consecutive free ports."""
+    for _ in range(_ATTEMPTS_MAX):
         first = random.choice(_RANGE)
         ports = list(range(first, first + count))
         if all(map(is_free, ports)):
             return ports
-    raise LocalError(f"no {count} free ports in a row were found from {_RANGE.start} to {_RANGE.stop}: name the first "
-                     "of them with --base-port")
+    raise LocalError(f"no {count} consecutive free ports were found from {_RANGE.start} to {_RANGE.stop}: give the first "
+                     "port with --base-port")

@@ -1,4 +1,4 @@
-"""`bmq cluster unsafe-force` and `unsafe-clear`: one node of a cluster goes on alone, and becomes one of several again."""
+"""`bmq cluster unsafe-force` and `unsafe-clear`: single-node operation of a cluster that lost its majority, and its end."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.ledger_file import LedgerFile
 from bmqtwist.wire.cluster_schema import UnsafeInfo
 
-_cluster = click.option("--cluster", metavar="NAME", help="Which one, if the node is a member of several.")
+_cluster = click.option("--cluster", metavar="NAME", help="Name of the cluster, if the node is a member of several.")
 _configuration = click.argument("directory", metavar="CONFIGDIR", type=click.Path(exists=True, file_okay=False))
 
 
 @click.command("unsafe-force")
 @_configuration
 @_cluster
-@click.option("--accept-data-loss", is_flag=True, help="Required: what only the other nodes have is lost.")
+@click.option("--accept-data-loss", is_flag=True, help="Required: data that only the other nodes have is lost.")
 def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) -> None:
-    """Let the one node that is left of a cluster go on alone, without the majority that is lost for ever.
+    """Let the only remaining node of a cluster operate alone, after the permanent loss of the majority.
 
-    CONFIGDIR is its configuration directory; its broker is down. The other nodes must never start again with what they
-    have: end them, and keep them ended.
+    CONFIGDIR is its configuration directory; its broker must be stopped. The other nodes must never start again with their
+    present storage.
     """
     definition, node, others = _member(directory, cluster)
     if not accept_data_loss:
-        raise LocalError(f"{node.name} would go on without {others}: messages that they have acknowledged, and it does "
-                         "not have, would be lost. If they never come back, say so with --accept-data-loss")
+        raise LocalError(f"{node.name} would operate without {others}: acknowledged messages that only those nodes have "
+                         "would be lost. If the nodes are lost permanently, confirm with --accept-data-loss")
     _rewrite(definition, node, UnsafeInfo(node.id, int(time.time())))
-    click.echo(f"{node.name} of cluster '{definition.name}' goes on alone with its next start. Never start {others} with "
+    click.echo(f"{node.name} of cluster '{definition.name}' operates alone from its next start. Never start {others} with "
                "their present storage.")
 
 
@@ -44,15 +44,15 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
 @_configuration
 @_cluster
 def unsafe_clear(directory: str, cluster: str | None) -> None:
-    """Let a node that went on alone be one of several again. Its broker is down, the storage of the others is empty."""
+    """End the single-node operation of a node. Its broker must be stopped, the storage of the other nodes empty."""
     definition, node, _ = _member(directory, cluster)
     _rewrite(definition, node, None)
-    click.echo(f"{node.name} of cluster '{definition.name}' is one of several again. Start it with one other node, "
+    click.echo(f"{node.name} of cluster '{definition.name}' no longer operates alone. Start it with one other node, "
                "whose storage is empty, and the rest when both are available.")
 
 
 def _member(directory: str, name: str | None) -> tuple[ClusterDefinition, ClusterNode, str]:
-    """The cluster of several nodes in a configuration directory, the node of the directory, and the names of the others."""
+    """Return the multi-node cluster of a configuration directory, its own node, and the names of the other nodes."""
     try:
         configuration = load(directory).configuration
     except ConfigError as error:
@@ -60,27 +60,27 @@ def _member(directory: str, name: str | None) -> tuple[ClusterDefinition, Cluste
     several = [each for each in configuration.clusters.my_clusters if len(each.nodes) > 1 and name in (None, each.name)]
     if len(several) != 1:
         raise LocalError(f"'{directory}' has {len(several)} clusters of several nodes" + (
-                         f" with the name '{name}'" if name else "; name one with --cluster" if several else ""))
+                         f" with the name '{name}'" if name else "; select one with --cluster" if several else ""))
     own = configuration.self_nodes[several[0].name]
     return (several[0], next(each for each in several[0].nodes if each.id == own),
             ", ".join(each.name for each in several[0].nodes if each.id != own))
 
 
 def _rewrite(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> None:
-    """Replace the ledger by one that says so; the present one is kept beside it."""
+    """Replace the ledger by one with this UnsafeInfo; the present file is kept beside it."""
     disk, location = RealDisk(), definition.partition_config.location
     try:
         lock = disk.lock(location)
     except OSError as error:
-        raise Unreachable(f"'{location}' cannot be used: {error.strerror or error}. Does the broker still run?") from None
+        raise Unreachable(f"'{location}' cannot be used: {error.strerror or error}. Is the broker still running?") from None
     file = LedgerFile(disk, location)
     try:
         file.open()
         data, wall = file.read_all(), int(time.time())
         if not data:
-            raise LocalError(f"'{location}' holds no metadata ledger: this node was never part of the cluster")
+            raise LocalError(f"'{location}' contains no metadata ledger: this node was never part of the cluster")
         if (unsafe_of(data) is None) is (unsafe is None):
-            raise LocalError(f"{node.name} " + ("goes on alone already" if unsafe else "does not go on alone"))
+            raise LocalError(f"{node.name} " + ("already operates alone" if unsafe else "does not operate alone"))
         log_id = make_storage_key(node.name, time.time_ns(), set())
         file.replace(log_id, rewritten(data, node.id, node.name, log_id, unsafe, wall), wall)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""`--mode auto`: a producer, a consumer, or both, with figures every second; and `--mode syschk`: is there a broker?
+"""`--mode auto`: a producer, a consumer, or both, with statistics every second. `--mode syschk`: test of the broker.
 
-A producer ends when everything is posted, and acknowledged if the queue was opened with ack; a consumer `shutdown_grace`
-seconds after its last message; without a bound a signal ends them. The fifth signal ends the process at once.
+A producer ends when all messages are posted and, if the queue was opened with ack, acknowledged; a consumer ends
+`shutdown_grace` seconds after its last message; otherwise a signal ends them. The fifth signal exits at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 
 STATISTICS_S = 1.0
-_SIGNALS_TO_DIE = 5
+_SIGNALS_MAX = 5
 
 
 class Auto:
@@ -58,7 +58,7 @@ class Auto:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        self._listen()
+        self._install_signal_handlers()
         settings = self._settings
         session = aio.Session(options=session_options(settings), tls=tls_context(settings), on_event=self._on_event)
         try:
@@ -103,7 +103,7 @@ class Auto:
             self._stop.set()
 
     async def _tick(self, session: aio.Session) -> None:
-        """Figures every second, and the end of a consumer that gets nothing any more."""
+        """Print statistics every second, and stop a consumer that is idle for `shutdown_grace` seconds."""
         loop, before = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         shown = False
         while True:
@@ -122,14 +122,14 @@ class Auto:
             if grace and self._flags.read and self._last_message is not None and now - self._last_message >= grace:
                 self._stop.set()
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- events, acknowledgements, messages ---------------------------------------------------------------------------
 
     def _on_event(self, event: SessionEvent) -> None:
         if not self._silent:
             self._log.info("==> EVENT received: %s", session_event_text(event))
         self._file_log.event(event)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
-            self._error = SdkError(event.result, f"{event.uri} could not be opened again: {event.message}")
+            self._error = SdkError(event.result, f"{event.uri} could not be reopened: {event.message}")
             self._stop.set()
 
     def _on_ack(self, ack: Ack) -> None:
@@ -150,10 +150,10 @@ class Auto:
 
     def _on_message(self, message: Message) -> None:
         if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._take)
+            asyncio.get_running_loop().call_soon(self._process_arrived)
         self._arrived.append(message)
 
-    def _take(self) -> None:
+    def _process_arrived(self) -> None:
         arrived, self._arrived = self._arrived, []
         now_ns = self._clock()
         self._last_message = asyncio.get_running_loop().time()
@@ -165,7 +165,7 @@ class Auto:
                 continue
             self._consumed.message(len(payload))
             if self._timed:
-                self._time(payload, now_ns)
+                self._measure(payload, now_ns)
             if self._file_log.enabled:
                 self._file_log.write("PUSH", message.uri, message.guid, shown(payload))
             if self._settings.dump_msg:
@@ -176,7 +176,7 @@ class Auto:
         self._consumed.event(total - self._bytes_in)
         self._bytes_in = total
 
-    def _time(self, payload: bytes, now_ns: int) -> None:
+    def _measure(self, payload: bytes, now_ns: int) -> None:
         posted_ns = int.from_bytes(payload[:STAMP_BYTES], "big", signed=True) if len(payload) >= STAMP_BYTES else 0
         if posted_ns and now_ns >= posted_ns:
             self._delivery.add(now_ns - posted_ns)
@@ -186,13 +186,13 @@ class Auto:
         try:
             message.confirm()
         except SdkError as error:
-            self._log.warning("%s was not confirmed and will come again: %s", message.guid.hex().upper(), error)
+            self._log.warning("%s was not confirmed and will be redelivered: %s", message.guid.hex().upper(), error)
             return
         self._file_log.write("CONFIRM", message.uri, message.guid, "")
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
+    def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -200,15 +200,15 @@ class Auto:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1
         self._signalled.set()
-        if self._signals >= _SIGNALS_TO_DIE:
+        if self._signals >= _SIGNALS_MAX:
             os._exit(128 + number)
-        print(f"bmq: {number.name}, shutting down; {_SIGNALS_TO_DIE - self._signals} more end it at once", file=sys.stderr)
+        print(f"bmq: {number.name}, shutting down; {_SIGNALS_MAX - self._signals} more end it at once", file=sys.stderr)
         self._stop.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _conclude(self) -> int:
-        """Final figures and the latency report; the exit code."""
+        """Print the final statistics and the latency report, and return the exit code."""
         if not self._silent:
             self._console.say("\n" + "".join(f"{each.final()}\n" for each in self._directions))
         latencies = self._delivery if self._delivery.count else self._acknowledgement
@@ -230,7 +230,7 @@ class Auto:
 
 
 async def check_system(settings: Settings) -> int:
-    """Connect, open and close the queue if there is one; the exit code. SdkError says what does not work."""
+    """Connect, then open and close the queue if one is configured; return the exit code. Raises SdkError on failure."""
     async with aio.Session(options=session_options(settings), tls=tls_context(settings)) as session:
         if settings.queue_uri:
             queue = await session.open(settings.queue_uri, write=True)
@@ -239,7 +239,7 @@ async def check_system(settings: Settings) -> int:
 
 
 def check_report(path: str) -> None:
-    """LocalError if the report could not be written in the end."""
+    """Raise LocalError if the directory of the report is not writable."""
     parent = Path(path).resolve().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise LocalError(f"latency report '{path}': {parent} is no directory to write to")
+        raise LocalError(f"latency report '{path}': {parent} is not a writable directory")

@@ -1,4 +1,4 @@
-"""`bmq shell`: its command line."""
+"""`bmq shell`: command line, input loop and exit codes."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from bmqtwist.cli.shell.settings import (
 )
 from bmqtwist.sdk.options import DEFAULT_PORT
 
-_WAIT_S = 1.0  # how late a Ctrl-C may be heard in the worst case
+_WAIT_S = 1.0  # maximum delay of a Ctrl-C
 
 
 @click.command()
 @option_group(*OPTIONS)
 @click.option("--profile", type=click.Path(exists=True, dir_okay=False),
-              help="JSON file with options; those given here count more.")
-@click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Show all options as a profile.")
+              help="JSON file with options; the command line takes precedence.")
+@click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Print all options as a profile.")
 @click.option("--script", type=click.Path(exists=True, dir_okay=False), help="Read commands from this file.")
 @click.option("--stop-on-error", is_flag=True, help="End a script at the first command that fails.")
 def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_error: bool, **given: Any) -> None:
-    """Commands for queues, typed or from a script; a producer or consumer with --mode auto.
+    """Run queue commands, interactively or from a script; produce or consume with --mode auto.
 
-    The commands are those of the original's bmqtool; `help` shows them. A script ends with exit code 1 if one of its
-    commands failed; all the others are carried out unless --stop-on-error says otherwise.
+    The commands are those of BlazingMQ's bmqtool; `help` lists them. A script runs to its end, unless --stop-on-error is
+    given, and has exit code 1 if a command failed.
     """
     settings = _settings(profile, given)
     if dump_profile:
@@ -73,7 +73,7 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
             code = _commands(settings, log, console, file_log, script, stop_on_error)
     finally:
         file_log.close()
-    raise SystemExit(_code_of_output(console) or code)
+    raise SystemExit(_output_exit_code(console) or code)
 
 
 def _settings(profile: str | None, given: dict[str, Any]) -> Settings:
@@ -98,13 +98,13 @@ def _console(settings: Settings) -> Console:
     return Console(template)
 
 
-def _code_of_output(console: Console) -> int:
+def _output_exit_code(console: Console) -> int:
     if console.failed is None:
         return 0
     return EXIT_CLOSED_PIPE if console.failed.errno == errno.EPIPE else EXIT_OUTPUT
 
 
-# -- commands: read in this thread, carried out in the loop's -----------------------------------------------------------
+# -- commands: read in this thread, executed in the thread of the loop --------------------------------------------------
 
 def _commands(settings: Settings, log: logging.Logger, console: Console, file_log: FileLog, script: str | None,
               stop_on_error: bool) -> int:
@@ -138,10 +138,10 @@ def _source(script: str | None, shell_: Shell) -> Source:
 
 
 def call(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
-    """Run a coroutine in a loop of another thread and wait for it. Ctrl-C cancels it, and is raised when it has ended."""
+    """Run a coroutine in the loop of another thread and wait for its result. Ctrl-C cancels the coroutine, then raises."""
     future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
-        while not future.done():  # one wait without an end could lose a Ctrl-C that comes just when it begins
+        while not future.done():  # a wait without timeout can miss a Ctrl-C that arrives as it begins
             wait((future,), _WAIT_S)
         return future.result()
     except KeyboardInterrupt:
@@ -152,7 +152,7 @@ def call(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
 
 def _converse(loop: asyncio.AbstractEventLoop, shell_: Shell, source: Source, log: logging.Logger, console: Console,
               stop_on_error: bool) -> int:
-    """Line after line; the exit code."""
+    """Execute commands until the end of the input, and return the exit code."""
     interrupted = False
     while console.failed is None:
         try:
@@ -169,6 +169,6 @@ def _converse(loop: asyncio.AbstractEventLoop, shell_: Shell, source: Source, lo
     call(loop, shell_.finish())
     if interrupted:
         return EXIT_INTERRUPTED
-    if called_as_tool() and not stop_on_error:  # its exit code says nothing of its commands
+    if called_as_tool() and not stop_on_error:  # bmqtool's exit code does not depend on its commands
         return EXIT_GOOD
     return EXIT_NOT_ALL if shell_.failures and not source.attended else EXIT_GOOD

@@ -1,9 +1,8 @@
-"""The commands of the shell: the grammar of a line, and what each command takes, with names, types and defaults of the
-original's bmqtool. Values only; nothing is done here.
+"""Parser of shell commands: grammar of a line, and members of each command with the names, types and defaults of bmqtool.
 
 A line is `verb name=value name=value ...`. A value is JSON if it begins with `"`, `[` or `{`, else everything up to the
-next blank: a number, true, false, null, or text as it stands. The `=` before a JSON value may be left out. Names may be
-quoted, and are also understood with dashes (`max-unconfirmed-messages`). A member that is null counts as not given.
+next blank: a number, true, false, null, or plain text. The `=` before a JSON value is optional. Names may be quoted, or
+written with dashes (`max-unconfirmed-messages`). A null member is treated as absent.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _JSON = json.JSONDecoder(strict=False)
 
 
 class CommandError(LocalError):
-    """A command that cannot be carried out as it was given."""
+    """A command that cannot be executed."""
 
 
 class Undecodable(CommandError):
-    """A line that cannot be read."""
+    """A line that cannot be parsed."""
 
 
 def split(line: str) -> tuple[str, dict[str, Any]]:
-    """Verb and members of a line that is not blank; Undecodable says what is wrong and where."""
+    """Split a non-blank line into verb and members. Raises Undecodable with position and reason."""
     if len(line) > LINE_CHARS_MAX:
         raise Undecodable(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
     verb = verb_of(line)
@@ -49,7 +48,7 @@ def split(line: str) -> tuple[str, dict[str, Any]]:
         if begin == len(line):
             return verb, members
         if begin == at:
-            raise Undecodable(f"character {at + 1}: put a blank before {_excerpt(line, at)}")
+            raise Undecodable(f"character {at + 1}: a blank is missing before {_excerpt(line, at)}")
         name, at = _name(line, begin)
         if name in members:
             raise Undecodable(f"{name!r} is given twice")
@@ -195,7 +194,7 @@ class Property:
 
 
 def read_property(tree: dict[str, Any]) -> Property:
-    """A property from `{"name": ..., "value": ..., "type": "E_STRING"}`; values of numbers may be quoted."""
+    """Parse a property `{"name": ..., "value": ..., "type": "E_STRING"}`; numbers may be quoted."""
     _known(tree, ("name", "value", "type"))
     name = _named(tree, "name", _text, "")
     kind = _TYPES.get(_named(tree, "type", _text, "E_STRING"))
@@ -228,7 +227,7 @@ def _property_value(value: Any, kind: PropertyType) -> int | str | bool | bytes:
 
 
 def read_subscription(tree: dict[str, Any]) -> dict[str, Any]:
-    """A subscription from its JSON object; None for a member that is as the command says for all."""
+    """Parse a subscription; None for an absent member, which takes the value of the command."""
     return _fill(_SUBSCRIPTION, tree)
 
 
@@ -267,8 +266,8 @@ VERBS = tuple(sorted((*COMMANDS, *_ALIASES)))
 
 
 def parse(line: str) -> tuple[str, dict[str, Any]] | None:
-    """The command of a line, and its members by name; None for a blank one or a comment (`#`). CommandError for anything
-    else."""
+    """Parse a line into command and members; None for a blank line or a comment (`#`). Raises CommandError if the line is
+    invalid."""
     text = line.strip()
     if not text or text.startswith("#"):
         return None
@@ -302,8 +301,8 @@ def _fill(members: Members, tree: dict[str, Any]) -> dict[str, Any]:
 def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in tree:
         if name not in names:
-            takes = f"there are {', '.join(names)}" if names else "the command takes nothing"
-            raise Undecodable(f"unknown name {name[:40]!r}: {takes}")
+            known = f"the names are {', '.join(names)}" if names else "the command has no members"
+            raise Undecodable(f"unknown name {name[:40]!r}: {known}")
 
 
 def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default: Any) -> Any:
@@ -330,7 +329,7 @@ def _check(verb: str, members: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """How a queue is opened; `ack`: posts ask for acknowledgements."""
+    """Flags of an opened queue; `ack`: posts request acknowledgements."""
 
     read: bool = False
     write: bool = False
@@ -342,7 +341,7 @@ class Flags:
 
 
 def parse_flags(text: str) -> Flags:
-    """Flags from `read,write,ack`, in any case; CommandError names those that do not exist."""
+    """Parse `read,write,ack`, case-insensitive. Raises CommandError, which names unknown flags."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     wrong = [name for name in names if name.lower() not in ("read", "write", "ack")]
     if wrong:
@@ -351,7 +350,8 @@ def parse_flags(text: str) -> Flags:
 
 
 def select(guid: str, known: list[bytes]) -> list[bytes]:
-    """The GUIDs, of those known in order of arrival, that a confirm command means; CommandError if none can be."""
+    """Return the GUIDs that a confirm command selects of those `known`, in order of arrival. Raises CommandError if the
+    text is invalid or the GUID unknown."""
     if guid == "*":
         return known
     if guid[0] in "+-":
@@ -373,13 +373,13 @@ _GROUP = re.compile(r"(?:[0-9A-Fa-f]{2}){1,4}")
 
 
 def parse_dump(text: str) -> tuple[bytes, Properties]:
-    """Payload and properties; CommandError for anything else."""
+    """Parse a dumped message into payload and properties. Raises CommandError for any other text."""
     lines = text.splitlines()
     first = lines[0] if lines else ""
     if first == _DATA:
         return _hex(lines, 1), {}
     if first != _PROPERTIES:
-        raise CommandError(f"no dump of a message: it begins with '{_PROPERTIES}' or '{_DATA}'")
+        raise CommandError(f"no dump of a message: a dump begins with '{_PROPERTIES}' or '{_DATA}'")
     area_at, payload_at = _find(lines, _AREA), _find(lines, _BODY)
     area = _hex(lines, area_at + 1)
     try:
@@ -396,7 +396,7 @@ def _find(lines: list[str], title: str) -> int:
 
 
 def _hex(lines: list[str], start: int) -> bytes:
-    """The bytes of a hexdump: after one blank line, up to the next. `offset: digits digits ... |text|`"""
+    """Decode a hexdump up to a blank line: `offset: digits digits ... |text|`. A blank line at `start` is skipped."""
     found = bytearray()
     if start < len(lines) and not lines[start].strip():
         start += 1
@@ -404,23 +404,23 @@ def _hex(lines: list[str], start: int) -> bytes:
         if not line.strip():
             break
         if line.startswith("(") and line.endswith(" more bytes)"):
-            raise CommandError(f"line {number}: the broker left out part of the payload")
+            raise CommandError(f"line {number}: the dump contains only a part of the payload")
         offset, _, rest = line.partition(":")
         groups = rest.partition("|")[0].split()
         if not offset.strip().isdecimal() or not groups or not all(_GROUP.fullmatch(each) for each in groups):
-            raise CommandError(f"line {number}: no line of a hexdump")
+            raise CommandError(f"line {number}: not a line of a hexdump")
         found += bytes.fromhex("".join(groups))
     return bytes(found)
 
 
-HELP = """Commands, with what may be left out in parentheses:
+HELP = """Commands, with optional members in parentheses:
 
   start (async=true)
   stop (async=true)
   open uri="" flags="read,write,ack" (async=true) (maxUnconfirmedMessages=1024) (maxUnconfirmedBytes=33554432)
        (consumerPriority=0) (subscriptions=[{"expression": "x > 0", "correlationId": 1, "maxUnconfirmedMessages": 1,
        "maxUnconfirmedBytes": 1, "consumerPriority": 0}])
-  configure uri="" and what open takes, but flags
+  configure uri="" and the members of open except flags
   close uri="" (async=true)
   post uri="" payload=["", ""] (compressionAlgorithmType="ZLIB")
        (messageProperties=[{"name": "", "value": "", "type": "E_STRING"}]); types: E_STRING, E_INT (32 bits), E_BOOL,
@@ -428,10 +428,10 @@ HELP = """Commands, with what may be left out in parentheses:
   batch-post uri="" (payload=["", ""] or msgSize=1024) (eventSize=1) (eventsCount=0) (postInterval=1000) (postRate=1)
        (autoIncremented="name"): postRate events every postInterval ms, eventSize messages each; eventsCount 0: until
        Ctrl-C
-  load-post uri="" file="": the message of a broker's dump file
-  list (uri=""): messages that are not confirmed
+  load-post uri="" file="": post the message of a broker's dump file
+  list (uri=""): list unconfirmed messages
   confirm uri="" guid="": "*" all, "+3" the three oldest, "-3" the three latest, or a GUID
-  wait (uri="") (messages=1) (timeout=10): until so many messages are listed
+  wait (uri="") (messages=1) (timeout=10): wait for this number of listed messages, in seconds
   help
   bye, also quit, exit, q; or Ctrl-D
 

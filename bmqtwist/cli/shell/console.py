@@ -1,7 +1,7 @@
-"""Where commands come from, and where records go: standard output, with a format as the original's logger has it, and the
-file of `--log`.
+"""Input and output of the shell: command sources (script, terminal), log records on standard output in bmqtool's format,
+and the event file of `--log`.
 
-| in a format | |
+| specifier | output |
 |---|---|
 | `%d` `%D` | time, `21NOV2026_09:36:37.123`, with microseconds |
 | `%i` `%I` `%O` | time in ISO 8601, with milliseconds, with microseconds |
@@ -12,7 +12,7 @@ file of `--log`.
 | `%u` | nothing |
 | `%%` `\\n` `\\t` | themselves |
 
-Times are UTC. A record comes between what is being typed and its prompt, which are shown again behind it.
+Times are UTC. A record printed during input erases the prompt and the typed text, and prints them again after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class RecordFormat(logging.Formatter):
-    """A format of the original's logger."""
+    """Formatter with the template language of bmqtool's logger."""
 
     def __init__(self, template: str) -> None:
         super().__init__()
@@ -82,14 +82,14 @@ def _iso_time(seconds: float, digits: int) -> str:
 
 
 class Console(logging.Handler):
-    """Standard output. `typed` gives the prompt and what stands behind it while a line is being typed, else None."""
+    """Standard output. `typed` returns the prompt with the typed text during input, else None."""
 
     def __init__(self, template: str, stream: TextIO | None = None) -> None:
         super().__init__()
         self.setFormatter(RecordFormat(template))
         self._stream = stream or sys.stdout
         self.typed: Callable[[], str | None] = lambda: None
-        self.failed: OSError | None = None  # why nothing can be written any more
+        self.failed: OSError | None = None  # error of the first failed write; later output is discarded
 
     def emit(self, record: logging.LogRecord) -> None:
         self.say(self.format(record))
@@ -110,7 +110,7 @@ class Console(logging.Handler):
 
 
 def make_log(console: Console, verbosity: str) -> logging.Logger:
-    """The logger whose records the console writes, from that severity on; the client library's are shown if it is low."""
+    """Return a logger that writes to the console from this severity on; below `info`, the client library's log is added."""
     level = _LEVELS[verbosity.lower()]
     log = logging.Logger("BMQ.SHELL", level)
     log.addHandler(console)
@@ -122,7 +122,7 @@ def make_log(console: Console, verbosity: str) -> logging.Logger:
 
 
 class FileLog:
-    """The file of `--log`: one line for each post, acknowledgement, delivery, confirmation and session event."""
+    """Event file of `--log`: one line per PUT, ACK, PUSH, CONFIRM and session event."""
 
     def __init__(self, path: str) -> None:
         self._handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace") if path else None
@@ -135,7 +135,7 @@ class FileLog:
         return self._handler is not None
 
     def write(self, category: str, *parts: object) -> None:
-        """A line. Of the parts, a GUID is shown in hexadecimal; a payload comes as `shown(payload)`."""
+        """Write a line of parts. A GUID is written in hexadecimal; callers pass a payload as `shown(payload)`."""
         if self._handler is not None:
             text = "|".join(each.hex().upper() if isinstance(each, bytes) else str(each) for each in parts)
             self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
@@ -157,7 +157,7 @@ _HISTORY_LINES = 1000
 
 
 class Script:
-    """A pipe or a file. Bytes that are not UTF-8 are kept. `attended`: an operator reads the output of commands."""
+    """Commands from a pipe or file. Bytes that are not UTF-8 are preserved. `attended`: the input is interactive."""
 
     attended = False
 
@@ -165,7 +165,7 @@ class Script:
         self._stream = stream
 
     def read(self) -> str | None:
-        """The next line; of one that is too long only as much as shows that."""
+        """Return the next line, None at the end; a line above LINE_CHARS_MAX is truncated behind that length."""
         line = self._stream.readline(LINE_CHARS_MAX + 2)
         if not line:
             return None
@@ -182,9 +182,9 @@ class Script:
 
 
 class Terminal:
-    """A terminal, with a history, and completion of commands and of the URIs that `uris` gives, where readline is there.
+    """Commands from a terminal. With readline: history, and completion of commands and of the URIs that `uris` returns.
 
-    Ctrl-C empties the line, Ctrl-D on an empty one is the end.
+    Ctrl-C clears the line, Ctrl-D on an empty line ends the input.
     """
 
     attended = True

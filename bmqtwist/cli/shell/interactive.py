@@ -1,7 +1,6 @@
-"""The commands at work, and what a session has to say meanwhile. Everything here runs in one asyncio loop.
+"""Execution of shell commands, and logging of session events, messages and acknowledgements, in one asyncio loop.
 
-What goes wrong is a record of severity ERROR and counts in `failures`; nothing a user types, and nothing a broker says,
-raises out of `run`.
+Errors of users and brokers are logged with severity ERROR and counted in `failures`; `run` does not raise them.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, 
 from bmqtwist.wire.properties import PropertyType
 
 START_TIMEOUT_S = 5.0
-LISTED_MAX = 100_000  # messages kept of one queue; a broadcast queue has no window that bounds them
+LISTED_MAX = 100_000  # unconfirmed messages stored per queue; a broadcast queue has no window that limits them
 _ROOM_WAIT_S = 5.0
 _ACKS_WAIT_S = 5.0
 
 
 class _Entry:
-    """A queue of this shell."""
+    """An opened queue with its unconfirmed messages."""
 
     def __init__(self, uri: str, flags: Flags) -> None:
         self.uri, self.flags, self.number = uri, flags, next_number()
         self.queue: aio.Queue | None = None  # None while it is being opened
-        self.messages: dict[bytes, Message] = {}  # not confirmed, in order of arrival
+        self.messages: dict[bytes, Message] = {}  # unconfirmed, in order of arrival
         self.overflowed = False
 
     @property
     def opened(self) -> aio.Queue:
-        """The queue; CommandError while it is not open."""
+        """The open queue. Raises CommandError while it is being opened."""
         if self.queue is None:
             raise CommandError(f"'{self.uri}' is not open yet")
         return self.queue
 
 
 class _Outcomes:
-    """Says how what was asked for ended, and counts what went wrong."""
+    """Logs the outcome of requests and counts failures."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -76,8 +75,8 @@ class _Outcomes:
 
 
 class _Arrivals:
-    """What came for the queues: it is told in the next turn of the loop, and messages are kept with their queues. `news` is
-    set when there are messages."""
+    """Batches received messages and ACKs, logs them in the next turn of the loop, and stores messages with their queues.
+    `arrived` is set when messages are stored."""
 
     def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog, outcomes: _Outcomes,
                  entries: dict[str, _Entry]) -> None:
@@ -86,7 +85,7 @@ class _Arrivals:
         self._messages: list[Message] = []
         self._acks: list[Ack] = []
         self._reporting = False
-        self.news = asyncio.Event()
+        self.arrived = asyncio.Event()
 
     def on_ack(self, ack: Ack) -> None:
         self._acks.append(ack)
@@ -102,7 +101,7 @@ class _Arrivals:
             asyncio.get_running_loop().call_soon(self.report)
 
     def report(self) -> None:
-        """Say what came since the last time, and keep the messages."""
+        """Log the messages and ACKs received since the last call, and store the messages."""
         self._reporting = False
         acks, self._acks = self._acks, []
         if acks:
@@ -110,7 +109,7 @@ class _Arrivals:
         messages, self._messages = self._messages, []
         if messages:
             self._report_messages(messages)
-            self.news.set()
+            self.arrived.set()
 
     def _report_acks(self, acked: list[Ack]) -> None:
         self._log.info("==> EVENT received: %s", message_event_text("ACK", (ack.uri for ack in acked)))
@@ -128,7 +127,7 @@ class _Arrivals:
         for index, message in enumerate(arrived):
             entry = self._entries.get(message.uri)
             if entry is None:
-                continue  # closed meanwhile: it will come again
+                continue  # the queue is closed: the broker redelivers the message
             if self._file_log.enabled:
                 self._file_log.write("PUSH", message.uri, message.guid, shown(_payload(message)))
             if self._settings.dump_msg:
@@ -136,15 +135,15 @@ class _Arrivals:
             if self._settings.confirm_msg:
                 self._confirm_one(message)
             else:
-                self._keep(entry, message)
+                self._store(entry, message)
 
-    def _keep(self, entry: _Entry, message: Message) -> None:
+    def _store(self, entry: _Entry, message: Message) -> None:
         entry.messages[message.guid] = message
         if len(entry.messages) > LISTED_MAX:
             del entry.messages[next(iter(entry.messages))]
             if not entry.overflowed:
                 entry.overflowed = True
-                self._log.warning("more than %d messages of %s: the oldest are not listed any more", LISTED_MAX, entry.uri)
+                self._log.warning("more than %d messages of %s: the oldest are no longer listed", LISTED_MAX, entry.uri)
 
     def _confirm_one(self, message: Message) -> None:
         try:
@@ -156,7 +155,7 @@ class _Arrivals:
 
 
 class Shell:
-    """A session, or none, and its queues."""
+    """An optional session and its queues."""
 
     def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog) -> None:
         self._settings, self._log, self._file_log = settings, log, file_log
@@ -174,13 +173,13 @@ class Shell:
     def failures(self) -> int:
         return self._outcomes.failures
 
-    # -- lines --------------------------------------------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------------------------
 
     def uris(self) -> list[str]:
         return sorted(self._entries)
 
     async def run(self, line: str) -> bool:
-        """Carry out a line; False if it was the last one."""
+        """Execute a command line; return False for `bye`."""
         try:
             command = parse(line)
             if command is not None and command[0] == "bye":
@@ -193,18 +192,18 @@ class Shell:
             self._outcomes.error(str(error))
         except OSError as error:
             self._outcomes.error(f"{error.filename or 'file'}: {error.strerror or error}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the commands that follow can still be carried out
+        except Exception as error:  # noqa: BLE001 - the following commands can still be executed
             self._outcomes.error(f"{type(error).__name__}: {error}")
         return True
 
     async def finish(self) -> None:
         if self._session is not None:
-            await self._end_session()
+            await self._stop_session()
         for task in self._tasks:
             task.cancel()
         self._log.info("Goodbye.")
 
-    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
         async def guarded() -> None:
             try:
                 await work()
@@ -224,7 +223,7 @@ class Shell:
                 options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
                 on_event=self._on_event)
             if command["async"]:
-                self._later(lambda: self._connect(session))
+                self._start_task(lambda: self._connect(session))
             else:
                 try:
                     await self._connect(session)
@@ -244,12 +243,12 @@ class Shell:
     async def _stop(self, command: dict[str, Any]) -> None:
         self._log.info("--> Stopping session: %s", command_text(command))
         if command["async"]:
-            self._later(self._end_session)
+            self._start_task(self._stop_session)
         else:
-            await self._end_session()
+            await self._stop_session()
         self._outcomes.ended("stop()", Result.SUCCESS)
 
-    async def _end_session(self) -> None:
+    async def _stop_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.stop()
@@ -271,38 +270,38 @@ class Shell:
             raise CommandError(f"unknown queue '{uri}'")
         return entry
 
-    async def _request(self, what: str, entry: _Entry, ask: Callable[[], Awaitable[Any]], asynchronous: bool,
-                       then: Callable[[Any], None], otherwise: Callable[[], None] = lambda: None) -> None:
-        """Ask for something about a queue, and say how that ended, now or later."""
-        kind = what.removesuffix("Queue")
+    async def _request(self, name: str, entry: _Entry, send: Callable[[], Awaitable[Any]], asynchronous: bool,
+                       on_success: Callable[[Any], None], on_failure: Callable[[], None] = lambda: None) -> None:
+        """Send a request for a queue and log its outcome; if `asynchronous`, do not wait for the answer."""
+        kind = name.removesuffix("Queue")
 
         async def work() -> None:
             result, message, value = Result.UNKNOWN, "", None
             try:
-                value = await ask()
+                value = await send()
                 result = Result.SUCCESS
             except SdkError as error:
                 result, message = error.result, error.message
             finally:
                 if result is not Result.SUCCESS:
-                    otherwise()
+                    on_failure()
             if result is Result.SUCCESS:
-                then(value)
+                on_success(value)
             if asynchronous:
                 status = status_text(entry.uri, entry.number, kind, result, message)
                 self._log.info("==> %s_QUEUE_RESULT received: %s", kind.upper(), status)
-            self._ended(what, entry, asynchronous, result, message)
+            self._log_outcome(name, entry, asynchronous, result, message)
 
         if asynchronous:
-            self._later(work)
+            self._start_task(work)
         else:
             await work()
 
-    def _ended(self, what: str, entry: _Entry, asynchronous: bool, result: Result | str, message: str = "") -> None:
-        kind = what.removesuffix("Queue")
+    def _log_outcome(self, name: str, entry: _Entry, asynchronous: bool, result: Result | str, message: str = "") -> None:
+        kind = name.removesuffix("Queue")
         status = status_text(entry.uri, entry.number, kind, result, message)
         form = "Async" if asynchronous else "Sync"
-        self._outcomes.ended(f"{what}{form}() => {outcome(result, kind)[0]} ({status})", result)
+        self._outcomes.ended(f"{name}{form}() => {outcome(result, kind)[0]} ({status})", result)
 
     async def _open(self, command: dict[str, Any]) -> None:
         flags = parse_flags(command["flags"])
@@ -318,18 +317,18 @@ class Shell:
         elif not flags.any:
             refusal = "INVALID_FLAGS"
         if refusal or session is None:
-            self._ended("openQueue", entry, command["async"], refusal)
+            self._log_outcome("openQueue", entry, command["async"], refusal)
             return
         self._entries[uri] = entry
 
-        def ask() -> Awaitable[Any]:
+        def send() -> Awaitable[Any]:
             return session.open(uri, read=flags.read, write=flags.write, options=options,
                                 on_message=self._arrivals.on_message)
 
-        def then(queue: aio.Queue) -> None:
+        def on_success(queue: aio.Queue) -> None:
             entry.queue = queue
 
-        await self._request("openQueue", entry, ask, command["async"], then, lambda: self._drop(entry))
+        await self._request("openQueue", entry, send, command["async"], on_success, lambda: self._drop(entry))
 
     def _drop(self, entry: _Entry) -> None:
         if self._entries.get(entry.uri) is entry:
@@ -346,14 +345,14 @@ class Shell:
         entry = self._entry(command["uri"])
         queue = entry.opened
         self._log.info("--> Closing queue: %s", command_text(command))
-        await self._request("closeQueue", entry, lambda: _settled_and_closed(queue), command["async"],
-                            lambda _: self._drop(entry), lambda: self._drop(entry))  # closed here, whatever the broker says
+        await self._request("closeQueue", entry, lambda: _flush_and_close(queue), command["async"],
+                            lambda _: self._drop(entry), lambda: self._drop(entry))  # dropped even if the request fails
 
     # -- posting ------------------------------------------------------------------------------------------------------
 
     async def _post(self, command: dict[str, Any]) -> None:
         entry = self._entry(command["uri"])
-        entry.opened  # noqa: B018 - it says so if it is not
+        entry.opened  # noqa: B018 - raises if the queue is not open
         compression = command["compressionAlgorithmType"].lower()
         if compression not in ("none", "zlib", ""):
             self._log.warning("'%s' is not a valid compression type, message will be sent uncompressed.",
@@ -373,7 +372,7 @@ class Shell:
 
     async def _send(self, entry: _Entry, payloads: list[bytes], values: dict[str, Any], types: dict[str, PropertyType],
                     compress: bool) -> None:
-        """Post messages that leave together."""
+        """Post messages in one event."""
         session = entry.opened.session
         refusal: Result | str = ""
         if not entry.flags.write:
@@ -393,7 +392,7 @@ class Shell:
 
     async def _post_one(self, entry: _Entry, payload: bytes, values: dict[str, Any], types: dict[str, PropertyType],
                         compress: bool) -> None:
-        """Post a message, once there is room for it."""
+        """Post a message, and wait up to 5 s for room in the output buffer."""
         queue, loop, number = entry.opened, asyncio.get_running_loop(), next_number()
         end = loop.time() + _ROOM_WAIT_S
         while True:
@@ -423,7 +422,7 @@ class Shell:
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def _list(self, command: dict[str, Any]) -> None:
-        self._log.info("%s", listing([(message, entry.number) for entry in self._of(command["uri"])
+        self._log.info("%s", listing([(message, entry.number) for entry in self._selected(command["uri"])
                                       for message in entry.messages.values()]))
 
     async def _confirm(self, command: dict[str, Any]) -> None:
@@ -446,23 +445,23 @@ class Shell:
     async def _wait(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + command["timeout"]
-        while (count := sum(len(entry.messages) for entry in self._of(command["uri"]))) < command["messages"]:
-            self._arrivals.news.clear()
+        while (count := sum(len(entry.messages) for entry in self._selected(command["uri"]))) < command["messages"]:
+            self._arrivals.arrived.clear()
             try:
-                await asyncio.wait_for(self._arrivals.news.wait(), end - loop.time())
+                await asyncio.wait_for(self._arrivals.arrived.wait(), end - loop.time())
             except TimeoutError:
                 raise CommandError(f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
-        self._log.info("%d messages are there", count)
+        self._log.info("%d messages have arrived", count)
 
-    def _of(self, uri: str | None) -> list[_Entry]:
+    def _selected(self, uri: str | None) -> list[_Entry]:
         return list(self._entries.values()) if uri is None else [self._entry(uri)]
 
     async def _help(self, _: dict[str, Any]) -> None:
         self._log.info("\n%s", HELP)
 
 
-async def _settled_and_closed(queue: aio.Queue) -> None:
-    """Close, after acknowledgements that are under way: what is not acknowledged by then fails."""
+async def _flush_and_close(queue: aio.Queue) -> None:
+    """Close a queue after waiting up to 5 s for pending acknowledgements; the remaining posts fail."""
     if queue.core.is_open and queue.session.core.online:
         with suppress(TimeoutError, PostsFailed):
             await asyncio.wait_for(queue.flush(), _ACKS_WAIT_S)

@@ -1,4 +1,4 @@
-"""What is posted in series, and when: `post_rate` events every `post_interval` ms, `event_size` messages each."""
+"""Posting of message series: `post_rate` events every `post_interval` ms, with `event_size` messages each."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _numbers = itertools.count(1)
 
 
 def next_number() -> int:
-    """A number for a queue or a post, unique in this process."""
+    """Return a number for a queue or a post, unique in this process."""
     return next(_numbers)
 
 
 def clock(latency: str) -> Callable[[], int]:
-    """Nanoseconds: `epoch` since 1970, `hires` of the machine's monotonic clock, which all its processes share."""
+    """Return a clock in nanoseconds: `epoch` since 1970, else the machine's monotonic clock, equal in all processes."""
     return time.time_ns if latency == "epoch" else time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A series. `events` and `seconds` 0 = no bound; `payloads`, `pattern`: instead of `msg_size` bytes of alphabet."""
+    """Parameters of a series. `events`, `seconds`: 0 = no limit; `payloads`, `pattern`: replace `msg_size` bytes of text."""
 
     events: int = 0
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Plan:
     pub_sub_modulo: int = 0
 
     def check(self) -> None:
-        """LocalError if this posts nothing, or what cannot be posted."""
+        """Raise LocalError if the series posts nothing, or empty messages."""
         if not self.post_rate or not self.event_size:
             raise LocalError("nothing is posted with a postRate or an eventSize of 0")
         if not all(self.payloads) or not self.payloads and not self.pattern and not self.msg_size:
@@ -74,7 +74,7 @@ class Content:
             self._types[PUBSUB_PROPERTY] = PropertyType.INT64
 
     def payload(self, number: int, now_ns: int) -> bytes:
-        """Of message `number`, from 0."""
+        """Return the payload of message `number`, from 0, posted at `now_ns`."""
         plan = self._plan
         if plan.payloads:
             return plan.payloads[number % len(plan.payloads)]
@@ -92,7 +92,7 @@ class Content:
 
 
 class Poster:
-    """Posts a series to a queue. `on_ack` None = no acknowledgements are asked for."""
+    """Posts a series to a queue. `on_ack` None = without acknowledgements."""
 
     def __init__(self, plan: Plan, queue: aio.Queue, on_ack: Callable[[Ack], None] | None, file_log: FileLog,
                  produced: Throughput | None = None) -> None:
@@ -104,7 +104,7 @@ class Poster:
         self.posted = 0
 
     async def run(self, ready: Callable[[], bool], going: Callable[[], bool]) -> None:
-        """Post until everything is posted or `going` says no; rounds that `ready` says no to post nothing."""
+        """Post until the series is complete or `going()` is false; rounds in which `ready()` is false post nothing."""
         plan, loop = self._plan, self._queue.session.loop
         left, due = plan.events, loop.time()
         end = due + plan.seconds if plan.seconds else None
@@ -112,7 +112,7 @@ class Poster:
             if ready():
                 count = min(plan.post_rate, left) if plan.events else plan.post_rate
                 for _ in range(count):
-                    await self._event()
+                    await self._post_event()
                 left -= count if plan.events else 0
             if plan.post_interval_ms and (left or not plan.events):
                 due += plan.post_interval_ms / 1000
@@ -120,16 +120,16 @@ class Poster:
             else:
                 await asyncio.sleep(0 if ready() else 0.01)
 
-    async def _event(self) -> None:
+    async def _post_event(self) -> None:
         session = self._queue.session
         for _ in range(self._plan.event_size):
-            await self._message()
+            await self._post_message()
         size = session.core.batch_bytes
         session.turn(flush=True)
         if self._produced is not None:
             self._produced.event(size + _EVENT_HEADER_BYTES)
 
-    async def _message(self) -> None:
+    async def _post_message(self) -> None:
         number, self.posted = self.posted, self.posted + 1
         values, types = self._content.properties(number)
         while True:
@@ -150,5 +150,5 @@ class Poster:
             self._produced.message(len(payload))
 
     def correlation(self, value: object) -> str:
-        """How a correlation id of this series is written."""
+        """Format a correlation id of this series."""
         return f"[ numeric = {value} ]" if self._plan.latency != "none" else correlation_text(value)

@@ -1,4 +1,4 @@
-"""How commands, results, events and messages are written: the forms that programs reading a bmqtool's output look for.
+"""Text forms of commands, results, events and messages, compatible with bmqtool: programs parse its output.
 
 >>> queue_text("bmq://d/q", 1)
 '[ uri = bmq://d/q correlationId = [ autoValue = 1 ] ]'
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DUMPED_BYTES_MAX = 256
 LISTED_BYTES_MAX = 32
-STAMP_BYTES = 8  # a time in nanoseconds at the beginning of a payload
+STAMP_BYTES = 8  # timestamp in nanoseconds at the beginning of a payload
 UNSET = "[ * unset * ]"
 
 _CODES = {
@@ -39,20 +39,20 @@ _NAMES_OF = {("close", Result.INVALID_QUEUE): "UNKNOWN_QUEUE"}
 
 
 def outcome(result: Result | str, of: str = "") -> tuple[str, int]:
-    """Name and number of a result; `of` is what was asked: open, configure, close, pack, or something else."""
+    """Return name and number of a result; `of`: the request, open, configure, close or pack, else ""."""
     name = _NAMES_OF.get((of, result), str(result))  # type: ignore[arg-type]
     special = _CODES_OF.get((of, name))
     return name, special if special is not None else _CODES.get(Result(result), -1) if result in _RESULTS else -1
 
 
 def outcome_text(result: Result | str, of: str = "") -> str:
-    """`SUCCESS (0)`."""
+    """Format a result as `SUCCESS (0)`."""
     name, code = outcome(result, of)
     return f"{name} ({code})"
 
 
 def correlation_text(correlation: object) -> str:
-    """A correlation id: a number of ours, or none."""
+    """Format a correlation id, None = unset."""
     return UNSET if correlation is None else f"[ autoValue = {correlation} ]"
 
 
@@ -66,7 +66,7 @@ def status_text(uri: str, number: int, of: str, result: Result | str, message: s
 
 
 def session_event_text(event: SessionEvent) -> str:
-    """A session event; the name says what happened, the code how."""
+    """Format a session event with type and result."""
     result = event.result
     if result is Result.SUCCESS and event.kind is EventKind.CONNECTION_TIMEOUT:
         result = Result.TIMEOUT
@@ -78,7 +78,7 @@ def session_event_text(event: SessionEvent) -> str:
 
 
 def message_event_text(raw_type: str, uris: Iterable[str]) -> str:
-    """Messages (PUSH) or acknowledgements (ACK) that came together, by the queues they are for."""
+    """Format the header of a batch of messages (PUSH) or acknowledgements (ACK), with their queues."""
     queues = "".join(f" queue = {uri}" for uri in dict.fromkeys(uris))
     return f'[ type = "MESSAGE" rawEventType = {raw_type}{queues} ]'
 
@@ -89,7 +89,7 @@ def ack_text(ack: Ack, number: int) -> str:
 
 
 def push_text(message: Message, number: int) -> str:
-    """A message with the first bytes of its payload, its properties behind it."""
+    """Format a message with up to 256 bytes of its payload and its properties."""
     context = getattr(message.subscription, "context", None)
     handle = UNSET if context is None else f"[ numeric = {context} ]"
     try:
@@ -109,7 +109,7 @@ def with_properties(message: Message, before: str) -> str:
 
 
 def listing(entries: list[tuple[Message, int]]) -> str:
-    """Unconfirmed messages, each with the number of its queue."""
+    """Format unconfirmed messages, each with the number of its queue."""
     lines = [f"Unconfirmed message listing: {len(entries)} messages"]
     for index, (message, number) in enumerate(entries, 1):
         try:
@@ -122,13 +122,13 @@ def listing(entries: list[tuple[Message, int]]) -> str:
 
 
 def excerpt(payload: bytes) -> str:
-    """The first characters of a payload; what cannot be printed as a dot."""
+    """Return the first 32 bytes of a payload as text; unprintable characters become dots."""
     text = payload[:LISTED_BYTES_MAX].decode("utf-8", "replace")
     return "".join(each if each.isprintable() else "." for each in text)
 
 
 def command_text(members: Mapping[str, Any]) -> str:
-    """A command with all its members, as it was understood."""
+    """Format a parsed command with all its members."""
     parts = [f"{name} = {_value(value)}" for name, value in members.items()]
     return f"[ {' '.join(parts)} ]"
 

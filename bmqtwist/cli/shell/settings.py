@@ -1,7 +1,7 @@
-"""What the command line and a profile choose, checked together, and the options of a session that follow. A profile is a
-JSON object; `MEMBERS` names its members.
+"""Settings of the shell from command line and profile, their validation, and the session options derived from them. A
+profile is a JSON object; `MEMBERS` names its members.
 
-Members that nothing depends on here (`memoryDebug`, `threads`, ...) are understood, so that profiles keep working.
+Members without effect in this shell (`memoryDebug`, `threads`, ...) are accepted, for compatibility with bmqtool profiles.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST = {"msg_size": APPLICATION_DATA_BYTES_MAX, "auto_pub_sub_modulo": 1000, "t
 
 
 def _option(default: Any, text: str = "", *names: str, **more: Any) -> Any:
-    """A member of a profile, and the option of these names that sets it; without a name there is none."""
+    """Declare a member of a profile and the command line option with these names."""
     kind = {"is_flag": True, "default": None} if isinstance(default, bool) else {
         "type": int} if isinstance(default, int) else {}
     return field(default=default, metadata={"option": (names, {**kind, "help": text, **more})})
@@ -53,60 +53,60 @@ def _option(default: Any, text: str = "", *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it, as the original's profile has it. `post_interval` in milliseconds, `timeout_sec` in seconds."""
+    """Members of bmqtool's profile. `post_interval` in milliseconds, `timeout_sec` in seconds."""
 
-    mode: str = _option("cli", "cli: commands. auto: produce or consume, with figures. syschk: is there a broker?", "--mode",
+    mode: str = _option("cli", "cli: commands. auto: produce or consume, print statistics. syschk: test a broker.", "--mode",
                         type=click.Choice(MODES, case_sensitive=False))
     broker: str = _option("tcp://localhost:30114", "tcp://host:port or tls://host:port.  [env: BMQ_BROKER_URI, BMQ_PORT; "
                           "default: tcp://localhost:30114]", "-b", "--broker", metavar="ADDRESS",
                           envvar=["BMQ_BROKER_URI", "BMQ_BROKER"])
-    tls_authority: str = _option("", "Certificates to check the broker's against (tls://).", "--tls-authority",
+    tls_authority: str = _option("", "Certificate authorities that verify the broker (tls://).", "--tls-authority",
                                  metavar="FILE")
     tls_versions: str = _option("TLSv1.3", "[default: TLSv1.3]", "--tls-versions", metavar="NAMES")
     queue_uri: str = _option("", "The queue (auto, syschk).", "-q", "--queueuri", "--queue-uri", metavar="URI")
     queue_flags: str = _option("", "read,write,ack (auto).", "-f", "--queueflags", "--queue-flags", metavar="FLAGS")
-    latency: str = _option("none", "Measure latencies by a clock: hires on one machine, epoch between machines.", "-l",
+    latency: str = _option("none", "Clock for latencies: hires on one machine, epoch between machines.", "-l",
                            "--latency", type=click.Choice(LATENCIES, case_sensitive=False))
-    latency_report: str = _option("", "Where to write latencies as JSON.", "--latency-report", metavar="FILE")
+    latency_report: str = _option("", "File for latencies as JSON.", "--latency-report", metavar="FILE")
     dump_msg: bool = _option(False, "Show messages and acknowledgements.", "-d", "--dumpmsg", "--dump-msg")
-    confirm_msg: bool = _option(False, "Confirm messages as they come.", "-c", "--confirmmsg", "--confirm-msg")
-    event_size: int = _option(1, "Messages of an event.  [default: 1]", "-e", "--eventsize", "--event-size", metavar="N")
+    confirm_msg: bool = _option(False, "Confirm messages on arrival.", "-c", "--confirmmsg", "--confirm-msg")
+    event_size: int = _option(1, "Messages per event.  [default: 1]", "-e", "--eventsize", "--event-size", metavar="N")
     msg_size: int = _option(1024, "Size of payloads.  [default: 1024]", "-m", "--msgsize", "--msg-size", metavar="BYTES")
-    post_rate: int = _option(1, "Events to post each interval.  [default: 1]", "-r", "--postrate", "--post-rate",
+    post_rate: int = _option(1, "Events per interval.  [default: 1]", "-r", "--postrate", "--post-rate",
                              metavar="N")
-    events_count: str = _option("0", "Events to post, or for how many seconds.  [default: 0, until a signal comes]",
+    events_count: str = _option("0", "Number of events, or duration in seconds.  [default: 0, until a signal]",
                                 "--eventscount", "--events-count", metavar="N|Ns")
     max_unconfirmed: str = _option(f"{MAX_UNCONFIRMED_MESSAGES}:{MAX_UNCONFIRMED_BYTES}",
-                                   "How much may be unconfirmed.  [default: 1024:33554432]", "-u", "--maxunconfirmed",
+                                   "Limits of unconfirmed messages.  [default: 1024:33554432]", "-u", "--maxunconfirmed",
                                    "--max-unconfirmed", metavar="MESSAGES:BYTES")
-    post_interval: int = _option(1000, "The interval.  [default: 1000]", "-i", "--postinterval", "--post-interval",
+    post_interval: int = _option(1000, "Interval of --postrate.  [default: 1000]", "-i", "--postinterval", "--post-interval",
                                  metavar="MS")
     verbosity: str = _option("info", "[default: info]", "-v", "--verbosity",
                              type=click.Choice(VERBOSITIES, case_sensitive=False))
-    log_format: str = _option("", f"Of records.  [default: {LOG_FORMAT!r}, in a terminal {TERMINAL_FORMAT!r}]",
+    log_format: str = _option("", f"Format of log records.  [default: {LOG_FORMAT!r}, in a terminal {TERMINAL_FORMAT!r}]",
                               "--logFormat", "--log-format", metavar="FORMAT")
     memory_debug: bool = _option(False, "", "-D", "--memorydebug", "--memory-debug", hidden=True)
     threads: int = _option(1, "", "-t", "--threads", hidden=True)
-    shutdown_grace: int = _option(0, "End a consumer that gets nothing for so long; wait so long before a queue is closed "
-                                  "(auto).", "--shutdownGrace", "--shutdown-grace", metavar="SECONDS")
+    shutdown_grace: int = _option(0, "Idle time that ends a consumer; delay before a queue is closed (auto).",
+                                  "--shutdownGrace", "--shutdown-grace", metavar="SECONDS")
     no_session_event_handler: bool = _option(False, "", "--nosessioneventhandler", "--no-session-event-handler", hidden=True)
     storage: str = _option("", "", "-s", "--storage", metavar="PATH", hidden=True)
-    log: str = _option("", "File for a line about each message and event.", "--log", type=click.Path(dir_okay=False))
-    sequential_message_pattern: str = _option("", "Payloads are this text and a number of nine digits (auto).",
+    log: str = _option("", "File with a line per message and event.", "--log", type=click.Path(dir_okay=False))
+    sequential_message_pattern: str = _option("", "Prefix of payloads, followed by a number of nine digits (auto).",
                                               "--messagepattern", "--message-pattern", metavar="TEXT")
     message_properties: tuple[Property, ...] = _option(
         (), 'Properties to post: [{"name": "x", "value": "1", "type": "E_INT"}] (auto).', "--messageProperties",
         "--message-properties", metavar="JSON")
     subscriptions: tuple[dict[str, Any], ...] = _option((), 'Subscriptions: [{"expression": "x > 0"}] (auto).',
                                                         "--subscriptions", metavar="JSON")
-    auto_pub_sub_modulo: int = _option(0, "Number messages modulo N in a property, with a subscription for each number "
-                                       "(auto).", "--autoPubSubModulo", "--auto-pub-sub-modulo", metavar="N")
-    timeout_sec: int = _option(300, "For requests to the broker.  [default: 300]", "--timeout", metavar="SECONDS")
-    authn_mechanism: str = _option("", "Authenticate, for instance BASIC.", "--authnMechanism", "--authn-mechanism",
-                                   metavar="NAME")
-    authn_data: str = _option("", "With these data, as in user:password.", "--authnData", "--authn-data", metavar="TEXT")
+    auto_pub_sub_modulo: int = _option(0, "Number messages modulo N in a property, and subscribe to each number (auto).",
+                                       "--autoPubSubModulo", "--auto-pub-sub-modulo", metavar="N")
+    timeout_sec: int = _option(300, "Timeout of requests.  [default: 300]", "--timeout", metavar="SECONDS")
+    authn_mechanism: str = _option("", "Authentication mechanism, for instance BASIC.", "--authnMechanism",
+                                   "--authn-mechanism", metavar="NAME")
+    authn_data: str = _option("", "Credential, for instance user:password.", "--authnData", "--authn-data", metavar="TEXT")
 
-    # -- what follows from it -----------------------------------------------------------------------------------------
+    # -- derived values and validation --------------------------------------------------------------------------------
 
     @property
     def flags(self) -> Flags:
@@ -114,7 +114,7 @@ class Settings:
 
     @property
     def unconfirmed(self) -> tuple[int, int]:
-        """Messages and bytes that may be unconfirmed."""
+        """Limits of unconfirmed messages and bytes."""
         found = re.fullmatch(r"\s*([0-9]{1,10})\s*:\s*([0-9]{1,10})\s*", self.max_unconfirmed)
         if not found or max(map(int, found.groups())) > _INT_MAX:
             raise LocalError(f"maxunconfirmed {self.max_unconfirmed!r}: write messages:bytes, for instance 1024:33554432")
@@ -122,7 +122,7 @@ class Settings:
 
     @property
     def count(self) -> tuple[int, float]:
-        """Events to post, and seconds to post them in; 0 = no bound."""
+        """Number of events and duration in seconds; 0 = no limit."""
         found = re.fullmatch(r"\s*([0-9]{1,18})\s*([sS]?)\s*", self.events_count)
         if not found:
             raise LocalError(f"eventscount {self.events_count!r}: write a number of events, or seconds as in 30s")
@@ -161,9 +161,9 @@ class Settings:
             raise LocalError("--nosessioneventhandler is for mode cli")
         if self.flags.write and not (self.post_rate and self.event_size):
             raise LocalError("nothing is posted with a postrate or an eventsize of 0")
-        self.count  # noqa: B018 - it says so if it is none
+        self.count  # noqa: B018 - raises if it is invalid
         if self.latency != "none" and self.sequential_message_pattern:
-            raise LocalError("--messagepattern leaves no room for the time that --latency puts into messages")
+            raise LocalError("--messagepattern leaves no room for the timestamp of --latency")
         if self.flags.write and not self.sequential_message_pattern:
             least = 1 if self.latency == "none" else STAMP_BYTES
             if self.msg_size < least:
@@ -178,14 +178,14 @@ class Settings:
             raise LocalError(f"queueuri {self.queue_uri!r}: {error}") from None
 
     def queue_options(self) -> QueueOptions:
-        """How the automatic mode reads its queue."""
+        """Return the queue options of the automatic mode."""
         messages, size = self.unconfirmed
         automatic = tuple({"expression": f"{PUBSUB_PROPERTY} == {number}"} for number in range(self.auto_pub_sub_modulo))
         return queue_options({"maxUnconfirmedMessages": messages, "maxUnconfirmedBytes": size, "consumerPriority": 0,
                               "subscriptions": self.subscriptions + automatic})
 
     def profile(self) -> dict[str, Any]:
-        """The same as a profile; what a file with it chooses is these settings."""
+        """Return these settings as a profile."""
         tree: dict[str, Any] = {camel_case(each.name): getattr(self, each.name) for each in fields(self)}
         tree["messageProperties"] = [{"name": each.name, "value": str(each.value), "type": each.type_name}
                                      for each in self.message_properties]
@@ -200,8 +200,8 @@ OPTIONS = tuple(click.option(*names, each.name, **more) for each in fields(Setti
 
 
 def queue_options(reading: Mapping[str, Any]) -> QueueOptions:
-    """Options for a queue from the members of `open` or `configure`; CommandError if an expression is none, or a priority
-    too large."""
+    """Return the queue options of an `open` or `configure` command. Raises CommandError for an invalid expression, limit or
+    priority."""
     try:
         return QueueOptions(*_limits(reading), subscriptions=tuple(
             _subscription({**reading, **{name: value for name, value in each.items() if value is not None}})
@@ -217,7 +217,7 @@ def _limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
 def _subscription(each: Mapping[str, Any]) -> Subscription:
     expression = each.get("expression")
     if expression == "":
-        raise CommandError("Invalid subscription '': its expression is empty; leave it out to get all messages")
+        raise CommandError("Invalid subscription '': its expression is empty; omit it to receive all messages")
     try:
         return Subscription(expression or "", *_limits(each), each.get("correlationId"))
     except BmqError as error:
@@ -225,7 +225,7 @@ def _subscription(each: Mapping[str, Any]) -> Subscription:
 
 
 def read_profile(text: str, settings: Settings) -> Settings:
-    """Settings changed by a profile; LocalError if it is none. Unknown members are ignored, as the original does."""
+    """Apply a profile to settings. Raises LocalError if it is invalid; unknown members are ignored, as in bmqtool."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -240,7 +240,7 @@ def read_profile(text: str, settings: Settings) -> Settings:
 
 
 def read_list(name: str, text: str) -> tuple[Any, ...]:
-    """`messageProperties` or `subscriptions` from JSON text."""
+    """Parse the JSON text of `messageProperties` or `subscriptions`."""
     try:
         return _list(name, json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -275,7 +275,7 @@ _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_
 
 
 def session_options(settings: Settings, connect_timeout_s: float | None = None) -> SessionOptions:
-    """Options of a session; LocalError for a broker address that is none."""
+    """Return the session options. Raises LocalError for an invalid broker address."""
     timeout = float(settings.timeout_sec)
     connect = connect_timeout_s or timeout
     credential = None
@@ -289,7 +289,7 @@ def session_options(settings: Settings, connect_timeout_s: float | None = None) 
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """TLS for tls:// addresses, of the versions allowed."""
+    """Return the TLS context with the allowed versions; None without tls:// addresses."""
     if not any(broker.tls for broker in parse_brokers(settings.broker)):
         return None
     context = client_context(settings.tls_authority or None, False)

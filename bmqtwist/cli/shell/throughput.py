@@ -1,4 +1,4 @@
-"""Messages and bytes over time, as the automatic mode prints them: a line for each interval, one for everything."""
+"""Throughput statistics of the automatic mode: a line per interval and a final line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Throughput:
         self._latency.add(latency_ns)
 
     def row(self, seconds: float) -> str:
-        """The line for the interval that ends now, `seconds` long."""
+        """Return the line of the interval that ends now, `seconds` long."""
         delta, self._before = self._total - self._before, self._total.copy()
         line = f"{self.verb} |" + " ||".join(
             f"{grouped(int(count / seconds)):>14} |{grouped(count):>14} |{pretty_bytes(int(size / seconds)):>14}"

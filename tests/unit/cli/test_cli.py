@@ -192,8 +192,8 @@ def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerP
     [log] = (broker_process.config.root / "logs").glob("bmqbrkr.log")
     log.rename(log.with_suffix(".old"))
     process.send_signal(signal.SIGHUP)
-    broker_process.expect("SIGHUP: logs are opened anew")
-    assert "SIGHUP: logs are opened anew" in log.read_text()
+    broker_process.expect("SIGHUP: logs reopened")
+    assert "SIGHUP: logs reopened" in log.read_text()
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         process.send_signal(number)
         broker_process.expect(f"{number.name}: ignored")

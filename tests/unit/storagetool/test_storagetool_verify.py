@@ -180,7 +180,7 @@ def test_sets_of_the_original_broker_are_in_order(case: str, tmp_path: Path) -> 
     """Cleanly closed, live and crash images: nothing worse than a note."""
     outcome = bmq("verify", storage_directory(case, tmp_path / "s"))
     assert (outcome.code, outcome.err) == (0, ""), outcome.out
-    assert outcome.out.endswith("Everything is in order.\n")
+    assert outcome.out.endswith("No damage found.\n")
     assert "error" not in outcome.out and "warning" not in outcome.out
 
 
@@ -199,7 +199,7 @@ def test_archived_sets_of_the_original_broker_are_in_order(journal: Path, tmp_pa
 def test_our_own_sets_are_in_order(tmp_path: Path) -> None:
     """Stopped or killed."""
     stopped = bmq("verify", build(tmp_path / "stopped"))
-    assert (stopped.code, stopped.out) == (0, "Everything is in order.\n")
+    assert (stopped.code, stopped.out) == (0, "No damage found.\n")
     killed = bmq("verify", build(tmp_path / "killed", stop=False))
     assert killed.code == 0
     assert "2 record(s) follow the last sync point" in killed.out
@@ -278,7 +278,7 @@ def test_one_file_of_a_set_stands_for_the_set(tmp_path: Path) -> None:
     """The others lie beside it; the ledger is named."""
     directory = build(tmp_path / "s")
     outcome = bmq("verify", one(directory, "data"), "--csl-file", one(directory, "csl"))
-    assert (outcome.code, outcome.out) == (0, "Everything is in order.\n")
+    assert (outcome.code, outcome.out) == (0, "No damage found.\n")
     flip(one(directory, "data"), MIDDLE + 20)
     assert bmq("verify", one(directory, "journal")).code == 1
 
@@ -293,7 +293,7 @@ def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
         if kind in (4, 5):
             change(path, offset + (36 if kind == 4 else 48), bytes(4))
     outcome = bmq("verify", directory)
-    assert (outcome.code, outcome.out) == (0, "Everything is in order.\n")
+    assert (outcome.code, outcome.out) == (0, "No damage found.\n")
 
 
 def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp_path: Path) -> None:
