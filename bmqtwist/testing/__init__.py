@@ -1,16 +1,16 @@
-"""The test kit: brokers for the tests of applications, in this process or in one of their own.
+"""Test kit: brokers for the tests of applications, in the test's process or in separate processes.
 
-| what | for |
+| name | purpose |
 |---|---|
-| `Broker` | a broker in this process: memory only, a clock that jumps, `faults`, a `recorder` |
+| `Broker` | a broker in this process: memory only, virtual clock, `faults`, `recorder` |
 | `run` | `asyncio.run` in virtual time |
-| `outcome` | the outcome of a Deferred on a `twisted.internet.task.Clock` |
-| `BrokerProcess` | a broker in a process of its own, on a free port and with files in a directory |
-| `Cluster` | several nodes of a cluster in this process: a simulated network, a clock that jumps |
-| `ClusterProcess` | several nodes of a cluster, a process each |
-| fixtures `bmq_broker`, `bmq_process`, `bmq_url` | the same for pytest, which finds them by itself |
+| `outcome` | the result of a Deferred on a `twisted.internet.task.Clock` |
+| `BrokerProcess` | a broker process on a free port, with files in a directory |
+| `Cluster` | the nodes of a cluster in this process: simulated network, virtual clock |
+| `ClusterProcess` | the nodes of a cluster, one process each |
+| fixtures `bmq_broker`, `bmq_process`, `bmq_url` | pytest fixtures, registered by a plugin |
 
-See docs/testing.md. Nothing is imported before it is used.
+See docs/testing.md. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bmqtwist.testing.stored import Stored
     from bmqtwist.testing.tx import outcome
 
-_HOMES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Cluster": "cluster",
+_MODULES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Cluster": "cluster",
           "ClusterProcess": "cluster_process", "Fault": "faults", "Faults": "faults",
           "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "Unmet": "broker",
           "VirtualLoop": "loop", "outcome": "tx", "run": "loop"}
@@ -40,8 +40,8 @@ __all__ = ["Broker", "BrokerProcess", "Clock", "Cluster", "ClusterProcess", "Fau
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = found
     return found

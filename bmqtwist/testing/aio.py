@@ -1,4 +1,4 @@
-"""asyncio's end of a connection to an in-process broker, and an asyncio loop as a broker uses it."""
+"""asyncio transport to an in-process broker, and the bridge between the broker and an asyncio loop."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import asyncio
 from typing import Any
 
 from bmqtwist.testing.loop import VirtualLoop
-from bmqtwist.testing.runner import BrokerRunner, EventLoop, LoopEnd, Waker
+from bmqtwist.testing.runner import BrokerRunner, EventLoop, LoopBridge, LoopEnd
 
-_HIGH_BYTES = 64 << 10  # as of asyncio's own transports
+_HIGH_BYTES = 64 << 10  # default of asyncio's transports
 
 
-def settle(future: asyncio.Future[None]) -> None:
-    """Give a future that has no result one."""
+def complete(future: asyncio.Future[None]) -> None:
+    """Complete a future unless it is done."""
     if not future.done():
         future.set_result(None)
 
 
-def loop_waker(runner: BrokerRunner, loop: asyncio.AbstractEventLoop) -> Waker:
-    """The waker of the broker on an asyncio loop."""
-    return runner.waker(loop, lambda loop: EventLoop(
+def loop_bridge(runner: BrokerRunner, loop: asyncio.AbstractEventLoop) -> LoopBridge:
+    """Return the bridge between the broker and an asyncio loop."""
+    return runner.bridge(loop, lambda loop: EventLoop(
         loop.time, isinstance(loop, VirtualLoop), loop.call_soon, loop.call_soon_threadsafe,
         lambda seconds, action: loop.call_later(seconds, action).cancel, loop.is_closed))
 
 
 class AsyncioTransport(LoopEnd, asyncio.Transport):
-    """A transport whose other end is a broker in this process."""
+    """asyncio transport whose peer is an in-process broker."""
 
-    def __init__(self, runner: BrokerRunner, waker: Waker, protocol: asyncio.BaseProtocol) -> None:
-        LoopEnd.__init__(self, runner, waker)
+    def __init__(self, runner: BrokerRunner, bridge: LoopBridge, protocol: asyncio.BaseProtocol) -> None:
+        LoopEnd.__init__(self, runner, bridge)
         asyncio.Transport.__init__(self, {"peername": ("127.0.0.1", 0), "sockname": ("127.0.0.1", 0)})
         self._protocol: Any = protocol
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
@@ -36,19 +36,19 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
         self._paused: list[bytes] | None = None
 
     def open(self, name: str) -> None:
-        """Connect; ConnectionRefusedError."""
+        """Connect. Raises ConnectionRefusedError if the broker does not accept the connection."""
         self.connect(name)
         self._protocol.connection_made(self)
 
     # -- LoopEnd ----------------------------------------------------------------------------------------------------
 
-    def took(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         if self._paused is not None:
             self._paused.append(data)
         elif not self._lost and not self._closing:
-            self._hand_over(data)
+            self._deliver(data)
 
-    def _hand_over(self, data: bytes) -> None:
+    def _deliver(self, data: bytes) -> None:
         protocol = self._protocol
         if not isinstance(protocol, asyncio.BufferedProtocol):
             protocol.data_received(data)
@@ -61,7 +61,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
             protocol.buffer_updated(size)
             at += size
 
-    def ended(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         if not self._lost:
             self._lost = self._closing = True
             self._protocol.connection_lost(ConnectionResetError(reason) if reason else None)
@@ -93,8 +93,8 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
     def abort(self) -> None:
         if not self._closing:
             self._closing = True
-            self.hang_up()
-            self._waker.soon(self.ended, "")
+            self.disconnect()
+            self._bridge.call_soon(self.on_lost, "")
 
     close = abort
 
@@ -109,9 +109,9 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
             self._paused = []
 
     def resume_reading(self) -> None:
-        kept, self._paused = self._paused or [], None
-        for data in kept:
-            self._waker.soon(self.took, data)
+        deferred, self._paused = self._paused or [], None
+        for data in deferred:
+            self._bridge.call_soon(self.on_data, data)
 
     def is_reading(self) -> bool:
         return self._paused is None and not self._closing

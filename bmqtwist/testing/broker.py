@@ -1,13 +1,13 @@
-"""A broker in this process, for tests: no files, no port unless one is asked for, a clock that can be moved.
+"""In-process broker for tests, without files, with a virtual clock and an optional TCP port.
 
     broker = Broker()
     async with broker.session() as session: ...                     asyncio
     session = broker.tx_session(clock)                              Twisted
-    with broker.blocking_session() as session: ...                  plain blocking calls
-    url = broker.listen()                                           everybody else
+    with broker.blocking_session() as session: ...                  blocking calls
+    url = broker.listen()                                           any other client
 
-It is the real broker with its disk in memory and without a reactor. Whatever a client sends has been dealt with when
-its write returns; the answers reach it through its own loop.
+It is the production broker over a disk in memory, without a reactor. The broker has processed the data of a client when
+the client's write returns; the client's event loop delivers the answers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from bmqtwist.wire.properties import PropertyType
 
 Mode = Literal["priority", "fanout", "broadcast"]
-_ASK_FIRST_S, _ASK_S_MAX = 0.01, 1.0  # how often conditions are asked when nothing happens at the broker
+_POLL_S_MIN, _POLL_S_MAX = 0.01, 1.0  # interval between two evaluations of a condition while the broker is idle
 
 
 class Unmet(AssertionError):
-    """Something that a test asserted of a broker is not so; the text ends in the transcript."""
+    """A failed assertion about a broker; the text ends with the transcript."""
 
 
 class Broker:
-    """One broker. `clock()` is its time in seconds; `faults` and `recorder` concern all its connections.
+    """One running broker. `clock()`: its time in seconds; `faults` and `recorder` apply to all its connections.
 
-    Ready when made: the domains `bmq.test.mem.{priority,fanout,broadcast}` and `bmq.test.persistent.{priority,fanout}`
-    (and their `.sc` variants) are those of the sample configuration. Calls from several threads are safe.
+    It has the domains of the sample configuration, `bmq.test.mem.{priority,fanout,broadcast}` and
+    `bmq.test.persistent.{priority,fanout}` with their `.sc` variants. All methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Broker:
 
     @property
     def up(self) -> bool:
-        """Is it running?"""
+        """True if the broker is running."""
         return self._runner.up
 
     # -- domains ----------------------------------------------------------------------------------------------------
@@ -66,12 +66,12 @@ class Broker:
                in_memory: bool = False, max_messages: int | None = None, max_bytes: int | None = None,
                max_delivery_attempts: int = 0, ttl: float = 3600, subscriptions: Mapping[str, str] | None = None,
                consistency: Literal["eventual", "strong"] = "eventual", **parameters: Any) -> str:
-        """Make a domain, or change one; its name.
+        """Create or reconfigure a domain, and return its name.
 
-        `app_ids`: of a fanout domain. `max_messages`, `max_bytes`: of each queue; the message that exceeds them is
-        still taken, the next one refused. `max_delivery_attempts`: 0 = no limit. `ttl`: seconds. `subscriptions`:
-        expression by appId ("" for a domain that is no fanout). `parameters`: other members of a domain's file, by their
-        names there (`deduplicationTimeMs`, `maxConsumers`, ...). LocalError if the broker would not take the domain.
+        `app_ids`: the apps of a fanout domain. `max_messages`, `max_bytes`: limits of each queue; the message that exceeds
+        them is accepted, the next one refused. `max_delivery_attempts`: 0 = no limit. `ttl`: seconds. `subscriptions`:
+        expression by appId ("" in the other modes). `parameters`: other members of a domain's file, by their names in it
+        (`deduplicationTimeMs`, `maxConsumers`, ...). Raises LocalError if the broker refuses the domain.
         """
         text = plain_domain(name, mode, app_ids=app_ids, in_memory=in_memory, max_messages=max_messages,
                             max_bytes=max_bytes, max_delivery_attempts=max_delivery_attempts, ttl=ttl,
@@ -97,53 +97,55 @@ class Broker:
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def session(self, *, name: str = "", **options: Any) -> aio.Session:
-        """An asyncio session with this broker; options as of `bmqtwist.sdk.aio.Session`."""
+        """Return an asyncio session with this broker; options as of `bmqtwist.sdk.aio.Session`."""
         from bmqtwist.sdk import aio
         return aio.Session(connect=self.connector(name), **options)
 
     def tx_session(self, reactor: Any, *, name: str = "", **options: Any) -> tx.Session:
-        """A Twisted session with this broker; options as of `bmqtwist.sdk.tx.Session`. `reactor` may be a
+        """Return a Twisted session with this broker; options as of `bmqtwist.sdk.tx.Session`. `reactor` may be a
         `twisted.internet.task.Clock`."""
         from bmqtwist.sdk import tx
         return tx.Session(reactor, endpoint=self.endpoint(reactor, name), **options)
 
     def blocking_session(self, *, name: str = "", **options: Any) -> simple.Session:
-        """A blocking session with this broker; options as of `bmqtwist.sdk.simple.Session`. Waiting takes no real time
-        while the broker's clock is virtual."""
+        """Return a blocking session with this broker; options as of `bmqtwist.sdk.simple.Session`. While the broker's clock
+        is virtual, waiting takes no real time."""
         from bmqtwist.sdk import simple
         return simple.Session(pump=self.pump(name), **options)
 
     def official_session(self, on_session_event: Callable[[Any], None],
                          on_message: Callable[[Any, Any], None] | None = None, *, name: str = "",
                          **options: Any) -> official.Session:
-        """A session of `bmqtwist.sdk.blazingmq` with this broker; options as of that. It has threads, so the broker's
-        clock runs with the machine's from now on."""
+        """Return a session of `bmqtwist.sdk.blazingmq` with this broker. The session has threads: from now on the broker's
+        clock follows the machine's."""
         from bmqtwist.sdk import blazingmq as official
         pump = partial(self._threaded_transport, name=name)
         made = type("Session", (official.Session,), {"_make_transport": staticmethod(pump)})
         return made(on_session_event, on_message, **options)  # type: ignore[no-any-return]
 
     def connector(self, name: str = "") -> aio.Connector:
-        """What `bmqtwist.sdk.aio.Session(connect=...)` wants: every address leads here. `name`: as of `connect`."""
+        """Return an argument for `bmqtwist.sdk.aio.Session(connect=...)`: every address connects to this broker. `name`: of
+        the connection, for faults and the recorder."""
         import asyncio
 
-        from bmqtwist.testing.aio import AsyncioTransport, loop_waker
+        from bmqtwist.testing.aio import AsyncioTransport, loop_bridge
 
         async def connect(make_protocol: Callable[[], asyncio.BaseProtocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             protocol = make_protocol()
-            transport = AsyncioTransport(self._runner, loop_waker(self._runner, asyncio.get_running_loop()), protocol)
+            transport = AsyncioTransport(self._runner, loop_bridge(self._runner, asyncio.get_running_loop()), protocol)
             transport.open(name)
             return transport, protocol
         return connect
 
     def endpoint(self, reactor: Any, name: str = "") -> tx.MakeEndpoint:
-        """What `bmqtwist.sdk.tx.Session(endpoint=...)` wants: every address leads here. `name`: as of `connect`."""
+        """Return an argument for `bmqtwist.sdk.tx.Session(endpoint=...)`: every address connects to this broker. `name`: as
+        of `connector`."""
         from bmqtwist.testing.tx import endpoints
         return endpoints(self._runner, name, reactor)
 
     def pump(self, name: str = "") -> PumpFactory:
-        """What `bmqtwist.sdk.simple.Session(pump=...)` wants. `name`: as of `connect`."""
+        """Return an argument for `bmqtwist.sdk.simple.Session(pump=...)`. `name`: as of `connector`."""
         from bmqtwist.testing.transport import MemoryTransport
         return partial(MemoryTransport, self._runner, name)
 
@@ -152,8 +154,8 @@ class Broker:
         return self.pump(name)(*arguments)
 
     def listen(self, port: int = 0) -> str:
-        """Take TCP connections at 127.0.0.1, too; the address `tcp://127.0.0.1:PORT`. The broker's clock runs with the
-        machine's from now on. OSError if the port is taken."""
+        """Accept TCP connections at 127.0.0.1, and return the address `tcp://127.0.0.1:PORT`. From now on the broker's clock
+        follows the machine's. Raises OSError if the port is in use."""
         from bmqtwist.testing.port import Port
         if self._port is None:
             self.clock.follow_machine()
@@ -162,8 +164,7 @@ class Broker:
 
     @contextlib.contextmanager
     def intercept(self) -> Iterator[Self]:
-        """Within the `with` block every session of `bmqtwist.sdk` that is made connects to this broker, whatever
-        address it is given."""
+        """Connect every session of `bmqtwist.sdk` that is created within the `with` block to this broker, at any address."""
         from unittest import mock
 
         from bmqtwist.sdk import aio, simple, tx
@@ -180,20 +181,20 @@ class Broker:
             yield self
 
     def disconnect(self, client: str | None = None) -> int:
-        """Cut the connections (of one client), as a network does; how many."""
+        """Cut all connections, or those of one client, like a network failure; return their number."""
         return self._runner.disconnect(client)
 
     @property
     def clients(self) -> list[str]:
-        """Names of those who are connected."""
+        """Names of the connected clients."""
         return [connection.name for connection in self._runner.connections]
 
     # -- messages without a client ----------------------------------------------------------------------------------
 
     def put(self, uri: str, payload: bytes, properties: Mapping[str, object] | None = None,
             types: Mapping[str, PropertyType] | None = None, *, compress: bool = False) -> bytes:
-        """Put a message into a queue, which is created if need be; its GUID, 16 bytes. Types of properties as of
-        `Queue.post`. LocalError if the queue does not take it."""
+        """Put a message into a queue, which is created if missing, and return its GUID, 16 bytes. Types of properties as of
+        `Queue.post`. Raises LocalError if the queue refuses the message."""
         runner = self._runner
         with runner.lock:
             runner.touch()
@@ -204,14 +205,14 @@ class Broker:
             return guid
 
     def messages(self, uri: str) -> list[Stored]:
-        """What is outstanding in a queue (with `?id=`: for that app), oldest first."""
+        """Return the unconfirmed messages of a queue (with `?id=`: of that app), oldest first."""
         runner = self._runner
         with runner.lock:
             runner.touch()
             return stored.messages(runner.node, uri, runner.began)
 
     def drain(self, uri: str) -> list[Stored]:
-        """Take everything out of a queue (with `?id=`: for that app), delivered or not; what it was."""
+        """Remove all messages from a queue (with `?id=`: for that app), delivered or not, and return them."""
         runner = self._runner
         with runner.lock:
             runner.touch()
@@ -222,7 +223,7 @@ class Broker:
             return found
 
     def admin(self, command: str) -> str:
-        """Run an admin command; the answer's text."""
+        """Run an admin command and return the text of the answer."""
         runner = self._runner
         with runner.lock:
             runner.touch()
@@ -232,23 +233,25 @@ class Broker:
             return answer
 
     def log(self) -> list[str]:
-        """The broker's log, severity before the text."""
+        """Return the broker's log, each line with its severity."""
         return self._runner.node.log()
 
     # -- assertions -------------------------------------------------------------------------------------------------
 
     def assert_posted(self, uri: str, payload: bytes | None = None, properties: Mapping[str, object] | None = None, *,
                       count: int | None = None, client: str | None = None) -> list[Post]:
-        """Posts to the queue with that payload and at least those properties: `count`, or at least one. Those."""
+        """Assert that clients made `count` posts (None = at least one) with this payload and at least these properties, and
+        return them."""
         __tracebackhide__ = True
         found = [post for post in self.recorder.posts(uri, client) if post.matches(payload, properties)]
         wanted = "at least one post" if count is None else f"{count} post(s)"
         self._check(len(found) == count if count is not None else bool(found),
-                    f"{uri}: {wanted} like that expected, {len(found)} made")
+                    f"{uri}: {wanted} expected, {len(found)} found")
         return found
 
     def assert_confirmed(self, uri: str, count: int | None = None, *, client: str | None = None) -> list[Confirm]:
-        """`count` messages of the queue (of the app) are confirmed; without it all that were delivered, at least one."""
+        """Assert that `count` messages of the queue (of the app) are confirmed, None = all delivered ones and at least one;
+        return the confirms."""
         __tracebackhide__ = True
         found = self.recorder.confirms(uri, client)
         guids = {(confirm.app, confirm.guid) for confirm in found}
@@ -261,29 +264,29 @@ class Broker:
         return found
 
     def assert_empty(self, uri: str) -> None:
-        """Nothing is outstanding in the queue (for the app)."""
+        """Assert that the queue has no unconfirmed messages (of the app)."""
         __tracebackhide__ = True
         left = self.messages(uri)
-        self._check(not left, f"{uri} holds {len(left)} message(s):\n" + "\n".join(map(str, left[:20])))
+        self._check(not left, f"{uri} contains {len(left)} message(s):\n" + "\n".join(map(str, left[:20])))
 
     def _check(self, good: bool, complaint: str) -> None:
         __tracebackhide__ = True
         if not good:
             raise Unmet(f"{complaint}\n\n{self.recorder.transcript()}")
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start again after `stop` or `crash`, with what is on the disk."""
+        """Start again after `stop` or `crash`, from the disk."""
         self._runner.start()
 
     def stop(self) -> None:
-        """Stop gracefully: up to some seconds of the broker's clock for consumers that hold messages."""
+        """Stop gracefully; waits for unconfirmed messages for some seconds of the broker's clock."""
         self._runner.stop()
 
     def crash(self) -> None:
-        """The machine loses power: connections break, and what was not durable is lost. What was acknowledged is
-        durable, unless its domain is in memory."""
+        """Simulate a loss of power: connections break, and data that is not durable is lost. Acknowledged messages are
+        durable, except those of in-memory domains."""
         self._runner.crash()
 
     def restart(self) -> None:
@@ -292,7 +295,7 @@ class Broker:
         self.start()
 
     def close(self) -> None:
-        """The end: connections are cut, a port is closed."""
+        """Crash the broker, cut its connections and close its port."""
         port, self._port = self._port, None
         self._runner.close()
         if port is not None:
@@ -307,38 +310,37 @@ class Broker:
     # -- time -------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let the broker's clock jump: messages expire, consumers are given up, delayed bytes arrive. The clocks of
-        clients do not notice."""
+        """Advance the broker's clock: messages expire, delayed bytes arrive. The clocks of clients do not change."""
         self._runner.advance(seconds)
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """Wait until a condition is true; it is asked whenever something happened at the broker, and now and then. Unmet
-        after `timeout_s` seconds of the event loop."""
+        """Wait until a condition is true; it is evaluated after each change at the broker, and at least every second. Raises
+        Unmet after `timeout_s` seconds of the event loop."""
         import asyncio
 
-        from bmqtwist.testing.aio import loop_waker, settle
+        from bmqtwist.testing.aio import complete, loop_bridge
         runner, loop = self._runner, asyncio.get_running_loop()
-        waker = loop_waker(runner, loop)
-        end, pause = loop.time() + timeout_s, _ASK_FIRST_S
+        bridge = loop_bridge(runner, loop)
+        end, pause = loop.time() + timeout_s, _POLL_S_MIN
         while not condition():
-            self._check(loop.time() < end, f"not so within {timeout_s:g} s: {condition}")
+            self._check(loop.time() < end, f"condition not met within {timeout_s:g} s: {condition}")
             changed: asyncio.Future[None] = loop.create_future()
 
-            def wake(changed: asyncio.Future[None] = changed) -> None:
-                waker.soon(settle, changed)
-            runner.waiters.append(wake)
+            def on_change(changed: asyncio.Future[None] = changed) -> None:
+                bridge.call_soon(complete, changed)
+            runner.on_change.append(on_change)
             try:
                 await asyncio.wait([changed], timeout=min(pause, end - loop.time()))
             finally:
-                runner.waiters.remove(wake)
-            pause = min(2 * pause, _ASK_S_MAX)
+                runner.on_change.remove(on_change)
+            pause = min(2 * pause, _POLL_S_MAX)
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """The same for tests without an event loop whose clients are threads or processes: blocks up to `timeout_s`
-        seconds."""
-        end, pause = time.monotonic() + timeout_s, _ASK_FIRST_S
-        while not condition():  # without the lock: it may ask sessions, which have locks of their own
-            self._check(time.monotonic() < end, f"not so within {timeout_s:g} s: {condition}")
+        """Block until a condition is true, for tests without an event loop whose clients are threads or processes. Raises
+        Unmet after `timeout_s` seconds."""
+        end, pause = time.monotonic() + timeout_s, _POLL_S_MIN
+        while not condition():  # evaluated without the lock, since it may take locks of sessions
+            self._check(time.monotonic() < end, f"condition not met within {timeout_s:g} s: {condition}")
             with self._runner.changed:
                 self._runner.changed.wait(min(pause, max(0.0, end - time.monotonic())))
-            pause = min(2 * pause, _ASK_S_MAX)
+            pause = min(2 * pause, _POLL_S_MAX)

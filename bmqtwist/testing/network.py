@@ -1,12 +1,12 @@
-"""The simulated network: whoever is somewhere connects to whoever listens at an address.
+"""Simulated network: connections between clients and nodes, with delays and link faults.
 
-    place                where somebody is: the name of a node, the address of a client's machine
-    connect, dial        a connection from a place to the node at an address; `dial` takes time and can fail late
-    ConnectionEnd        what one end does: send, read or not, finish, drop; its `receiver` is told what comes
-    cut, heal, slow      what happens to everything that goes from one place to another
+    place                the host of an end: the name of a node, or the address of a client's machine
+    connect, dial        connect from a place to the node at an address; `dial` takes time and can fail late
+    ConnectionEnd        one end: send, read, finish, drop; its `receiver` handles received data
+    cut, heal, slow      faults of the link from one place to another
 
-Bytes arrive in order, cut anywhere, each slice at a moment of its own. Where a link is cut they wait, as TCP's
-retransmissions make them, and so does the news of an end: the other side is half-open until then.
+Data arrives in order, split at random positions, each slice with its own delay. On a cut link, data and the end of
+connections wait until it is healed, as with TCP retransmission: the other end is half-open until then.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from typing import Protocol
 
 from bmqtwist.testing.simulation import Simulation
 
-KERNEL_BYTES = 65536  # what a connection takes without anybody reading at the other end
-CONNECT_SECONDS_MAX = 5.0  # until a dial into a cut link is given up
-LOOPBACK = "127.0.0.1"  # where clients are that say nothing else
+KERNEL_BYTES = 65536  # capacity of the kernel's buffers of a connection whose other end does not read
+CONNECT_SECONDS_MAX = 5.0  # timeout of a dial into a cut link
+LOOPBACK = "127.0.0.1"  # default place of clients
 
 
 class Receiver:
-    """What is at one end of a connection; by itself it does nothing."""
+    """Handler of one end's events; the base class ignores them."""
 
     def take(self, data: bytes) -> None:
-        """Bytes from the other end."""
+        """Data from the other end."""
 
     def cut(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
 
     def drained(self) -> None:
-        """The other end, which was behind, has taken everything."""
+        """The other end has received all sent data, after a congestion."""
 
 
 class ConnectionEnd:
-    """One end of a connection, as the process there sees it."""
+    """One end of a connection, as its process sees it."""
 
     other: ConnectionEnd
 
     def __init__(self, network: Network, place: str) -> None:
         self._network, self._simulation, self.place = network, network.simulation, place
-        self.receiver = Receiver()  # until somebody takes its place
-        self.open = True  # as far as is known here
-        self.asleep = False  # the process here is held up: what comes has to wait
+        self.receiver = Receiver()  # replaced by the owner
+        self.open = True  # as this end knows
+        self.paused = False  # the process is paused: arriving events wait
         self._reading = True
-        self._kept: list[Callable[[], None]] = []  # what has come while nobody took it
-        self._arrives_at = self._simulation.now  # when the last slice under way from here arrives
-        self._flying = 0  # bytes on their way from here
-        self.arrived = 0  # bytes that have come to the other end
-        self._behind = self._finishing = False
-        self._vanished = False  # what is on its way from here will not arrive
-        self._forgotten = False  # by its machine, which says so when it is asked
+        self._deferred: list[Callable[[], None]] = []  # events that arrived while the end was paused or did not read
+        self._arrives_at = self._simulation.now  # arrival time of the last slice sent from here
+        self._in_flight = 0  # bytes sent from here that have not arrived
+        self.arrived = 0  # bytes sent from here that have arrived
+        self._congested = self._finishing = False
+        self._discarding = False  # data in flight from here is discarded
+        self._must_reset = False  # the machine restarted: it answers data with a reset
 
-    # -- what the process here does ---------------------------------------------------------------------------------
+    # -- calls of the process ---------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> int:
-        """Bytes for the other end, in slices; how many the kernel has not taken yet."""
+        """Send data in slices; return the number of bytes that exceed the kernel's buffers."""
         simulation, latency = self._simulation, self._network.latency(self)
         for piece in simulation.slices(data):
             self._arrives_at = max(self._arrives_at, simulation.now + simulation.delay() + latency)
             self._carry(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
-        self._flying += len(data)
-        self._behind = self._behind or self._flying > KERNEL_BYTES
+        self._in_flight += len(data)
+        self._congested = self._congested or self._in_flight > KERNEL_BYTES
         return self.waiting
 
     @property
     def waiting(self) -> int:
-        return max(0, self._flying - KERNEL_BYTES) if self._behind else 0
+        return max(0, self._in_flight - KERNEL_BYTES) if self._congested else 0
 
     def read(self, wanted: bool) -> None:
-        """Go on reading, or stop: then the other end gets behind."""
+        """Resume or stop reading; without reading, the other end becomes congested."""
         self._reading = wanted
-        self._take_kept()
+        self._process_deferred()
 
     def finish(self) -> None:
-        """Close, after what was sent."""
+        """Close after the sent data has arrived."""
         if not self._finishing:
             self._finishing = True
             now = self._simulation.now
@@ -85,44 +85,44 @@ class ConnectionEnd:
             self._simulation.at(now + self._simulation.delay(), self._close)
 
     def drop(self, silently: bool = False) -> None:
-        """Be gone at once, with what is under way; `silently`: nobody tells the other end, as when a cable is pulled."""
-        self.open, self._vanished = False, True
+        """Abort and discard data in flight; `silently`: the other end is not notified, as by a pulled cable."""
+        self.open, self._discarding = False, True
         if not silently:
-            self._tell_other()
+            self._end_other()
 
-    # -- what happens to the connection -----------------------------------------------------------------------------
+    # -- events of the connection -----------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """The connection breaks: both ends learn of it, and nothing that is under way arrives."""
+        """Break the connection: data in flight is discarded, and both ends are notified."""
         for end in (self, self.other):
-            end._vanished = True
+            end._discarding = True
             self._simulation.at(self._simulation.now + self._simulation.delay(), end.end)
 
     def end(self) -> None:
-        if self.asleep:
-            self._kept.append(self.end)
+        if self.paused:
+            self._deferred.append(self.end)
         elif self.open:
-            self._vanished = True
+            self._discarding = True
             self._close()
 
     def die(self, silently: bool = False) -> None:
-        """The process here is dead. What it sent arrives, then its kernel says that it is gone. Where the machine has
-        died with it (`silently`), it says so when it is up again and something comes."""
-        self.open, self._forgotten = False, silently
+        """End of the process: sent data arrives, then its kernel closes the connection. `silently`: the machine has failed,
+        too; it resets the connection when it is up again and receives data."""
+        self.open, self._must_reset = False, silently
         if not silently:
-            self._tell_other()
+            self._end_other()
 
-    def wake(self) -> None:
-        """The process here goes on after it was held up."""
-        self.asleep = False
-        self._take_kept()
+    def resume(self) -> None:
+        """Continue a paused process."""
+        self.paused = False
+        self._process_deferred()
 
     def _close(self) -> None:
         if self.open:
             self.open = False
             self.receiver.cut()
 
-    def _tell_other(self) -> None:
+    def _end_other(self) -> None:
         when = self._simulation.now + self._simulation.delay() + self._network.latency(self)
         self._carry(when, self.other.end)
 
@@ -131,32 +131,32 @@ class ConnectionEnd:
 
     def _arrive(self, piece: bytes) -> None:
         there = self.other
-        if not there._reading or there.asleep:
-            there._kept.append(lambda: self._arrive(piece))
+        if not there._reading or there.paused:
+            there._deferred.append(lambda: self._arrive(piece))
             return
-        if self._vanished or not there.open:
-            if there._forgotten and self._network.is_up(there.place):
-                there._forgotten = False
-                there._tell_other()
+        if self._discarding or not there.open:
+            if there._must_reset and self._network.is_up(there.place):
+                there._must_reset = False
+                there._end_other()
             return
-        self._flying -= len(piece)
+        self._in_flight -= len(piece)
         self.arrived += len(piece)
-        if self._behind and not self._flying and self.open:
-            self._behind = False
+        if self._congested and not self._in_flight and self.open:
+            self._congested = False
             self.read(True)
             self.receiver.drained()
         self._simulation.trace(f"{self.place} to {there.place}", piece)
         there.receiver.take(piece)
 
-    def _take_kept(self) -> None:
-        if self._reading and not self.asleep:
-            kept, self._kept = self._kept, []
-            for action in kept:
+    def _process_deferred(self) -> None:
+        if self._reading and not self.paused:
+            deferred, self._deferred = self._deferred, []
+            for action in deferred:
                 action()
 
 
 class Listener(Protocol):
-    """Who can be connected to: a node."""
+    """A node that listens at an address."""
 
     name: str
     address: str
@@ -164,21 +164,21 @@ class Listener(Protocol):
 
     @property
     def listening(self) -> bool:
-        """Does it take connections?"""
+        """True if the node accepts connections."""
         ...
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:
-        """Somebody has connected: `end` is this side of it, `peer` where the other side is."""
+        """Accept a connection: `end` is the node's end, `peer` the address of the other one."""
 
 
 class Network:
-    """All connections, and the links between places."""
+    """Connections, and the links between places."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.abrupt = False  # a connection that one end closes ends at once, with what is under way
+        self.abrupt = False  # a close ends both ends at once and discards data in flight
         self._nodes: dict[str, Listener] = {}  # by address
-        self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> what waits for `heal`
+        self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> events that wait for `heal`
         self._slow: dict[tuple[str, str], float] = {}
         self._ports = 40000
 
@@ -188,7 +188,7 @@ class Network:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def connect(self, address: str, place: str = LOOPBACK) -> ConnectionEnd | None:
-        """A connection at once, the end of whoever asks for it; None if nobody listens."""
+        """Connect at once and return the caller's end; None if no node listens, or the link is cut."""
         node = self._nodes.get(address)
         if node is None or not node.listening or self._is_cut(place, node.name):
             return None
@@ -199,7 +199,7 @@ class Network:
         return ours
 
     def dial(self, address: str, place: str, done: Callable[[ConnectionEnd | None], None]) -> None:
-        """A connection as it comes about in reality: `done` is told after a while, and late where a link is cut."""
+        """Connect with a delay and call `done` with the caller's end or None; on a cut link after CONNECT_SECONDS_MAX."""
         node = self._nodes.get(address)
         cut = node is not None and self._is_cut(place, node.name)
         wait = CONNECT_SECONDS_MAX if cut else self.simulation.delay()
@@ -211,32 +211,32 @@ class Network:
     # -- links ------------------------------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str, both: bool = True) -> None:
-        """Nothing gets from one place to the other any more, and (`both`) back."""
+        """Cut the link from one place to another, and (`both`) back."""
         for link in ((source, target), (target, source))[:1 + both]:
             self._cut.setdefault(link, [])
 
     def heal(self, source: str, target: str, both: bool = True) -> None:
-        """What was cut is joined again; what waited arrives."""
+        """Restore a cut link and deliver the waiting events."""
         for link in ((source, target), (target, source))[:1 + both]:
             for action in self._cut.pop(link, []):
                 action()
 
     def heal_all(self) -> None:
-        """Whatever was cut or slow is as before."""
+        """Restore all cut and slow links."""
         self._slow.clear()
         for source, target in list(self._cut):
             self.heal(source, target, both=False)
 
     def slow(self, source: str, target: str, seconds: float) -> None:
-        """What goes from one place to the other takes so much longer."""
+        """Delay data from one place to another by additional seconds."""
         self._slow[source, target] = seconds
 
     def latency(self, end: ConnectionEnd) -> float:
-        """From an end: the seconds that what it sends takes longer than usual."""
+        """From an end: the additional delay of its data, in seconds."""
         return self._slow.get((end.place, end.other.place), 0.0)
 
     def carry(self, end: ConnectionEnd, action: Callable[[], None]) -> None:
-        """From an end: something of it arrives, unless the link is cut."""
+        """From an end: run an arrival, or defer it while the link is cut."""
         waiting = self._cut.get((end.place, end.other.place))
         if waiting is None:
             action()

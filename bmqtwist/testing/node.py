@@ -1,7 +1,7 @@
-"""One broker after another over a disk in memory: no sockets, files, threads or clock of its own.
+"""Nodes without sockets, files, threads and clock: successive runs of a broker over a disk in memory.
 
-The node is that of `daemon.assemble`, with a performer that performs at once. `run` lets the broker work until nothing
-moves any more; what has not been said by then will not be said by waiting.
+The node is that of `daemon.assemble`, with a performer that acts synchronously. `run` runs turns until no work is pending;
+waiting without advancing the clock has no further effect.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock
 
-ROUNDS_MAX = 100_000  # turns without an end are a bug
-STOP_SECONDS_MAX = 600.0  # a graceful stop that takes longer is a bug
+ROUNDS_MAX = 100_000  # limit of turns in one `run`
+STOP_SECONDS_MAX = 600.0  # limit of a graceful stop, on the node's clock
 
 
 class SessionTransport(Protocol):
-    """The broker's view of a connection: `session.transport` of every session of a node."""
+    """Transport of a session of a node, as the broker uses it."""
 
     def arrive(self, data: bytes) -> int:
-        """The broker wrote; how many bytes the connection has not taken yet."""
+        """Write data of the broker; return the number of bytes that remain unsent."""
         ...
 
     def end(self) -> None:
-        """The broker closed the connection."""
+        """Close the connection."""
 
     def read(self, wanted: bool) -> None:
-        """The broker goes on reading, or stops."""
+        """Resume or stop reading."""
 
 
 class ImmediatePerformer:
-    """node.performer.Performer that performs at once, or as soon as the node lets it."""
+    """`loop.performer.Performer` that acts at once, or in the next round of `run`."""
 
     def __init__(self, node: ImmediateNode) -> None:
         self._node = node
@@ -53,7 +53,7 @@ class ImmediatePerformer:
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Done in the next round, unless the disk is stalled."""
+        """Run the work in the next round, unless the disk is stalled."""
         def complete() -> None:
             try:
                 work()
@@ -64,10 +64,10 @@ class ImmediatePerformer:
         self._node.syncs.append(complete)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
-        def judged() -> None:
+        def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
             self._node.broker.sessions.judged(session, effect.token, outcome, self._node.now)
-        self._node.later.append(judged)
+        self._node.later.append(complete)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         data = b"".join(parts)
@@ -75,7 +75,7 @@ class ImmediatePerformer:
         return transport.arrive(data) if transport is not None and data else 0
 
     def unread(self, session: Session) -> tuple[int, int]:
-        """Nobody is cut off here for what a fault holds back."""
+        """Report no unread output, so that the broker closes no connection that a fault stalls."""
         return 0, 0
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
@@ -100,26 +100,26 @@ class ImmediatePerformer:
 
 
 class MemoryNode:
-    """One node after another over a disk in memory; `report` is that of all its lives. `client_id`: 6 bytes, of the GUIDs
-    that its first life makes."""
+    """Successive runs of a node over a disk in memory; `report` contains the log of all. `client_id`: 6 bytes, in the GUIDs
+    of the first run."""
 
-    assembled: Node  # the present life
-    broker: Broker  # of it
+    assembled: Node  # of the present run
+    broker: Broker  # of the present run
 
     def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
                  moment: Callable[[], float], wall_offset: float = WALL_S, client_id: bytes = b"broker") -> None:
         self._configure, self._domains, self._client_id = configure, domains, client_id
         self.disk, self.report = MemoryDisk(), ListReport()
         self.clock = SimulatedClock(moment, wall_offset)
-        self.dumps: list[str] = []  # what the broker kept for a person to look at
-        self._lives = 0
+        self.dumps: list[str] = []  # dumped messages
+        self._runs = 0
 
-    def live(self, performer: Performer, observed: bool = True) -> None:
-        """Begin another life over the files as they are. StartFailure if it ends at once. `observed`: as of
+    def open_node(self, performer: Performer, observed: bool = True) -> None:
+        """Assemble and start a node over the present files. Raises StartFailure. `observed`: as of
         `daemon.assemble.Node.observe`."""
         configuration, now = self._configure(), self.clock.now()
-        client_id = (int.from_bytes(self._client_id, "big") + self._lives).to_bytes(6, "big")  # GUIDs are of one life only
-        self._lives += 1
+        client_id = (int.from_bytes(self._client_id, "big") + self._runs).to_bytes(6, "big")  # GUIDs differ between runs
+        self._runs += 1
         identity = Identity("bmqbrkr", 1, configuration.app.host_name, client_id, now, now + self.clock.wall_offset)
         self.assembled = node = assemble(configuration, self._domains(configuration), self.disk, self.clock, performer,
                                          identity, self.report)
@@ -130,19 +130,19 @@ class MemoryNode:
         node.start()
 
     def dump(self, text: str) -> str:
-        """From a performer: keep a text; where."""
+        """From a performer: store a dump and return its path."""
         self.dumps.append(text)
         return f"/tmp/dump{len(self.dumps)}"
 
     def log(self) -> list[str]:
-        """The report of all lives, severity before the text, without debugging."""
+        """Return the log of all runs, each line with its severity, without DEBUG."""
         return [f"{severity} {text}" for severity, text in self.report.lines if severity != "DEBUG"]
 
 
 class ImmediateNode(MemoryNode):
-    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set.
+    """A node that can be stopped, crashed and restarted. The owner sets `now`, in seconds.
 
-    `observed`: there are statistics from the start; without it, from the first admin command on.
+    `observed`: collect statistics from the start, else from the first admin command on.
     """
 
     def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
@@ -150,22 +150,22 @@ class ImmediateNode(MemoryNode):
         super().__init__(configure, domains, lambda: self.now)
         self._observed = observed
         self.now = START_S
-        self.due = False  # a turn
+        self.due = False  # a turn is due
         self.syncs: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
-        self.stalled = False  # a disk on which no sync completes
+        self.stalled = False  # syncs of the disk do not complete
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Build a broker over the files as they are and let it recover."""
+        """Start a broker over the present files and run its recovery."""
         self.due = self.stalled = False
         self.syncs, self.later = [], []
-        self.live(ImmediatePerformer(self), self._observed)
+        self.open_node(ImmediatePerformer(self), self._observed)
         self.run()
 
     def stop(self) -> None:
-        """The graceful stop, as long as it takes on the node's clock."""
+        """Stop gracefully, advancing the node's clock."""
         self.broker.stop(self.now)
         self.run()
         end = self.now + STOP_SECONDS_MAX
@@ -180,13 +180,13 @@ class ImmediateNode(MemoryNode):
         self.assembled.close()
 
     def crash(self) -> None:
-        """kill -9: what was written is there, nothing else happens any more."""
+        """Kill the process: written data remains."""
         self.disk.kill()
 
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let the broker work until nothing moves any more."""
+        """Run turns until no work is pending."""
         for _ in range(ROUNDS_MAX):
             later, self.later = self.later, []
             for action in later:
@@ -200,10 +200,10 @@ class ImmediateNode(MemoryNode):
                 return
             self.due = False
             self.broker.turn(self.now)
-        raise AssertionError("the broker does not come to rest")
+        raise AssertionError(f"the broker has pending work after {ROUNDS_MAX} turns")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, timer by timer."""
+        """Advance the clock, timer by timer."""
         self.run()
         target = self.now + seconds
         while (deadline := self.broker.next_deadline()) is not None and deadline <= target:

@@ -1,4 +1,4 @@
-"""A TCP port of an in-process broker, served by a thread: for other processes and for clients that want a socket."""
+"""TCP port of an in-process broker, served by a thread, for other processes and clients that need a socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from bmqtwist.testing.aio import loop_waker, settle
+from bmqtwist.testing.aio import complete, loop_bridge
 from bmqtwist.testing.runner import BrokerRunner, LoopEnd
 
 LOOPBACK = "127.0.0.1"
@@ -15,7 +15,7 @@ START_SECONDS_MAX = 10.0
 
 
 class _Accepted(LoopEnd, asyncio.Protocol):
-    """One connection that the port has accepted, and its end of the broker's."""
+    """An accepted TCP connection, connected to the in-process broker."""
 
     transport: asyncio.Transport
 
@@ -30,12 +30,12 @@ class _Accepted(LoopEnd, asyncio.Protocol):
         self.send(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.hang_up()
+        self.disconnect()
 
-    def took(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def ended(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         if reason:
             self.transport.abort()
         else:
@@ -43,7 +43,7 @@ class _Accepted(LoopEnd, asyncio.Protocol):
 
 
 class Port:
-    """A listening socket and its thread. `url` is what clients connect to."""
+    """A listening socket and its thread. `url`: its address for clients."""
 
     def __init__(self, runner: BrokerRunner, port: int = 0) -> None:
         self._runner, self._number = runner, port
@@ -63,7 +63,7 @@ class Port:
         return f"tcp://{LOOPBACK}:{self._number}"
 
     def close(self) -> None:
-        """Stop listening; connections are cut."""
+        """Stop listening and cut the connections."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
         self._thread.join(START_SECONDS_MAX)
@@ -71,18 +71,18 @@ class Port:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the port is to hear of it
+        except BaseException as error:  # noqa: BLE001 - raised again by the constructor
             self._failure = error
         finally:
             self._ready.set()
 
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-        self._stop = lambda: settle(over)
-        waker = loop_waker(self._runner, loop)
-        server: Any = await loop.create_server(lambda: _Accepted(self._runner, waker), LOOPBACK, self._number)
+        stopped: asyncio.Future[None] = loop.create_future()
+        self._stop = lambda: complete(stopped)
+        bridge = loop_bridge(self._runner, loop)
+        server: Any = await loop.create_server(lambda: _Accepted(self._runner, bridge), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]
         self._ready.set()
-        await over
+        await stopped
         server.close()

@@ -1,7 +1,7 @@
-"""What runs an in-process broker: its clock and timers, its connections, its lives, and who is to be woken.
+"""Runner of an in-process broker: clock and timers, connections, start, stop and crash, and bridges to event loops.
 
-From connections: `run` after each change, `at`, `note`, `forget`. From their clients' ends (`aio`, `tx`, `transport`,
-`port`): `connect`, the wakers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
+From connections: `run` after each change, `at`, `note`, `forget`. From clients' ends (`aio`, `tx`, `transport`, `port`):
+`connect`, `bridge`, `jump`. All methods run in the thread of the caller, with `lock` held.
 """
 
 from __future__ import annotations
@@ -24,77 +24,76 @@ from bmqtwist.testing.faults import CONNECTION, Fault, Faults
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
 
-_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
+_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # sizes of storage files; small for a fast start
 _HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
-_PORT = 30114  # nobody listens there; it only has to be named
-_ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
+_PORT = 30114  # not opened; the configuration requires a port
+_ADVANCE_STEPS_MAX = 1000  # per `advance`; timers within one step fire late, but in order
 
 
 @dataclass(frozen=True, slots=True)
 class EventLoop:
-    """The functions of an event loop that a broker in this process uses. `virtual`: its time is not the machine's."""
+    """Functions of an event loop that an in-process broker uses. `virtual`: the loop does not use the machine's clock."""
 
     clock: Callable[[], float]
     virtual: bool
-    soon: Callable[..., object]  # call a function with arguments from the loop
-    from_thread: Callable[..., object] | None  # the same from another thread; None = the loop belongs to one thread
-    later: Callable[[float, Callable[[], None]], Callable[[], object]]  # call it after seconds; what cancels that
-    over: Callable[[], bool] = lambda: False  # closed
+    call_soon: Callable[..., object]  # call a function with arguments from the loop
+    call_from_thread: Callable[..., object] | None  # the same, thread-safe; None = the loop belongs to one thread
+    call_later: Callable[[float, Callable[[], None]], Callable[[], object]]  # after seconds; returns a cancel function
+    is_closed: Callable[[], bool] = lambda: False
 
 
-class Waker:
-    """Runs the broker on an event loop of the thread that makes it."""
+class LoopBridge:
+    """Runs the broker on the event loop of the thread that creates the bridge."""
 
     def __init__(self, runner: BrokerRunner, loop: EventLoop) -> None:
-        self._runner, self._loop, self.over = runner, loop, loop.over
+        self._runner, self._loop, self.is_closed = runner, loop, loop.is_closed
         self._thread = threading.get_ident()
         self._cancel: Callable[[], object] = lambda: None
 
-    def soon(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call it from the loop, unless that is closed."""
-        here = threading.get_ident() == self._thread or self._loop.from_thread is None
+    def call_soon(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call a function from the loop, unless the loop is closed."""
+        local = threading.get_ident() == self._thread or self._loop.call_from_thread is None
         with contextlib.suppress(RuntimeError):
-            (self._loop.soon if here else self._loop.from_thread)(action, *arguments)  # type: ignore[misc]
+            (self._loop.call_soon if local else self._loop.call_from_thread)(action, *arguments)  # type: ignore[misc]
 
-    def arm(self, seconds: float | None) -> None:
-        """Run the broker after so many seconds; None = there is nothing to do."""
+    def schedule(self, seconds: float | None) -> None:
+        """Run the broker after this number of seconds, instead of an earlier schedule; None = never."""
         if threading.get_ident() != self._thread:
-            if self._loop.from_thread is not None:
-                self.soon(self.arm, seconds)
+            if self._loop.call_from_thread is not None:
+                self.call_soon(self.schedule, seconds)
             return
         self._cancel()
-        idle = seconds is None or self.over()
-        self._cancel = (lambda: None) if idle else self._loop.later(max(0.0, seconds or 0.0), self._runner.run)
+        idle = seconds is None or self.is_closed()
+        self._cancel = (lambda: None) if idle else self._loop.call_later(max(0.0, seconds or 0.0), self._runner.run)
 
 
 class LoopEnd:
-    """The end of a client with an event loop (a ClientEnd): news of the connection is handed to `took`, `ended` and
-    `check_room` by the loop."""
+    """ClientEnd of a client with an event loop, which calls `on_data`, `on_lost` and `check_room`."""
 
-    def __init__(self, runner: BrokerRunner, waker: Waker) -> None:
-        self._runner, self._waker = runner, waker
+    def __init__(self, runner: BrokerRunner, bridge: LoopBridge) -> None:
+        self._runner, self._bridge = runner, bridge
         self.connection: TappedConnection | None = None
 
     def data(self, data: bytes) -> None:
-        self._waker.soon(self.took, data)
+        self._bridge.call_soon(self.on_data, data)
 
     def lost(self, reason: str) -> None:
-        self._waker.soon(self.ended, reason)
+        self._bridge.call_soon(self.on_lost, reason)
 
     def room(self) -> None:
-        self._waker.soon(self.check_room)
+        self._bridge.call_soon(self.check_room)
 
-    def took(self, data: bytes) -> None:
-        """Bytes have come."""
+    def on_data(self, data: bytes) -> None:
+        """Handle received bytes."""
 
-    def ended(self, reason: str) -> None:
-        """The connection is gone; "" = the broker closed it."""
+    def on_lost(self, reason: str) -> None:
+        """Handle the end of the connection; "" = closed by the broker."""
 
     def check_room(self) -> None:
-        """The size of `waiting` may have changed."""
+        """Handle a change of `waiting`."""
 
     def connect(self, name: str) -> None:
-        """Connect; ConnectionRefusedError."""
+        """Connect. Raises ConnectionRefusedError if the broker does not accept the connection."""
         self.connection = self._runner.connect(name, self)
 
     def send(self, data: bytes) -> None:
@@ -103,8 +102,8 @@ class LoopEnd:
                 self.connection.send(data)
             self.check_room()
 
-    def hang_up(self) -> None:
-        """Close; the loop calls `ended`."""
+    def disconnect(self) -> None:
+        """Close the connection; `on_lost` is not called."""
         if self.connection is not None:
             with self._runner.lock:
                 self.connection.close()
@@ -116,7 +115,7 @@ class LoopEnd:
 
 
 class BrokerRunner:
-    """One broker's surroundings."""
+    """Environment of one in-process broker."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -129,18 +128,18 @@ class BrokerRunner:
         self.table.texts.update(sample_domains())
         self.connections: dict[TappedConnection, None] = {}
         self.changed = threading.Condition(self.lock)  # notified after each run
-        self.waiters: list[Callable[[], None]] = []  # called after each run
+        self.on_change: list[Callable[[], None]] = []  # called after each run
         self._timers = Timers()
-        self._wakers: dict[Any, Waker] = {}
+        self._bridges: dict[Any, LoopBridge] = {}
         self._names: dict[str, str] = {}
-        self._ports = 0  # of clients' addresses
+        self._ports = 0  # number of ports used for clients' addresses
         self._running = False
         self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
         self._around = Surroundings(self.node, self.faults, self.recorder, self.began, self.run, self.at, self.name_of,
                                     self.forget)
         self.start()
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         with self.lock:
@@ -174,18 +173,17 @@ class BrokerRunner:
                 self.run()
 
     def close(self) -> None:
-        """The end of all lives and connections."""
+        """Crash the broker and end all faults and connections."""
         with self.lock:
             self.faults.clear()
             self.crash()
-            self._wakers.clear()
+            self._bridges.clear()
 
     # -- connections ------------------------------------------------------------------------------------------------
 
     def connect(self, name: str, end: ClientEnd) -> TappedConnection:
-        """A connection; whoever has an event loop of his own hands in a ClientEnd. ConnectionRefusedError if the broker is
-        down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
-        their first negotiation."""
+        """Connect a client. Raises ConnectionRefusedError if the broker is down or a fault refuses connections. `name`: of
+        the connection, for faults and the recorder; "" = client1, client2, ... in the order of their negotiation."""
         with self.lock:
             if not self.up or not self.node.broker.sessions.serving:
                 raise ConnectionRefusedError("the broker is down")
@@ -217,19 +215,19 @@ class BrokerRunner:
             target = self.clock() + seconds
             while (deadline := self.next_deadline()) is not None and deadline < target:
                 self.clock.reach(min(target, max(deadline, self.clock() + step)))
-                self._nobody_is_silent()
+                self._reset_heartbeats()
                 self.run()
             self.clock.reach(target)
-            self._nobody_is_silent()
+            self._reset_heartbeats()
             self.run()
 
-    def _nobody_is_silent(self) -> None:
-        """Clients that could not know that time has passed are not missing a heartbeat."""
+    def _reset_heartbeats(self) -> None:
+        """Count no missed heartbeats for clients, whose clocks did not advance."""
         for connection in self.connections:
             connection.session.channel.last_received, connection.session.channel.missed_heartbeats = self.clock(), 0
 
     def jump(self, seconds: float | None) -> float:
-        """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""
+        """Advance the clock to the broker's next deadline, by at most `seconds` and 1 s; return the advance in seconds."""
         with self.lock:
             now, deadline = self.clock(), self.next_deadline()
             passed = max(0.0, min(each for each in (seconds, deadline and deadline - now, 1.0) if each is not None))
@@ -238,7 +236,7 @@ class BrokerRunner:
             return passed
 
     def next_deadline(self) -> float | None:
-        """When there is something to do next, on the broker's clock."""
+        """Return the time of the next timer, on the broker's clock; None = no timer."""
         moments = [self._timers.next_at, self.node.broker.next_deadline() if self.up else None]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -265,34 +263,34 @@ class BrokerRunner:
             finally:
                 self._running = False
             self.changed.notify_all()
-            for wake in list(self.waiters):
-                wake()
-            for key in [key for key, waker in self._wakers.items() if waker.over()]:
-                del self._wakers[key]
-            for waker in self._wakers.values():
-                waker.arm(None if due is None else due - self.clock())
+            for callback in list(self.on_change):
+                callback()
+            for key in [key for key, bridge in self._bridges.items() if bridge.is_closed()]:
+                del self._bridges[key]
+            for bridge in self._bridges.values():
+                bridge.schedule(None if due is None else due - self.clock())
 
     def touch(self) -> None:
-        """Tell the broker what time it is, before it is asked something."""
+        """Set the node's time to the clock's, before a call to the broker."""
         self.node.now = max(self.node.now, self.clock())
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """From connections: call it at a moment of the clock."""
+        """From connections: call a function at a time of the clock."""
         self._timers.at(when, lambda now: action())
 
-    def waker(self, loop: Any, describe: Callable[[Any], EventLoop]) -> Waker:
-        """The waker of an event loop, made at the first call; the broker's clock follows that of the loop from then on, but
-        not a virtual one once it follows a real one."""
+    def bridge(self, loop: Any, describe: Callable[[Any], EventLoop]) -> LoopBridge:
+        """Return the bridge of an event loop, created at the first call. From then on the broker's clock follows the loop's,
+        except a virtual one when it already follows a real one."""
         with self.lock:
-            if loop not in self._wakers:
+            if loop not in self._bridges:
                 found = describe(loop)
                 if not self.clock.real or not found.virtual:
                     self.clock.follow(found.clock, not found.virtual)
-                self._wakers[loop] = Waker(self, found)
-            return self._wakers[loop]
+                self._bridges[loop] = LoopBridge(self, found)
+            return self._bridges[loop]
 
     def name_of(self, process: str) -> str:
-        """From connections: the name of a client that was given none, by how it introduces itself."""
+        """From connections: the generated name of an unnamed client, by its negotiated process."""
         return self._names.setdefault(process, f"client{len(self._names) + 1}")
 
     def forget(self, connection: TappedConnection, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""A node in simulated time: every chunk, sync and turn is an event with a moment of its own, and lives end as they may.
+"""Node in simulated time: each received chunk, sync and turn is a scheduled event of the simulation.
 
-A life ends with a kill, a loss of power or a graceful stop; what still happens to a dead one is dropped. A node that is
-paused lives on: what comes waits until it goes on.
+A run of the node ends with a kill, a loss of power or a graceful stop; events of an ended run are discarded. Events of a
+paused node wait until it resumes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
 from bmqtwist.testing.node import MemoryNode
 
-TURN_SECONDS_MAX = 0.0005  # until the turn that is due begins
-DOWN_S = 0.2  # between two lives
+TURN_SECONDS_MAX = 0.0005  # delay of a turn
+DOWN_S = 0.2  # default downtime between two runs
 STOP_POLL_S = 0.05
-DRAIN_SECONDS_MAX = 6.0  # of a graceful stop, for connections to take their last bytes
+DRAIN_SECONDS_MAX = 6.0  # time for connections to receive their last data in a graceful stop
 
 
 class SessionReceiver(Receiver):
@@ -50,7 +50,7 @@ class SessionReceiver(Receiver):
 
 
 class SimulatedPerformer:
-    """node.performer.Performer of one life of a node."""
+    """`loop.performer.Performer` of one run of a node."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node, self._simulation = node, node.simulation
@@ -60,7 +60,7 @@ class SimulatedPerformer:
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """The work takes effect at any moment until it is reported."""
+        """Run the work at its start or at its end, at random, and report it at its end."""
         node, simulation, errors = self._node, self._simulation, list[OSError]()
 
         def perform() -> None:
@@ -79,11 +79,11 @@ class SimulatedPerformer:
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         node = self._node
 
-        def judged() -> None:
+        def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
             node.broker.sessions.judged(session, effect.token, outcome, node.local_now)
             node.turn_due()
-        node.at(self._simulation.now + self._simulation.delay(), judged)
+        node.at(self._simulation.now + self._simulation.delay(), complete)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         end = session.transport
@@ -95,16 +95,16 @@ class SimulatedPerformer:
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        """In the simulated network, where a node is at the address of its endpoint; it has no TLS."""
+        """Connect in the simulated network, without TLS."""
         node, address = self._node, f"{host}:{port}"
 
-        def came(end: ConnectionEnd | None) -> None:
+        def on_dialed(end: ConnectionEnd | None) -> None:
             if end is None:
                 failed("Connection refused", node.local_now)
             else:
                 node.attach(end, connected(address, node.local_now))
             node.turn_due()
-        node.dial(address, came)
+        node.dial(address, on_dialed)
 
     def chance(self) -> float:
         return self._simulation.random.random()
@@ -123,11 +123,11 @@ class SimulatedPerformer:
 
 
 class SimulatedNode(MemoryNode):
-    """One node of a simulation: its disk, its clock, its lives. `boot` it first.
+    """One node of a simulation with its disk and clocks; `boot` starts it.
 
-    `name` is its place in the network, `address` what others connect to. Its monotonic clock shows `clock_ahead` seconds
-    more than the simulation's, its wall clock `wall_ahead` more than it should. `hidden` is left out of the trace: a
-    path that differs from run to run.
+    `name`: its place in the network; `address`: where it listens. Its monotonic clock is `clock_ahead` seconds ahead of the
+    simulation's, its wall clock `wall_ahead` seconds fast. `hidden`: a path to omit from the trace, because it differs
+    between runs.
     """
 
     def __init__(self, network: Network, name: str, address: str, configure: Callable[[], Configuration],
@@ -137,17 +137,17 @@ class SimulatedNode(MemoryNode):
                          make_client_id(name, 0, 1, 0))
         self.network, self.simulation, self.name, self.address = network, network.simulation, name, address
         self._ahead, self.hidden = clock_ahead, ""
-        self.life = 0
+        self.life = 0  # number of the run
         self.up = self.paused = False
-        self.mistakes = False  # whether its broker may meet mistakes of its own
-        self.slowed = self.torn = self.died = 0  # reads that were stopped; losses of power that tore something; deaths
-        self.on_boot: Callable[[], None] = lambda: None  # its broker has recovered
-        self.on_restart: Callable[[bool], None] = lambda power: None  # a life is over, by a loss of power or otherwise
-        self.disk_delay_s = 0.0  # that whatever a thread does with the disk takes longer than usual
+        self.mistakes = False  # internal errors of the broker do not fail the simulation
+        self.slowed = self.torn = self.died = 0  # stopped reads; losses of power with torn writes; deaths at a disk fault
+        self.on_boot: Callable[[], None] = lambda: None  # after the recovery
+        self.on_restart: Callable[[bool], None] = lambda power: None  # after the end of a run; True = by a loss of power
+        self.disk_delay_s = 0.0  # additional duration of disk operations in threads
         self._turning = False
         self._ends: list[ConnectionEnd] = []
-        self._kept: list[Callable[[], None]] = []  # what became due while it was paused
-        self._told = self._written = 0
+        self._deferred: list[Callable[[], None]] = []  # events that became due while the node was paused
+        self._lines_recorded = self._steps_recorded = 0
         self.simulation.nodes.append(self)
         network.add(self)
 
@@ -158,13 +158,13 @@ class SimulatedNode(MemoryNode):
         return self.simulation.now + self._ahead
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a moment of the simulation, if this life lasts until then; a paused node does it later."""
+        """Run an action at a time of the simulation, unless this run has ended; a paused node defers it."""
         life = self.life
 
         def due() -> None:
             if self.life != life or not self.up:
                 return
-            self._when_awake(action)
+            self._run_or_defer(action)
         self.simulation.at(when, due)
 
     def act(self, action: Callable[[], None]) -> None:
@@ -181,12 +181,12 @@ class SimulatedNode(MemoryNode):
         return None if moment is None else moment - self._ahead
 
     def tick(self) -> None:
-        """The broker's timers; one that is due is due, however its moment was rounded."""
+        """Run the broker's due timers; a deadline is not missed by rounding."""
         deadline = self.broker.next_deadline()
         self.act(lambda: self.broker.tick(max(self.local_now, deadline or 0.0)))
 
     def turn_due(self) -> None:
-        """A turn at the end of this round of its event loop."""
+        """Schedule a turn within TURN_SECONDS_MAX."""
         if not self._turning and self.up:
             self._turning = True
             self.at(self.simulation.now + self.simulation.random.random() * TURN_SECONDS_MAX, self._turn)
@@ -196,40 +196,39 @@ class SimulatedNode(MemoryNode):
         self.broker.turn(self.local_now)
 
     def jump(self, seconds: float, wall: float = 0.0) -> None:
-        """Its clocks jump: the monotonic one ahead, as that of a machine that was suspended, the other one anywhere, which
-        a broker that runs does not notice."""
+        """Advance the monotonic clock, as a suspension does, and shift the wall clock with effect from the next start."""
         self._ahead += seconds
         self.clock.wall_offset += wall
 
     def pause(self) -> None:
-        """Hold it up, as a debugger or a host that swaps does."""
+        """Pause the process, as a debugger or a swapping host does."""
         self.paused = True
         for end in self._ends:
-            end.asleep = True
+            end.paused = True
 
     def resume(self) -> None:
-        """Let it go on; what waited happens now."""
+        """Resume the process and run its deferred events."""
         self.paused = False
-        kept, self._kept = self._kept, []
-        for action in kept:
-            if self.up:  # it may die of one
+        deferred, self._deferred = self._deferred, []
+        for action in deferred:
+            if self.up:  # an action may end the run
                 self.act(action)
         for end in list(self._ends):
-            end.wake()
+            end.resume()
 
     # -- trace ------------------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
-        """Into the trace: what was logged and what was done to the disk since the last call."""
+    def record(self) -> None:
+        """Add log lines and disk operations since the last call to the trace."""
         lines, steps = self.report.lines, self.disk.log
-        if len(lines) == self._told and len(steps) == self._written:
+        if len(lines) == self._lines_recorded and len(steps) == self._steps_recorded:
             return
-        for severity, text in lines[self._told:] if len(lines) > self._told else ():
+        for severity, text in lines[self._lines_recorded:] if len(lines) > self._lines_recorded else ():
             self._trace(f"{severity} {text}")
             assert self.mistakes or f"[{INTERNAL_ERROR}]" not in text, text
-        for operation, path in steps[self._written:] if len(steps) > self._written else ():
+        for operation, path in steps[self._steps_recorded:] if len(steps) > self._steps_recorded else ():
             self._trace(f"{operation} {path}")
-        self._told, self._written = len(lines), len(steps)
+        self._lines_recorded, self._steps_recorded = len(lines), len(steps)
 
     def _trace(self, what: str) -> None:
         self.simulation.trace(f"{self.name} {what.replace(self.hidden, '') if self.hidden else what}")
@@ -241,49 +240,49 @@ class SimulatedNode(MemoryNode):
         return self.up and self.broker.sessions.serving
 
     def accept(self, end: ConnectionEnd, peer: str) -> None:
-        """From the network: somebody connects."""
+        """From the network: accept a connection."""
         def serve() -> None:
             if end.open:
                 self.attach(end, self.broker.sessions.connect(peer, self.local_now))
-        self._hold(end)
-        self._when_awake(serve)
+        self._add_end(end)
+        self._run_or_defer(serve)
 
     def dial(self, address: str, done: Callable[[ConnectionEnd | None], None]) -> None:
-        """Connect to whoever listens at an address; None if that fails. Nothing is told if this life ends before."""
+        """Connect to an address and call `done` with the end, None = failed; no call if this run ends before."""
         life = self.life
 
-        def told(end: ConnectionEnd | None) -> None:
+        def on_dialed(end: ConnectionEnd | None) -> None:
             if end is not None:
-                self._hold(end)
+                self._add_end(end)
             if self.life == life and self.up:
-                self._when_awake(partial(done, end))
+                self._run_or_defer(partial(done, end))
             elif end is not None:
                 end.die()
-        self.network.dial(address, self.name, told)
+        self.network.dial(address, self.name, on_dialed)
 
     def attach(self, end: ConnectionEnd, session: Session) -> None:
-        """A session of its broker speaks at this end from now on."""
+        """Connect an end with a session of the broker."""
         end.receiver = SessionReceiver(self, session, end)
 
-    def _hold(self, end: ConnectionEnd) -> None:
+    def _add_end(self, end: ConnectionEnd) -> None:
         self._ends = [*(each for each in self._ends if each.open), end]
-        end.asleep = self.paused
+        end.paused = self.paused
 
-    def _when_awake(self, action: Callable[[], None]) -> None:
+    def _run_or_defer(self, action: Callable[[], None]) -> None:
         if self.paused:
-            self._kept.append(action)
+            self._deferred.append(action)
         else:
             self.act(action)
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def boot(self) -> None:
-        """A new life; it may die while it recovers, and is started again then."""
+        """Start a new run; if a disk fault ends it during recovery, it is started again."""
         self.life += 1
         self._turning = False
         self._trace("boot")
         try:
-            self.live(SimulatedPerformer(self))
+            self.open_node(SimulatedPerformer(self))
         except (Died, Exception) as error:
             if not self.mistakes and not isinstance(error, (Died, LocalError, OSError)):
                 raise
@@ -293,13 +292,13 @@ class SimulatedNode(MemoryNode):
         self.up = True
         self.on_boot()
         self.turn_due()
-        self.tell()
+        self.record()
 
     def crash(self, power: bool, down: float | None = DOWN_S, silently: bool = False) -> None:
-        """kill -9, or a loss of `power` that tears what was not synced; up again after `down` seconds, None = by `boot`.
-        `silently`: nobody learns of it but by silence, or once the machine is back."""
+        """Kill the process, or lose `power`, which tears unsynced writes. The node restarts after `down` seconds, None = by
+        `boot`. `silently`: peers are not notified until the machine is up again."""
         self._trace("crash")
-        self._end_life(silently)
+        self._end_run(silently)
         if power:
             self.torn += self.disk.unsynced
             self.disk.crash(self.simulation.random)
@@ -309,7 +308,7 @@ class SimulatedNode(MemoryNode):
         self._down(power, down)
 
     def stop(self, down: float | None = DOWN_S) -> None:
-        """The stop of `daemon.service`, then another life, if `down` says when."""
+        """Stop gracefully, as `daemon.service` does; restart after `down` seconds, None = by `boot`."""
         if self.up:
             self.mend()
             self.act(lambda: self.broker.stop(self.local_now))
@@ -325,15 +324,15 @@ class SimulatedNode(MemoryNode):
                 drain_until = now + DRAIN_SECONDS_MAX
         elif not broker.sessions.open or now > drain_until:
             self.assembled.close()
-            self._end_life()
+            self._end_run()
             self._down(False, down)
             return
         self.at(now + STOP_POLL_S, lambda: self._stopping(drain_until, down))
 
-    def _end_life(self, silently: bool = False) -> None:
+    def _end_run(self, silently: bool = False) -> None:
         self.up = self.paused = False
         self.life += 1
-        ends, self._ends, self._kept = self._ends, [], []
+        ends, self._ends, self._deferred = self._ends, [], []
         for end in ends:
             if end.open:
                 end.die(silently)
@@ -347,6 +346,6 @@ class SimulatedNode(MemoryNode):
     # -- disk -------------------------------------------------------------------------------------------------------
 
     def mend(self) -> None:
-        """The disk is as good as new; what it lost is lost."""
+        """End all disk faults; lost data stays lost."""
         self.disk.capacity, self.disk.stop_after, self.disk_delay_s = None, None, 0.0
         self.disk.fail = lambda operation, path: None

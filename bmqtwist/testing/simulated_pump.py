@@ -1,4 +1,4 @@
-"""The blocking sessions' end of a connection to a simulated node: a step that waits lets simulated time pass."""
+"""Transport of blocking sessions to a simulated node: a waiting step advances simulated time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bmqtwist.testing.loop import SECONDS_MAX
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
 from bmqtwist.testing.transport import Inbox, VirtualTransport
 
-_STEP_S = 0.005  # of simulated time, between two looks at what has come
+_STEP_S = 0.005  # simulated time between two checks for received data
 
 
 class _End(Receiver):
-    """The receiver of a connection, which fills an inbox."""
+    """Receiver of a connection that fills an inbox."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -31,7 +31,7 @@ class _End(Receiver):
 
 
 class SimulatedPump(VirtualTransport):
-    """Moves bytes between a core and the nodes at the addresses of its options, from the place `place`."""
+    """Transport between a core at the host `place` and the nodes at the addresses of its options."""
 
     def __init__(self, network: Network, place: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
@@ -47,7 +47,7 @@ class SimulatedPump(VirtualTransport):
         self._poked = True
 
     def dial(self, effect: Connect) -> None:
-        """Connect as far as it takes in the simulated network."""
+        """Connect in the simulated network."""
         address = effect.address
         self._network.dial(f"{address.host}:{address.port}", self._place, partial(self._dialled, effect.attempt))
 
@@ -56,7 +56,7 @@ class SimulatedPump(VirtualTransport):
             if end is not None:
                 end.drop()
         elif end is None:
-            self.core.failed(attempt, "nobody listens there, or it is cut off", self.clock())
+            self.core.failed(attempt, "connection refused, or the link is cut", self.clock())
         else:
             self._end, self._inbox = end, Inbox(attempt, self.poke)
             end.receiver = _End(self._inbox)
@@ -79,19 +79,19 @@ class SimulatedPump(VirtualTransport):
         self.limit(end.waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
-        """Do what there is to do; with nothing to do let time pass, at most that long."""
+        """Process pending work; without any, advance simulated time by at most `timeout_s` seconds."""
         if self._work():
             return
         began, due = self.clock(), self.core.deadline()
         end = min(began + SECONDS_MAX if timeout_s is None else began + timeout_s, due or began + SECONDS_MAX)
         while not self._poked and self.clock() < end:
             self._simulation.play(min(end, self.clock() + _STEP_S))
-        self.waited(self.clock() - began, timeout_s)
+        self.count_idle(self.clock() - began, timeout_s)
         self._work()
 
     def _work(self) -> bool:
         poked, self._poked = self._poked, False
-        self.take_arrived()
+        self.deliver_inbox()
         self.tick_and_perform()
         self.write([])
         return poked

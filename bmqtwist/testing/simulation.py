@@ -1,10 +1,10 @@
-"""Simulated time: one heap of events, one source of chance and one trace for all that takes part.
+"""Simulation: event queue in simulated time, source of random numbers, and trace, shared by all nodes.
 
     network.py          connections between clients and nodes
-    simulated_node.py   nodes: one life of a broker after another, each over a disk of its own
+    simulated_node.py   nodes: successive runs of a broker over one disk
 
-Nothing happens but at its moment, and every moment is drawn from one seed: the same seed is the same life, byte for byte.
-Whatever happens goes into the trace, whose hash (`digest`) two runs are compared by.
+All times are drawn from one seed, so that runs with the same seed are equal, byte by byte. The trace contains every event;
+tests compare runs by its hash (`digest`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ SLICE_BYTES_MAX = 700
 
 
 class Participant(Protocol):
-    """Who takes part with timers of its own: a node."""
+    """A node with timers."""
 
     def next_deadline(self) -> float | None:
-        """When `tick` wants to be called."""
+        """Return the time of the next `tick`, None = no timer."""
 
     def tick(self) -> None:
-        """The moment has come."""
+        """Run the due timers."""
 
-    def tell(self) -> None:
-        """Put into the trace what happened since the last call."""
+    def record(self) -> None:
+        """Add the events since the last call to the trace."""
 
 
 class Simulation:
-    """Everything that happens. `now`: seconds."""
+    """Event queue and trace. `now`: simulated time in seconds."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -51,7 +51,7 @@ class Simulation:
         heapq.heappush(self._events, (when, next(self._ticket), action))
 
     def play(self, until: float) -> None:
-        """Let everything happen up to a moment."""
+        """Process all events up to a time."""
         events, nodes = self._events, self.nodes
         while True:
             deadline, late = until, None
@@ -68,7 +68,7 @@ class Simulation:
             else:
                 return
             for node in nodes:
-                node.tell()
+                node.record()
 
     # -- trace ------------------------------------------------------------------------------------------------------
 
@@ -78,23 +78,23 @@ class Simulation:
 
     @property
     def digest(self) -> str:
-        """A hash of all that happened so far."""
+        """Hash of the trace."""
         return self._hash.hexdigest()
 
-    # -- chance -----------------------------------------------------------------------------------------------------
+    # -- random values ----------------------------------------------------------------------------------------------
 
     def delay(self) -> float:
-        """Seconds that bytes are under way; seldom long."""
+        """Return a network delay in seconds: below 2 ms, in 2 % of cases 20 to 70 ms."""
         drawn = self.random.random()
         return 0.02 + drawn * 0.05 if self.random.random() < 0.02 else drawn * 0.002
 
     def sync_seconds(self) -> float:
-        """Seconds that a sync of a disk takes; seldom long."""
+        """Return the duration of a disk sync in seconds: 0.5 to 10.5 ms, in 5 % of cases 100 to 400 ms."""
         drawn = self.random.random()
         return 0.1 + drawn * 0.3 if self.random.random() < 0.05 else 0.0005 + drawn * 0.01
 
     def slices(self, data: bytes) -> list[bytes]:
-        """Bytes as they arrive: cut anywhere, often not at all."""
+        """Split data at random positions; in 60 % of cases not at all."""
         if self.random.random() < 0.6:
             return [data] if data else []
         pieces, at = [], 0

@@ -1,7 +1,7 @@
-"""The blocking sessions' end of a connection to an in-process broker.
+"""Transports of blocking sessions to an in-process broker.
 
-While the broker's clock is virtual a step that would wait lets the clock jump instead; once it runs with the machine's
-(threads, ports, real event loops) a step waits.
+A step without work advances the broker's virtual clock; if the clock follows the machine's (threads, ports, real event
+loops), it waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from bmqtwist.testing.connection import TappedConnection
     from bmqtwist.testing.runner import BrokerRunner
 
-_WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
+_WAIT_S = 1.0  # maximum wait of a step before it runs the broker's timers
 
 
 class Inbox:
-    """A ClientEnd: the bytes that have come over one connection, then why it is gone."""
+    """ClientEnd that queues the received bytes of one connection, then the reason of its end, and calls `notify`."""
 
-    def __init__(self, attempt: int, news: Callable[[], None]) -> None:
-        self.attempt, self.room = attempt, news
+    def __init__(self, attempt: int, notify: Callable[[], None]) -> None:
+        self.attempt, self.room = attempt, notify
         self.arrived: deque[bytes] = deque()
         self.reason: str | None = None
 
@@ -42,19 +42,19 @@ class Inbox:
 
 
 class VirtualTransport(Pump):
-    """Moves bytes without sockets; a wait without a timeout ends with Stuck after SECONDS_MAX seconds without an effect."""
+    """Pump without sockets; a wait without timeout raises Stuck after SECONDS_MAX seconds without an effect."""
 
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self._idle_s = 0.0
-        self._inbox: Inbox | None = None  # of the connection, if there is one
+        self._inbox: Inbox | None = None  # None without a connection
 
-        def told(effect: object) -> None:
+        def on_effect(effect: object) -> None:
             self._idle_s = 0.0
             dispatch(effect)
-        super().__init__(options, told, tls)
+        super().__init__(options, on_effect, tls)
 
-    def take_arrived(self) -> None:
-        """Hand what has come to the core."""
+    def deliver_inbox(self) -> None:
+        """Pass received bytes, and the end of the connection, to the core."""
         inbox = self._inbox
         while inbox is not None and inbox is self._inbox:
             if inbox.arrived:
@@ -66,14 +66,14 @@ class VirtualTransport(Pump):
                 return
             self.perform()
 
-    def waited(self, seconds: float, timeout_s: float | None, more: Callable[[], str] = str) -> None:
-        """A step has let time pass."""
+    def count_idle(self, seconds: float, timeout_s: float | None, more: Callable[[], str] = str) -> None:
+        """Count the virtual time of a step. Raises Stuck, with the text of `more`, when the limit is reached."""
         self._idle_s = self._idle_s + seconds if timeout_s is None else 0.0
         if self._idle_s > SECONDS_MAX:
-            raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait{more()}")
+            raise Stuck(f"nothing has arrived in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait{more()}")
 
     def limit(self, waiting: int) -> None:
-        """So many bytes wait in the channel: pause or resume the core."""
+        """Pause or resume the core by the number of bytes that wait in the channel."""
         if waiting > self.options.channel_high_bytes:
             self.core.pause(self.clock())
         elif self.core.blocked and waiting <= self.options.channel_low_bytes:
@@ -81,7 +81,7 @@ class VirtualTransport(Pump):
 
 
 class MemoryTransport(VirtualTransport):
-    """Moves bytes between a core and a broker in this process."""
+    """Transport between a core and an in-process broker."""
 
     def __init__(self, runner: BrokerRunner, name: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
@@ -101,7 +101,7 @@ class MemoryTransport(VirtualTransport):
             self._news.notify_all()
 
     def dial(self, effect: Connect) -> None:
-        """Have the next step connect."""
+        """Connect in the next step."""
         self._dial = effect
         self.poke()
 
@@ -127,7 +127,7 @@ class MemoryTransport(VirtualTransport):
         self.limit(waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
-        """Do what there is to do; with nothing to do wait, or let the clock jump, at most that long."""
+        """Process pending work; without any, wait or advance the clock for at most `timeout_s` seconds."""
         if self._work():
             return
         due, now = self.core.deadline(), self.clock()
@@ -136,7 +136,7 @@ class MemoryTransport(VirtualTransport):
             self._wait(max(0.0, min([*wait, _WAIT_S])))
         else:
             passed = self._runner.jump(min(wait) if wait else None)
-            self.waited(passed, timeout_s, lambda: f"\n{self._runner.recorder.transcript()}")
+            self.count_idle(passed, timeout_s, lambda: f"\n{self._runner.recorder.transcript()}")
         self._work()
 
     def _wait(self, seconds: float) -> None:
@@ -155,7 +155,7 @@ class MemoryTransport(VirtualTransport):
             dial, self._dial = self._dial, None
             if dial is not None and dial.attempt == self.core.attempt:
                 self._connect(dial)
-            self.take_arrived()
+            self.deliver_inbox()
             self.tick_and_perform()
             self.write([])
         return poked

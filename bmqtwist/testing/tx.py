@@ -1,4 +1,4 @@
-"""Twisted's end of a connection to an in-process broker: an endpoint, a transport, and a clock to move."""
+"""Twisted endpoint and transport to an in-process broker, and `outcome`, which advances a Clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from zope.interface import classImplements  # type: ignore[import-untyped]
 
 from bmqtwist.sdk.options import Address
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
-from bmqtwist.testing.runner import BrokerRunner, EventLoop, LoopEnd, Waker
+from bmqtwist.testing.runner import BrokerRunner, EventLoop, LoopBridge, LoopEnd
 
 T = TypeVar("T")
 
 
-def reactor_waker(runner: BrokerRunner, reactor: Any) -> Waker:
-    """The waker of the broker on a reactor, or on a `twisted.internet.task.Clock`, which belongs to one test's thread."""
-    return runner.waker(reactor, lambda reactor: EventLoop(
+def reactor_bridge(runner: BrokerRunner, reactor: Any) -> LoopBridge:
+    """Return the bridge between the broker and a reactor, or a `twisted.internet.task.Clock` of the test's thread."""
+    return runner.bridge(reactor, lambda reactor: EventLoop(
         reactor.seconds, not hasattr(reactor, "run"), partial(reactor.callLater, 0),
         getattr(reactor, "callFromThread", None), partial(_call_later, reactor)))
 
@@ -34,28 +34,28 @@ def _call_later(reactor: Any, seconds: float, action: Callable[[], None]) -> Cal
 
 
 class TwistedTransport(LoopEnd):
-    """A transport whose other end is a broker in this process; a consumer for push producers."""
+    """Transport whose peer is an in-process broker; an IConsumer for push producers."""
 
     disconnecting = False
 
-    def __init__(self, runner: BrokerRunner, waker: Waker) -> None:
-        super().__init__(runner, waker)
+    def __init__(self, runner: BrokerRunner, bridge: LoopBridge) -> None:
+        super().__init__(runner, bridge)
         self._protocol: Any = None
         self._producer: Any = None
         self._paused = False
         self.bufferSize = 1 << 16
 
     def open(self, name: str, protocol: Any) -> None:
-        """Connect; Python's ConnectionRefusedError."""
+        """Connect. Raises Python's ConnectionRefusedError if the broker does not accept the connection."""
         self._protocol = protocol
         self.connect(name)
         protocol.makeConnection(self)
 
-    def took(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         if self._protocol is not None and not self.disconnecting:
             self._protocol.dataReceived(data)
 
-    def ended(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         protocol, self._protocol, self.connection = self._protocol, None, None
         if protocol is not None:
             protocol.connectionLost(Failure(ConnectionLost(reason) if reason else ConnectionDone()))
@@ -81,8 +81,8 @@ class TwistedTransport(LoopEnd):
     def abortConnection(self) -> None:
         if not self.disconnecting:
             self.disconnecting = True
-            self.hang_up()
-            self._waker.soon(self.ended, "")
+            self.disconnect()
+            self._bridge.call_soon(self.on_lost, "")
 
     loseConnection = abortConnection
 
@@ -99,14 +99,14 @@ class TwistedTransport(LoopEnd):
 
 
 class MemoryEndpoint:
-    """An IStreamClientEndpoint that leads to a broker in this process."""
+    """IStreamClientEndpoint that connects to an in-process broker."""
 
-    def __init__(self, runner: BrokerRunner, name: str, waker: Waker) -> None:
-        self._runner, self._name, self._waker = runner, name, waker
+    def __init__(self, runner: BrokerRunner, name: str, bridge: LoopBridge) -> None:
+        self._runner, self._name, self._bridge = runner, name, bridge
 
     def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
-        """Connect; fails with Twisted's ConnectionRefusedError if nobody is there."""
-        transport = TwistedTransport(self._runner, self._waker)
+        """Connect; fails with Twisted's ConnectionRefusedError if the broker does not accept the connection."""
+        transport = TwistedTransport(self._runner, self._bridge)
         protocol = protocolFactory.buildProtocol(transport.getPeer())
         try:
             transport.open(self._name, protocol)
@@ -120,14 +120,14 @@ classImplements(MemoryEndpoint, IStreamClientEndpoint)
 
 
 def endpoints(runner: BrokerRunner, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
-    """What `sdk.tx.Session(endpoint=...)` wants: an endpoint for each address, all of them to this broker."""
-    waker = reactor_waker(runner, reactor)
-    return lambda address: MemoryEndpoint(runner, name, waker)
+    """Return an argument for `sdk.tx.Session(endpoint=...)`: an endpoint to this broker for every address."""
+    bridge = reactor_bridge(runner, reactor)
+    return lambda address: MemoryEndpoint(runner, name, bridge)
 
 
 def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds_max: float = SECONDS_MAX) -> T:
-    """Move a clock from call to call until a Deferred (or coroutine) has its outcome; that. Stuck after `seconds_max`
-    seconds."""
+    """Advance a clock from call to call until a Deferred (or coroutine) fires, and return its result. Raises Stuck after
+    `seconds_max` seconds."""
     deferred: Deferred[T] = waiting if isinstance(waiting, Deferred) else ensureDeferred(waiting)
     results: list[Any] = []
     deferred.addBoth(results.append)
@@ -135,7 +135,7 @@ def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds
     while not results:
         calls: Any = clock.getDelayedCalls()
         if not calls:
-            raise Stuck("no call is due: the Deferred would never fire")
+            raise Stuck("no call is scheduled: the Deferred would never fire")
         if clock.seconds() > end:
             raise Stuck(f"the Deferred has not fired in {seconds_max:g} s")
         clock.advance(max(0.0, min(each.getTime() for each in calls) - clock.seconds()))

@@ -199,7 +199,7 @@ def test_a_broker_that_comes_back_is_posted_to_and_consumed_from_again(tmp_path:
         producer.say(b"1\n")
         assert cli("consume", "bmq://d.priority/produced", "-n", "1").out == b"1\n"
         broker.terminate()
-        started.expect(b"connection was lost", "stderr")
+        started.expect(b"connection lost", "stderr")
         producer.say(b"2\n")
         (broker.config.etc / "domains" / "d.small.json").unlink()
         waiting = [cli.start(*command) for command in (("admin", "--wait", "CLUSTERS", "LIST"),

@@ -106,7 +106,7 @@ def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
     """Said once."""
     uri = "bmq://d.priority/later"
     started = cli.start("tail", uri, "--count", "1", "--interval", "0.05")
-    started.expect(b"waiting for it", "stderr")
+    started.expect(b"waiting for the queue", "stderr")
     cli("produce", "-q", uri, "now")
     done = started.end()
     assert done.code == 0 and done.lines[0].endswith("  3")
@@ -115,7 +115,7 @@ def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
 @pytest.mark.parametrize(("arguments", "code", "text"), [
     (("bmq://d.priority/q", "--hex"), 2, "bmq consume --peek"),
     (("bmq://d.priority/q", "-F", "{payload}"), 2, "cannot be read without consuming"),
-    (("bmq://d.broadcast/q", "--no-follow"), 2, "keeps nothing"),
+    (("bmq://d.broadcast/q", "--no-follow"), 2, "stores no messages"),
     (("bmq://nope/q",), 4, "nope"),
     (("bmq://d.priority/q", "-b", "tcp://127.0.0.1:1"), 3, "no broker at 127.0.0.1:1"),
 ])

@@ -82,7 +82,7 @@ def test_that_passes(bmq_broker):
     assert done.returncode == 1
     assert done.stdout.count("bmq_broker: transcript") == 1, done.stdout
     assert done.stdout.count("put       " + URI) == 2, done.stdout
-    assert "holds 1 message(s)" in done.stdout and "2 failed, 1 passed" in done.stdout
+    assert "contains 1 message(s)" in done.stdout and "2 failed, 1 passed" in done.stdout
 
 
 def test_a_transcript_can_be_short_or_left_out(suite: Suite) -> None:

@@ -63,7 +63,7 @@ def test_a_line_is_a_verb_and_members(line: str, members: dict[str, object]) -> 
     ("", "begins with a command"), ("=", "begins with a command"),
     ("v a", "'a' has no value"), ("v a=", "'a' has no value"), ("v a b=1", "'a' has no value"),
     ('v a="x', "character 5: Unterminated string"), ('v a=["x"', "delimiter"), ("v a={x}", "property name"),
-    ('v a="x"b="y"', "character 8: a blank is missing"), ('v a="x", b="y"', "put a blank"),
+    ('v a="x"b="y"', "character 8: a blank is missing"), ('v a="x", b="y"', "a blank is missing"),
     ('v a=1 a=2', "'a' is given twice"), ('v ]="x"', "a name is expected"), ("v ,", "a name is expected"),
     ("v a=" + "[" * 100_000, "character 5"),
 ])
@@ -182,7 +182,7 @@ def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected:
     (f"confirm uri={URI}", "'guid' is mandatory"), (f"post uri={URI}", "'payload' is mandatory"),
     ('open uri="x" flags="read"', "The uri ('x') is not valid: Invalid scheme"),
     (f'open uri="{URI}" flags="read,foo,bar"', "Invalid flag(s) 'foo','bar'"),
-    (f"open uri={URI} flags=read nonsense=1", "unknown name 'nonsense': there are uri, flags"),
+    (f"open uri={URI} flags=read nonsense=1", "unknown name 'nonsense': the names are uri, flags"),
     ("help me=1", "the command has no members"),
     (f"close uri={URI} async=1", "async: true or false is expected"),
     (f"close uri={URI} async=\"true\"", "async: true or false is expected"),
@@ -352,11 +352,11 @@ def test_a_dump_file_gives_back_its_message() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", "it begins with"), ("hello", "it begins with"), ("Message Properties:\n\n[ ]\n", "hexdump:' is missing"),
+    ("", "a dump begins with"), ("hello", "it begins with"), ("Message Properties:\n\n[ ]\n", "hexdump:' is missing"),
     ("Application Data:\n\nfoo\n", "line 3: not a line of a hexdump"),
-    ("Application Data:\n\n     0:   6865G C6   |x|\n", "no line"),
-    ("Application Data:\n\n  0: 68656C6C6F |h|\n", "no line"),
-    ("Application Data:\n\n     0:   68   |h|\n(5 more bytes)\n", "left out"),
+    ("Application Data:\n\n     0:   6865G C6   |x|\n", "not a line"),
+    ("Application Data:\n\n  0: 68656C6C6F |h|\n", "not a line"),
+    ("Application Data:\n\n     0:   68   |h|\n(5 more bytes)\n", "only a part"),
     ("Message Properties:\n\n[ ]\n\n\nMessage Properties hexdump:\n\n  0: 1B00 |..|\n\nMessage Payload:\n\n",
      "cannot be read"),
 ])

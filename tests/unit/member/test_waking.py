@@ -189,7 +189,7 @@ def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
     world._forget_clients()
     world.stop()
-    world.live(ImmediatePerformer(world))
+    world.open_node(ImmediatePerformer(world))
     assert not world.broker.clusters["c3"].queues and not world.broker.clusters["c3"].dormant
     return world
 
@@ -240,7 +240,7 @@ def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_pri
     world.crash()
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
-    world.live(ImmediatePerformer(world))
+    world.open_node(ImmediatePerformer(world))
     queue = world.broker.clusters["c3"].queues["bmq://f/q"]
     assert 1 < len(queue.messages) == queue.meter.messages < 9
     if gone == "purged":
