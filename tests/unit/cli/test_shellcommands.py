@@ -352,7 +352,7 @@ def test_a_dump_file_gives_back_its_message() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", "a dump begins with"), ("hello", "it begins with"), ("Message Properties:\n\n[ ]\n", "hexdump:' is missing"),
+    ("", "a dump begins with"), ("hello", "a dump begins with"), ("Message Properties:\n\n[ ]\n", "hexdump:' is missing"),
     ("Application Data:\n\nfoo\n", "line 3: not a line of a hexdump"),
     ("Application Data:\n\n     0:   6865G C6   |x|\n", "not a line"),
     ("Application Data:\n\n  0: 68656C6C6F |h|\n", "not a line"),
