@@ -1,13 +1,12 @@
-"""Several nodes of one cluster, and proxies, in this process: a simulated network, disks in memory, a clock that jumps.
+"""In-process cluster of nodes and proxies, with a simulated network, disks in memory and simulated time.
 
     cluster = Cluster(nodes=3, proxies=1)
     leader = cluster.elect()
     with cluster.blocking_session("p1") as session: ...
     cluster.partition([leader], ["n2", "n3"])
-    cluster.run(60)                             # a minute passes, in milliseconds
+    cluster.run(60)                             # a simulated minute takes milliseconds
 
-Nothing happens but while time passes: in `run`, `until` and `elect`, and in sessions that wait. The same seed is the same
-life.
+Time passes in `run`, `until` and `elect`, and in waiting sessions only. Runs with the same seed are equal.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from bmqtwist.testing.simulation import Simulation
 if TYPE_CHECKING:
     from bmqtwist.sdk import simple
 
-PORT = 30114  # of every node, at its own host in the simulated network
+PORT = 30114  # of each node, at its own host in the simulated network
 UNTIL_SECONDS_MAX = 120.0
 _STEP_S = 0.01
 _HEARTBEATS = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
@@ -46,8 +45,8 @@ _PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQli
 
 def make_nodes(network: Network, count: int, options: Mapping[str, Mapping[str, Any]], alone: bool, domains: DomainTable,
                **configured: Mapping[str, Any]) -> list[SimulatedNode]:
-    """Nodes n1, n2, ... that have not lived yet. `options` are those of `SimulatedNode`, by name of the node; `alone`: each
-    is a cluster of its own."""
+    """Create nodes n1, n2, ..., not started. `options`: arguments of `SimulatedNode`, by name of the node; `alone`: each
+    node is a separate cluster."""
     return [SimulatedNode(network, f"n{number}", f"n{number}:{PORT}",
                           cache(partial(member_configuration, number, count, PORT, alone=alone, **configured)),
                           lambda configuration: domains, **options.get(f"n{number}", {}))
@@ -55,8 +54,8 @@ def make_nodes(network: Network, count: int, options: Mapping[str, Mapping[str, 
 
 
 class Cluster:
-    """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them, that run. `app` and `cluster` replace members of
-    the configuration, as for `BrokerProcess`; `elector` is the fast profile of `bmq cluster` where nothing is said."""
+    """A running cluster of nodes n1, n2, ... and proxies p1, p2, ... `app` and `cluster` replace members of the
+    configuration, as for `BrokerProcess`; the default of `elector` is the fast profile of `bmq cluster`."""
 
     def __init__(self, nodes: int = 3, seed: int = 0, *, proxies: int = 0, app: Mapping[str, Any] | None = None,
                  cluster: Mapping[str, Any] | None = None) -> None:
@@ -83,7 +82,7 @@ class Cluster:
     # -- applications -------------------------------------------------------------------------------------------------
 
     def domain(self, name: str, mode: str = "priority", **options: Any) -> str:
-        """Make a domain, or change one, at all nodes; options as of `Broker.domain`. Its name. A node that does not run
+        """Create or reconfigure a domain at all nodes, and return its name; options as of `Broker.domain`. A stopped node
         reads it when it starts."""
         self._domains.texts[name] = plain_domain(name, mode, **options)
         for node in self._nodes.values():
@@ -93,9 +92,8 @@ class Cluster:
         return name
 
     def blocking_session(self, *names: str, place: str = LOOPBACK, **options: Any) -> simple.Session:
-        """A blocking session with the brokers of these names, the first that answers (none: with all nodes); options as of
-        `bmqtwist.sdk.simple.Session`. Waiting lets simulated time pass, and takes next to no other. `place`: a name of
-        where it is, for `cut` and `slow`."""
+        """Return a blocking session with the named brokers, without names with all nodes; options as of
+        `bmqtwist.sdk.simple.Session`. Its waits advance simulated time. `place`: the client's host, for `cut` and `slow`."""
         from bmqtwist.sdk import simple
         brokers = [f"tcp://{self._brokers[name].address}" for name in names or self._nodes]
         return simple.Session(brokers, pump=partial(SimulatedPump, self._network, place), **options)
@@ -104,93 +102,93 @@ class Cluster:
 
     @property
     def now(self) -> float:
-        """Seconds, on the clock of the simulation."""
+        """Simulated time in seconds."""
         return self._simulation.now
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Advance the simulated time."""
         self._simulation.play(self._simulation.now + seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = UNTIL_SECONDS_MAX) -> None:
-        """Let time pass until something is so; NotInTime if it is not within so many seconds."""
+        """Advance the simulated time until a condition is true. Raises NotInTime after `seconds`."""
         end = self.now + seconds
         while not condition():
             if self.now >= end:
-                raise NotInTime(f"not so within {seconds:g} s:\n{self.story()}")
+                raise NotInTime(f"condition not met within {seconds:g} s:\n{self.story()}")
             self.run(_STEP_S)
 
     def jump(self, name: str, seconds: float, wall: float = 0.0) -> None:
-        """The clock of a node jumps ahead, as that of a machine that was suspended; `wall`: what it takes for the time of
-        day jumps as well, in either direction, which it notices when it is started again."""
+        """Advance the monotonic clock of a node, as a suspension of its machine does; `wall`: shift of its wall clock in
+        seconds, positive or negative, with effect from its next start."""
         self._nodes[name].jump(seconds, wall)
 
-    # -- who leads --------------------------------------------------------------------------------------------------
+    # -- leader -----------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """All nodes."""
+        """Names of all nodes."""
         return list(self._nodes)
 
     @property
     def up(self) -> list[str]:
-        """Nodes that run, whether they are paused or not."""
+        """Names of the running nodes, including paused ones."""
         return [name for name, node in self._nodes.items() if node.up]
 
     @property
     def leader(self) -> str:
-        """The node that all follow that run and are not paused, itself among them, and that is active; "" = none."""
-        awake = {name: node for name, node in self._nodes.items() if node.up and not node.paused}
+        """The active leader that all running, unpaused nodes follow, including itself; "" = none."""
+        running = {name: node for name, node in self._nodes.items() if node.up and not node.paused}
         views = {(leadership.standing.leader, leadership.standing.term, leadership.active)
-                 for node in awake.values() for leadership in [node.broker.clusters[CLUSTER].leadership]}
+                 for node in running.values() for leadership in [node.broker.clusters[CLUSTER].leadership]}
         leader, _, active = views.pop() if len(views) == 1 else (None, 0, False)
-        return f"n{leader}" if active and f"n{leader}" in awake else ""
+        return f"n{leader}" if active and f"n{leader}" in running else ""
 
     def elect(self, seconds: float = UNTIL_SECONDS_MAX) -> str:
-        """Let time pass until there is a leader; its name."""
+        """Advance the simulated time until there is a leader, and return its name."""
         self.until(lambda: self.leader, seconds)
         return self.leader
 
     def term(self, name: str) -> int:
-        """The newest term that a node takes part in."""
+        """Return the current term of a node."""
         return self._nodes[name].broker.clusters[CLUSTER].leadership.standing.term
 
     # -- processes and machines ---------------------------------------------------------------------------------------
 
     def kill(self, name: str, power: bool = False, silently: bool = False) -> None:
-        """kill -9; `power`: its machine loses power, and what was not synced; `silently`: nobody is told that its
-        connections are gone."""
+        """Kill a node; `power`: its machine loses power and unsynced data; `silently`: peers are not notified of the end of
+        their connections."""
         self._brokers[name].crash(power=power, down=None, silently=silently)
 
     def stop(self, name: str) -> None:
-        """The graceful stop, for as long as it takes."""
+        """Stop a node gracefully and wait for its end."""
         node = self._brokers[name]
         node.stop(down=None)
         self.until(lambda: not node.up)
 
     def start(self, name: str) -> None:
-        """Start a node that does not run, over what is on its disk."""
+        """Start a stopped node from its disk."""
         if self._brokers[name].up:
             raise AssertionError(f"{name} runs already")
         self._brokers[name].boot()
 
     def restart(self, name: str) -> None:
-        """Stop it if it runs, and start it."""
+        """Stop a node if it runs, and start it."""
         if self._brokers[name].up:
             self.stop(name)
         self.start(name)
 
     def pause(self, name: str) -> None:
-        """Hold a node up: it keeps its connections and says nothing."""
+        """Pause a node: its connections remain, but it does not respond."""
         self._brokers[name].pause()
 
     def resume(self, name: str) -> None:
-        """Let it go on; what has come meanwhile happens now."""
+        """Resume a node, which processes the deferred events."""
         self._brokers[name].resume()
 
     # -- the network --------------------------------------------------------------------------------------------------
 
     def partition(self, *groups: Iterable[str]) -> None:
-        """Nothing gets from one group to another. Who is in no group is reached by all."""
+        """Cut all links between different groups. Nodes in no group are connected to all."""
         sides = [list(group) for group in groups]
         for at, side in enumerate(sides):
             for other in sides[at + 1:]:
@@ -199,29 +197,29 @@ class Cluster:
                         self.cut(one, two)
 
     def cut(self, one: str, two: str, both: bool = True) -> None:
-        """Nothing gets from one node to the other any more, and (`both`) back."""
+        """Cut the link from one node to another, and (`both`) back."""
         self._network.cut(one, two, both)
 
     def slow(self, one: str, two: str, seconds: float) -> None:
-        """What goes from one node to the other takes so much longer."""
+        """Delay data from one node to another by additional seconds."""
         self._network.slow(one, two, seconds)
 
     def heal(self) -> None:
-        """Whatever was cut or slow is as before; what waited arrives."""
+        """Restore all cut and slow links; waiting data arrives."""
         self._network.heal_all()
 
-    # -- what they say --------------------------------------------------------------------------------------------------
+    # -- inspection -----------------------------------------------------------------------------------------------------
 
     def admin(self, name: str, command: str) -> str:
-        """Run an admin command at a node; the answer's text."""
+        """Run an admin command at a node and return the text of the answer."""
         return self._brokers[name].broker.commands.run_at_once(command, "test").text
 
     def log(self, name: str) -> list[str]:
-        """What a node has logged, in all its lives."""
+        """Return the log of a node, of all its runs."""
         return self._brokers[name].log()
 
     def story(self) -> str:
-        """Where the nodes stand, for people."""
+        """Describe state, term and leader of each node, a line each."""
         lines = []
         for name, node in self._nodes.items():
             state = "down" if not node.up else "paused" if node.paused else ""

@@ -1,4 +1,4 @@
-"""Several nodes of one cluster and proxies, a process each: on free ports, with files in a directory, never left over."""
+"""Cluster of broker processes: nodes and proxies on free ports, with files in a directory, killed at the end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ACTIVE = "ACTIVE"
 
 
 def _with_console(app: dict[str, Any] | None, port: int) -> dict[str, Any]:
-    """What `app` says, with a console at that port if it does not say otherwise."""
+    """Return `app` with a console at this port, unless it configures one."""
     extension = (app or {}).get("bmqtwist", {})
     return {**(app or {}), "bmqtwist": {**extension, "http": {"port": port, **extension.get("http", {})}}}
 
 
 class ClusterProcess(_Started):
-    """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them below the directory `root`; as a context manager
-    they are started, have a leader, and are gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all;
-    the elector is the fast one of `bmq cluster` where nothing is said."""
+    """Nodes n1, n2, ... and proxies p1, p2, ... below the directory `root`. As a context manager it starts them, waits for a
+    leader, and kills them at the end. `app` and `cluster` as of `BrokerProcess`, equal for all brokers; the default of
+    `elector` is the fast profile of `bmq cluster`."""
 
     def __init__(self, root: Path, nodes: int = 3, proxies: int = 0, *, app: dict[str, Any] | None = None,
                  cluster: dict[str, Any] | None = None) -> None:
@@ -57,28 +57,28 @@ class ClusterProcess(_Started):
         return broker
 
     def __getitem__(self, name: str) -> BrokerProcess:
-        """A node or a proxy: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`,
-        `stop()`, `launch()`, `restart()`, `pause()`, `resume()`."""
+        """Return a node or proxy, for `url`, `log()`, `expect(text)`, `admin(command)`, `kill()`, `stop()`, `launch()`,
+        `restart()`, `pause()`, `resume()`."""
         return self._brokers.get(name) or self._proxies[name]
 
     @property
     def names(self) -> list[str]:
-        """All nodes."""
+        """Names of all nodes."""
         return list(self._brokers)
 
     @property
     def proxies(self) -> list[str]:
-        """All proxies."""
+        """Names of all proxies."""
         return list(self._proxies)
 
     @property
     def urls(self) -> list[str]:
-        """What clients of nodes connect to, a URL a node."""
+        """URLs of the nodes, for clients."""
         return [broker.url for broker in self._brokers.values()]
 
     @property
     def leader(self) -> str:
-        """The node that all follow that run, itself among them, and that is active; "" = there is none."""
+        """The active leader that all running nodes follow, including itself; "" = none."""
         views = set()
         for broker in self._brokers.values():
             if broker.running:
@@ -93,7 +93,8 @@ class ClusterProcess(_Started):
         return name if status == _ACTIVE and self._brokers[name].running else ""
 
     def elect(self, deadline: float = START_SECONDS_MAX) -> str:
-        """Wait until there is a leader; its name. NotInTime with the ends of the logs if there is none."""
+        """Wait until there is a leader, and return its name. Raises NotInTime, with the last log lines, after `deadline`
+        seconds."""
         end = time.monotonic() + deadline
         while not (leader := self.leader):
             if time.monotonic() > end:
@@ -103,7 +104,7 @@ class ClusterProcess(_Started):
         return leader
 
     def start(self, deadline: float = START_SECONDS_MAX) -> str:
-        """Start all that do not run, and wait until proxies serve and there is a leader; its name."""
+        """Start all stopped brokers, wait until proxies serve and there is a leader, and return its name."""
         for broker in self._brokers.values():
             if not broker.running:
                 broker.launch()
@@ -113,7 +114,7 @@ class ClusterProcess(_Started):
         return self.elect(deadline)
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Kill all running processes."""
         with ExitStack() as stack:
             for broker in (*self._brokers.values(), *self._proxies.values()):
                 stack.callback(broker.close)

@@ -1,4 +1,4 @@
-"""Configuration of brokers for tests: one single-node cluster `c3`, node `n1`, domains as asked; in files or not."""
+"""Broker configurations for tests, in files or in memory; by default a single-node cluster `c3` with node `n1`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLUSTER = "c3"
 NODE = "n1"
 APPS = ("foo", "bar", "baz")
 
-# Parameters of `domain()` that live below `storage`, and where.
+# Parameters of `domain_config` for limits, and their paths below `storage`.
 _LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queueLimits", "bytes"),
            "queue_messages_ratio": ("queueLimits", "messagesWatermarkRatio"),
            "queue_bytes_ratio": ("queueLimits", "bytesWatermarkRatio"),
@@ -30,7 +30,7 @@ _LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queue
            "domain_messages_ratio": ("domainLimits", "messagesWatermarkRatio"),
            "domain_bytes_ratio": ("domainLimits", "bytesWatermarkRatio")}
 
-# Parameters of `plain_domain`, and their names for `domain_config`; None = the default there.
+# Parameters of `plain_domain`, and their names in `domain_config`; None = the default there.
 _RENAMED = {"max_messages": "queue_messages", "max_bytes": "queue_bytes", "max_delivery_attempts": "maxDeliveryAttempts",
             "ttl": "messageTtl"}
 _MODES = ("priority", "fanout", "broadcast")
@@ -38,7 +38,8 @@ _CONSISTENCIES = ("eventual", "strong")
 
 
 def broker_config(storage: PurePath, port: int, **app: Any) -> dict[str, Any]:
-    """`bmqbrkrcfg.json`; `app` replaces members of appConfig, those of networkInterfaces.tcpInterface by `tcp`."""
+    """Return `bmqbrkrcfg.json`; `app` replaces members of appConfig, its item `tcp` those of
+    networkInterfaces.tcpInterface."""
     tcp = {"name": "TCPInterface", "port": port, "ioThreads": 4, "lowWatermark": 4194304, "highWatermark": 8388608,
            "nodeLowWatermark": 5242880, "nodeHighWatermark": 10485760, "heartbeatIntervalMs": 3000,
            "listeners": [{"name": "TCPInterface", "address": "127.0.0.1", "port": port, "tls": False}]}
@@ -56,8 +57,8 @@ def broker_config(storage: PurePath, port: int, **app: Any) -> dict[str, Any]:
 
 
 def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster: Any) -> dict[str, Any]:
-    """`clusters.json`; `cluster` replaces members of the definition, those of its sub-objects by `partition`,
-    `queue_operations`, `throttle`."""
+    """Return `clusters.json`; `cluster` replaces members of the definition, its items `partition`, `queue_operations` and
+    `throttle` those of the sub-objects."""
     partition = {"numPartitions": partitions, "location": str(storage),
                  "archiveLocation": str(storage.parent / "archive"), "maxDataFileSize": 268435456,
                  "maxJournalFileSize": 67108864, "maxQlistFileSize": 8388608, "maxArchivedFileSets": 2}
@@ -75,14 +76,14 @@ def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster
 
 
 def node_config(number: int, name: str, address: str) -> dict[str, Any]:
-    """One of the `nodes` of a cluster."""
+    """Return an element of `nodes` of a cluster."""
     return {"id": number, "name": name, "dataCenter": "dc1", "transport": {"tcp": {"endpoint": f"tcp://{address}"}}}
 
 
 def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
                          cluster: Mapping[str, Any] | None = None, alone: bool = False) -> Configuration:
-    """What node `n<number>` of a cluster of `count` nodes n1, n2, ... reads, each of them at that port of its host;
-    `alone`: it is the only one, and knows of no others."""
+    """Return the configuration of node `n<number>` in a cluster of `count` nodes, each at this port of its host; `alone`: in
+    a single-node cluster."""
     storage = PurePosixPath(f"/memory/n{number}/storage")
     members = [number] if alone else range(1, count + 1)
     nodes = [node_config(each, f"n{each}", f"n{each}:{port}") for each in members]
@@ -94,8 +95,8 @@ def member_configuration(number: int, count: int, port: int, *, app: Mapping[str
 def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, app: Mapping[str, Any] | None = None,
                         cluster: Mapping[str, Any] | None = None,
                         virtual: Sequence[Mapping[str, Any]] = ()) -> Configuration:
-    """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host; `virtual`:
-    its myVirtualClusters."""
+    """Return the configuration of a proxy; `upstream`: ids of the upstream nodes by name, each at this port of its host;
+    `virtual`: myVirtualClusters."""
     nodes = [node_config(number, each, f"{each}:{port}") for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
     definition = {key: made[key] for key in ("name", "queueOperations")}
@@ -108,7 +109,7 @@ def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, ap
 def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | list[str] = APPS,
                   cluster: str = CLUSTER, in_memory: bool = False, subscriptions: list[dict[str, Any]] | None = None,
                   strong: bool = False, **parameters: Any) -> dict[str, Any]:
-    """`domains/<name>.json`. Limits by the names of `_LIMITS`, every other parameter by its own name."""
+    """Return `domains/<name>.json`. Limits have the names of `_LIMITS`, other parameters those of the file."""
     storage: dict[str, Any] = {
         "config": {"inMemory": {}} if in_memory else {"fileBacked": {}},
         "domainLimits": {"messages": 1000000, "bytes": 1 << 40}, "queueLimits": {"messages": 1000000, "bytes": 1 << 40}}
@@ -124,7 +125,7 @@ def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | 
 
 
 def app_subscription(app_id: str, text: str) -> dict[str, Any]:
-    """One application subscription of a domain file."""
+    """Return an application subscription of a domain file."""
     return {"appId": app_id, "expression": {"version": "E_VERSION_1", "text": text}}
 
 
@@ -142,7 +143,7 @@ class ConfigDirectory:
         self.write()
 
     def write(self) -> None:
-        """Write the broker's and the clusters' file."""
+        """Write bmqbrkrcfg.json and clusters.json."""
         (self.etc / "bmqbrkrcfg.json").write_text(json.dumps(self.broker, indent=2), encoding="utf-8")
         (self.etc / "clusters.json").write_text(json.dumps(self.clusters, indent=2), encoding="utf-8")
 
@@ -150,13 +151,13 @@ class ConfigDirectory:
         self.domain_text(name, json.dumps(domain_config(name, *args, **parameters), indent=2))
 
     def domain_text(self, name: str, text: str) -> None:
-        """Write one domain's file as it stands."""
+        """Write the file of a domain."""
         (self.etc / "domains" / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] | list[str] = (), in_memory: bool = False,
                  subscriptions: Mapping[str, str] | None = None, consistency: str = "eventual", **parameters: Any) -> str:
-    """The text of a domain's file from what `Broker.domain` takes; LocalError if that is contradictory."""
+    """Return the text of a domain's file from the arguments of `Broker.domain`. Raises LocalError if they are invalid."""
     for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
         if value not in known:
             raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
@@ -165,7 +166,7 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
         close = get_close_matches(wrong, ["in_memory", "max_messages", "max_bytes", *members], 1)
         raise LocalError(f"domain {name}: there is no {wrong!r}" + (f", did you mean {close[0]!r}?" if close else ""))
     if (mode == "fanout") != bool(app_ids):
-        raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
+        raise LocalError(f"domain {name}: app_ids are required in a fanout domain, and not allowed in other modes")
     given = [app_subscription(app, text) for app, text in (subscriptions or {}).items()]
     named: dict[str, Any] = {_RENAMED.get(key, key): int(value) if key == "ttl" and value is not None else value
                              for key, value in parameters.items() if value is not None or key not in _RENAMED}
@@ -176,7 +177,7 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
 
 @lru_cache(maxsize=1)
 def sample_domains() -> tuple[tuple[str, str], ...]:
-    """(name, text) of the domains that the sample configuration has."""
+    """Return (name, text) of the domains of the sample configuration."""
     found = []
     for path, text in sample_files().items():
         if path.startswith("domains/"):
@@ -187,7 +188,7 @@ def sample_domains() -> tuple[tuple[str, str], ...]:
 
 
 class DomainTable:
-    """Domains of a broker without files: `config.provider.DomainSource` over a table of texts by name."""
+    """`config.provider.DomainSource` over texts in memory, by name of the domain."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -200,7 +201,7 @@ class DomainTable:
         return DomainFile(f"proxyclusters/{name}.json", None, missing=True)
 
     def stamp(self) -> int:
-        """Never changes: what changes is reconfigured."""
+        """Return a constant: changes take effect by a reconfiguration."""
         return 0
 
     def names(self) -> list[str]:
@@ -208,7 +209,7 @@ class DomainTable:
 
 
 def configuration(broker: dict[str, Any], clusters: dict[str, Any]) -> Configuration:
-    """What a broker would read from files with this content; ConfigError if they are not right."""
+    """Return the configuration of files with this content. Raises ConfigError."""
     notices: list[Finding] = []
     return compose("", decode_text(BrokerConfig, json.dumps(broker), "bmqbrkrcfg.json", notices),
                    decode_text(Clusters, json.dumps(clusters), "clusters.json", notices), NO_OVERRIDES,

@@ -1,8 +1,8 @@
-"""What a recorder keeps: one object for each thing that a client, the broker or the test did.
+"""Recorded events: one object for each action of a client, the broker or the test.
 
-`time` counts seconds since the broker was made, on its clock. `client` is the name of the connection (`bmqtwist.testing`
-explains names). URIs are canonical; `app` is the appId of a fanout queue's reader, else "". `fate` tells what a fault did
-to it: "" = nothing, else "dropped", "delayed 2 s", "refused", "killed", ...
+`time`: seconds since the broker was created, on its clock. `client`: name of the connection. URIs are canonical; `app` is
+the appId of a consumer of a fanout queue, else "". `fate`: effect of a fault on the event, "" = none, else "dropped",
+"delayed 2 s", "refused", "killed", ...
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.properties import PropertyType, Value
 
-_SHOWN_BYTES = 40  # of a payload, in a transcript
+_SHOWN_BYTES = 40  # of a payload in a transcript
 
 
 @dataclass(kw_only=True)
 class Event:
-    """Anything that happened."""
+    """Base of all events."""
 
     time: float
     client: str = ""
     fate: str = ""
 
-    shown: ClassVar[str]  # the text as a format, whose argument is the event
+    shown: ClassVar[str]  # format of the text; its argument is the event
 
     @property
     def text(self) -> str:
-        """What happened, without when and to whom."""
+        """Description without time and client."""
         return self.shown.format(self).rstrip()
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass(kw_only=True)
 class Note(Event):
-    """Something the test did, a connection's begin or end, a life of the broker."""
+    """An action of the test, the begin or end of a connection, a start or stop of the broker."""
 
     what: str = ""
 
@@ -52,20 +52,20 @@ class Note(Event):
 
 @dataclass(kw_only=True)
 class OfQueue(Event):
-    """Something about a queue."""
+    """An event of a queue."""
 
     uri: str = ""
     app: str = ""
 
     @property
     def full_uri(self) -> str:
-        """The URI with the appId in it, as a reader of a fanout queue opens it."""
+        """The URI with the appId, as a consumer of a fanout queue opens it."""
         return f"{self.uri}?id={self.app}" if self.app else self.uri
 
 
 @dataclass(kw_only=True)
 class OfMessage(OfQueue):
-    """Something about a message: `guid` is 16 bytes."""
+    """An event of a message; `guid`: 16 bytes."""
 
     guid: bytes = b""
 
@@ -76,9 +76,9 @@ class OfMessage(OfQueue):
 
 @dataclass(kw_only=True)
 class Content(OfMessage):
-    """A message with what is in it."""
+    """An event with the content of a message."""
 
-    data: bytes = field(default=b"", repr=False)  # application data as it stands on the wire
+    data: bytes = field(default=b"", repr=False)  # application data, as encoded on the wire
     has_properties: bool = False
     compression: int = 0
     schema_id: int = 0
@@ -89,17 +89,17 @@ class Content(OfMessage):
 
     @cached_property
     def payload(self) -> bytes:
-        """What the application posted, inflated; PeerError if it cannot be read."""
+        """The payload, decompressed. Raises PeerError if it cannot be decoded."""
         return self._opened[1]
 
     @cached_property
     def properties(self) -> dict[str, Value]:
-        """Values of the properties by name; PeerError if they cannot be read."""
+        """Values of the properties by name. Raises PeerError if they cannot be decoded."""
         return {name: value for name, (_, value) in self._typed.items()}
 
     @cached_property
     def property_types(self) -> dict[str, PropertyType]:
-        """Types of the properties by name; PeerError if they cannot be read."""
+        """Types of the properties by name. Raises PeerError if they cannot be decoded."""
         return {name: kind for name, (kind, _) in self._typed.items()}
 
     @cached_property
@@ -108,7 +108,7 @@ class Content(OfMessage):
 
     @property
     def content(self) -> str:
-        """The beginning of the payload, and the properties, for people."""
+        """The first bytes of the payload, and the properties, as text."""
         try:
             payload, properties = self.payload, self.properties
         except PeerError as error:
@@ -117,14 +117,14 @@ class Content(OfMessage):
         return f"{len(payload)} B {shown}" + (f" {properties}" if properties else "")
 
     def matches(self, payload: bytes | None, properties: Mapping[str, object] | None) -> bool:
-        """Has it this payload, and at least these properties? None = any."""
+        """Return whether the message has this payload and at least these properties; None = any."""
         return (payload is None or self.payload == payload) and (
             properties is None or all(self.properties.get(name) == value for name, value in properties.items()))
 
 
 @dataclass(kw_only=True)
 class Post(Content):
-    """A client posted. `status` is what the acknowledgement said, None while there is none."""
+    """A client posted a message. `status`: result of the acknowledgement, None = none yet."""
 
     status: Result | None = None
     shown = "post      {0.uri} {0._name} {0.content}"
@@ -159,7 +159,7 @@ class Confirm(OfMessage):
 
 @dataclass(kw_only=True)
 class Request(OfQueue):
-    """Something a client asked for. `status` and `reason` are the broker's answer, None while there is none."""
+    """A request of a client. `status` and `reason`: the broker's answer, None = no answer yet."""
 
     status: Result | None = None
     reason: str = ""
@@ -185,9 +185,9 @@ class Open(Request):
 
 
 class Wanted(NamedTuple):
-    """One subscription of a reader."""
+    """One subscription of a consumer."""
 
-    expression: str  # "" = everything
+    expression: str  # "" = all messages
     max_unconfirmed_messages: int
     max_unconfirmed_bytes: int
     consumer_priority: int
@@ -195,7 +195,7 @@ class Wanted(NamedTuple):
 
 @dataclass(kw_only=True)
 class Configure(Request):
-    """A client said how it reads a queue; no subscriptions = not at all."""
+    """A client configured a queue; without subscriptions it receives no messages."""
 
     subscriptions: tuple[Wanted, ...] = ()
     shown = "configure {0.full_uri}: {0._each} {0._answer}"
@@ -215,7 +215,7 @@ class Close(Request):
 
 @dataclass(kw_only=True)
 class Negotiation(Request):
-    """A client introduced itself."""
+    """A client negotiated a session."""
 
     process: str = ""
     shown = "hello     from {0.process} {0._answer}"
@@ -223,7 +223,7 @@ class Negotiation(Request):
 
 @dataclass(kw_only=True)
 class Other(Event):
-    """A signal without content: heartbeats, disconnects, answers, credentials. `quiet` ones are in no transcript."""
+    """Another event: heartbeat, disconnect, answer, credential. Transcripts omit `quiet` events."""
 
     what: str = ""
     quiet: bool = False

@@ -1,14 +1,14 @@
-"""Faults of connections: what is dropped, delayed, cut or refused, for whom, and how often.
+"""Faults of connections: drop, delay, stall, kill and refuse events, by kind, client and queue.
 
-| call | what happens to what it matches |
+| method | effect on the matching events |
 |---|---|
-| `drop` | it vanishes; the connection stays |
-| `delay` | it arrives later, and so does everything behind it on that connection in that direction |
-| `stall` | it waits until the fault ends, and so does everything behind it, as behind a peer that does not read |
-| `kill` | the connection is cut, before it arrives or (`after=True`) once it has |
-| `refuse` | the broker never sees it; the client is answered with a status (a connection is not accepted) |
+| `drop` | the event is discarded; the connection remains |
+| `delay` | the event, and all later ones of that connection and direction, arrive later |
+| `stall` | the event and all later ones wait until the fault ends, as with a peer that does not read |
+| `kill` | the connection is cut, before the event arrives or (`after=True`) after it |
+| `refuse` | the event does not reach the broker; the client receives a status (a connection is not accepted) |
 
-A fault counts for everything that a client or the broker says, or for the kinds that are named (`Kind`).
+A fault applies to all events of clients and broker, or to the named kinds (`Kind`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REQUEST_STATUSES = (Result.REFUSED, Result.UNKNOWN, Result.TIMEOUT, Result.NOT_C
 
 @dataclass(eq=False)
 class Fault:
-    """One armed fault: `end` it, or leave the `with` block that it opens. `hits` counts what it was applied to."""
+    """One armed fault; `end` or the end of its `with` block disarms it. `hits`: number of events it was applied to."""
 
     action: str
     kinds: frozenset[str]
@@ -52,21 +52,21 @@ class Fault:
     _ended: Callable[[Fault], None] = field(default=lambda fault: None, repr=False)
 
     def matches(self, kind: str, client: str, uri: str = "", app: str = "") -> bool:
-        """Does it count for this?"""
+        """Return whether the fault applies to an event."""
         if not self.active or self.client not in (None, client):
             return False
-        if kind not in self.kinds if self.kinds else kind == CONNECTION:  # what can only be refused is not meant by "all"
+        if kind not in self.kinds if self.kinds else kind == CONNECTION:  # without kinds: all except connections
             return False
         return self.uri is None or covers(self.uri, uri, app)
 
     def hit(self) -> None:
-        """It was applied once."""
+        """Count an application; the fault ends after `times`."""
         self.hits += 1
         if self.times is not None and self.hits >= self.times and self.action != "stall":
             self.end()
 
     def end(self) -> None:
-        """No longer; what was stalled goes on."""
+        """Disarm the fault; stalled events are released."""
         if self.active:
             self.active = False
             self._ended(self)
@@ -79,61 +79,63 @@ class Fault:
 
 
 def covers(wanted: str, uri: str, app: str = "") -> bool:
-    """Is a queue (and the appId of its reader) meant by a URI, with or without `?id=`? InvalidUri if it is none."""
+    """Return whether the URI `wanted`, with or without `?id=`, matches a queue and the appIds of its consumer. Raises
+    InvalidUri."""
     parsed = parse_uri(wanted)
     return parsed.canonical == uri and (not parsed.app_id or parsed.app_id in app.split(","))
 
 
 class Faults:
-    """The faults of a broker. All of them take `client=` (the name of a connection) and `uri=` (of a queue, or with
-    `?id=` of one app's readers) to match less, and `times=` to end by themselves."""
+    """Armed faults of a broker. `client=` (name of a connection) and `uri=` (of a queue, or with `?id=` of the consumers of
+    an app) restrict a fault; it ends after `times=` events."""
 
     def __init__(self, ended: Callable[[Fault], None]) -> None:
         self._ended = ended
         self.armed: list[Fault] = []
 
     def drop(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = None) -> Fault:
-        """Let it vanish."""
+        """Discard events."""
         return self._arm(Fault("drop", frozenset(kinds), client, uri, times))
 
     def delay(self, seconds: float, *kinds: Kind, client: str | None = None, uri: str | None = None,
               times: int | None = None) -> Fault:
-        """Let it arrive so many seconds of the broker's clock later."""
+        """Delay events by seconds of the broker's clock."""
         return self._arm(Fault("delay", frozenset(kinds), client, uri, times, seconds=seconds))
 
     def stall(self, *kinds: Kind, client: str | None = None, uri: str | None = None) -> Fault:
-        """Let it wait until the fault is ended. What waits fills the client's send buffer."""
+        """Hold events until the fault ends. Held data fills the client's send buffer."""
         return self._arm(Fault("stall", frozenset(kinds), client, uri))
 
     def kill(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = 1,
              after: bool = False) -> Fault:
-        """Cut the connection when it comes (once, unless `times` says more): before it arrives, or `after`."""
+        """Cut the connection at an event, by default once: before the event arrives, or `after` it."""
         return self._arm(Fault("kill", frozenset(kinds), client, uri, times, after=after))
 
     def refuse(self, kind: Refusable, *, status: Result | None = None, reason: str = "refused by the test",
                client: str | None = None, uri: str | None = None, times: int | None = None) -> Fault:
         """Refuse connections, negotiations, requests or posts.
 
-        `status`: for posts LIMIT_MESSAGES (default), LIMIT_BYTES, STORAGE_FAILURE, NOT_READY or UNKNOWN; for the others
-        REFUSED (default) and what else a request can end with; connections have none. LocalError for another one.
+        `status`: for posts LIMIT_MESSAGES (default), LIMIT_BYTES, STORAGE_FAILURE, NOT_READY or UNKNOWN; for negotiations
+        and requests REFUSED (default) or one of REQUEST_STATUSES; ignored for connections. Raises LocalError for another
+        status.
         """
         if kind not in REFUSABLE:
-            raise LocalError(f"{kind!r} cannot be refused; choose of {', '.join(sorted(REFUSABLE))}")
+            raise LocalError(f"{kind!r} cannot be refused; choose one of {', '.join(sorted(REFUSABLE))}")
         possible = POST_STATUSES if kind == "post" else REQUEST_STATUSES
         status = status or possible[0]
         if status not in possible:
-            raise LocalError(f"a {kind} cannot be refused with {status}; choose of {', '.join(map(str, possible))}")
+            raise LocalError(f"a {kind} cannot be refused with {status}; choose one of {', '.join(map(str, possible))}")
         return self._arm(Fault("refuse", frozenset((kind,)), client, uri, times, status=status, reason=reason))
 
     def clear(self) -> None:
-        """End all."""
+        """End all faults."""
         for fault in list(self.armed):
             fault.end()
 
     def _arm(self, fault: Fault) -> Fault:
         unknown = fault.kinds - KINDS - ({CONNECTION} if fault.action == "refuse" else set())
         if unknown:
-            raise LocalError(f"no kind of event: {', '.join(sorted(unknown))}; choose of {', '.join(sorted(KINDS))}")
+            raise LocalError(f"not a kind of event: {', '.join(sorted(unknown))}; choose from {', '.join(sorted(KINDS))}")
         if fault.uri is not None:
             parse_uri(fault.uri)
         fault._ended = self._end
@@ -145,7 +147,7 @@ class Faults:
         self._ended(fault)
 
     def first(self, kind: str, client: str, event: Event | None = None) -> Fault | None:
-        """From the broker: the first fault that counts for this, booked as a hit."""
+        """From the broker: return the first fault that applies to an event, and count it."""
         uri, app = (event.uri, event.app) if isinstance(event, OfQueue) else ("", "")
         for fault in self.armed:
             if fault.matches(kind, client, uri, app):

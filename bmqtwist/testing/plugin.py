@@ -1,6 +1,6 @@
-"""The pytest plugin: fixtures `bmq_broker`, `bmq_process`, `bmq_url`, the marker `bmq_domain`, transcripts of failed tests.
+"""pytest plugin: fixtures `bmq_broker`, `bmq_process`, `bmq_url`, marker `bmq_domain`, transcripts of failed tests.
 
-pytest loads it by itself once bmqtwist is installed. It imports nothing of the broker before a test asks for one.
+pytest loads it when bmqtwist is installed. It imports the broker when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Scope = Literal["session", "package", "module", "class", "function"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options and ini values."""
+    """Add options and ini values."""
     group = parser.getgroup("bmqtwist")
-    group.addoption("--bmq-url", metavar="WHERE", default=None, help="what the fixture bmq_url leads to: memory (default), "
-                    "process, or the address of a broker that runs, tcp://host:port")
-    parser.addini("bmq_url", "what the fixture bmq_url leads to, as --bmq-url", default="memory")
-    parser.addini("bmq_domains", "domains of every broker of the tests: NAME [mode=...] [app_ids=a,b] [max_messages=...] "
+    group.addoption("--bmq-url", metavar="WHERE", default=None, help="broker of the fixture bmq_url: memory (default), "
+                    "process, or the address of a running broker, tcp://host:port")
+    parser.addini("bmq_url", "broker of the fixture bmq_url, as --bmq-url", default="memory")
+    parser.addini("bmq_domains", "domains of all brokers of the tests: NAME [mode=...] [app_ids=a,b] [max_messages=...] "
                   "[max_bytes=...] [max_delivery_attempts=...] [ttl=SECONDS]", type="linelist", default=[])
     parser.addini("bmq_process_scope", f"scope of the fixture bmq_process: {', '.join(_SCOPES)}", default="function")
-    parser.addini("bmq_transcript_lines", "how much of the recorder is shown with a failed test, lines; 0 = nothing",
+    parser.addini("bmq_transcript_lines", "lines of the recorder in the report of a failed test; 0 = none",
                   default=str(_TRANSCRIPT_LINES))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker."""
-    config.addinivalue_line("markers", "bmq_domain(name, mode='priority', **options): a domain that the broker of the test "
-                            "has; options as of bmqtwist.testing.Broker.domain")
+    """Register the marker."""
+    config.addinivalue_line("markers", "bmq_domain(name, mode='priority', **options): a domain of the test's broker; "
+                            "options as of bmqtwist.testing.Broker.domain")
 
 
 _INTEGERS = ("max_messages", "max_bytes", "max_delivery_attempts", "ttl")
 
 
 def parse_domain(line: str) -> tuple[str, dict[str, Any]]:
-    """(name, options) of a line of the ini value `bmq_domains`; pytest.UsageError if it is not right."""
+    """Parse a line of the ini value `bmq_domains` into name and options. Raises pytest.UsageError if it is invalid."""
     name, *words = line.split()
     options: dict[str, Any] = {}
     for word in words:
@@ -56,7 +56,7 @@ def parse_domain(line: str) -> tuple[str, dict[str, Any]]:
         elif key == "in_memory" and value in ("true", "false"):
             options[key] = value == "true"
         else:
-            raise pytest.UsageError(f"bmq_domains: {line!r}: {word!r} is no option with a value of its kind")
+            raise pytest.UsageError(f"bmq_domains: {line!r}: {word!r} is not an option with a valid value")
     return name, options
 
 
@@ -70,7 +70,7 @@ def _add_domains(request: pytest.FixtureRequest, add: Callable[..., object]) -> 
 
 @pytest.fixture
 def bmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker in this process, new for each test; see `bmqtwist.testing.Broker`."""
+    """An in-process broker, new for each test; see `bmqtwist.testing.Broker`."""
     from bmqtwist.testing import Broker
     broker = Broker()
     try:
@@ -83,13 +83,13 @@ def bmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def _process_scope(fixture_name: str, config: pytest.Config) -> Scope:
     scope = config.getini("bmq_process_scope")
     if scope not in _SCOPES:
-        raise pytest.UsageError(f"bmq_process_scope: {scope!r} is none of {', '.join(_SCOPES)}")
+        raise pytest.UsageError(f"bmq_process_scope: {scope!r} is not one of {', '.join(_SCOPES)}")
     return cast(Scope, scope)
 
 
 @pytest.fixture(scope=_process_scope)
 def bmq_process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker in a process of its own, started; see `bmqtwist.testing.BrokerProcess`."""
+    """A started broker process; see `bmqtwist.testing.BrokerProcess`."""
     from bmqtwist.testing import BrokerProcess
     process = BrokerProcess(tmp_path_factory.mktemp("bmq_process"))
     try:
@@ -102,7 +102,7 @@ def bmq_process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def bmq_url(request: pytest.FixtureRequest) -> str:
-    """The address of a broker: one in this process, one in a process, or any, by `--bmq-url`."""
+    """The address of a broker chosen by `--bmq-url`: in-process, a broker process, or any other."""
     where: str = request.config.getoption("--bmq-url") or request.config.getini("bmq_url")
     if where == "memory":
         broker: Broker = request.getfixturevalue("bmq_broker")
@@ -111,21 +111,21 @@ def bmq_url(request: pytest.FixtureRequest) -> str:
         process: BrokerProcess = request.getfixturevalue("bmq_process")
         return process.url
     if not where.startswith(("tcp://", "tls://")):
-        raise pytest.UsageError(f"--bmq-url {where!r}: write memory, process, or tcp://host:port")
+        raise pytest.UsageError(f"--bmq-url {where!r}: use memory, process, or tcp://host:port")
     return where
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None],
                               ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what happened at the brokers of a failed test."""
+    """Add transcripts of brokers to the report of a failed test."""
     report = yield
     if report.failed and ("bmqtwist.testing.broker" in sys.modules or "bmqtwist.testing.process" in sys.modules):
-        _explain(item, call, report)
+        _add_transcripts(item, call, report)
     return report
 
 
-def _explain(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+def _add_transcripts(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     from bmqtwist.testing.broker import Broker, Unmet
     from bmqtwist.testing.process import BrokerProcess
     lines = int(item.config.getini("bmq_transcript_lines"))

@@ -1,4 +1,4 @@
-"""A broker in a process of its own: on a free port, with its files in a directory, watched, never left over."""
+"""Broker process for tests: on a free port, with files in a directory, captured output, killed at the end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PORTS_TRIED_MAX = 5
 
 
 class NotInTime(AssertionError):
-    """What was waited for did not come within its deadline."""
+    """A wait exceeded its deadline."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens at now."""
+    """Return a free TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
@@ -36,13 +36,13 @@ def free_port() -> int:
 
 
 class _Started:
-    """A context manager over `start` and `close`: a start that fails is closed, too."""
+    """Context manager that calls `start` and `close`; also a failed start is closed."""
 
     def start(self) -> object:
-        """Start; what is useful to know then."""
+        """Start and wait until the service is ready."""
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Kill all running processes."""
 
     def __enter__(self) -> Self:
         try:
@@ -57,11 +57,11 @@ class _Started:
 
 
 class BrokerProcess(_Started):
-    """One run after another of the command `bmqbrkr` over one directory; not started yet when made.
+    """Successive runs of the command `bmqbrkr` over one directory; `start` begins the first.
 
-    `root`: the directory, made if need be: configuration below `etc/`, storage, logs. `port` None = a free one. `app` and
-    `cluster` replace members of the configuration (`testing.config`). `samples`: have the sample domains. As a context
-    manager it is started, and gone in the end.
+    `root`: the directory with configuration in `etc/`, storage and logs, created if missing. `port`: None = a free one.
+    `app` and `cluster` replace members of the configuration (`testing.config`). `samples`: add the sample domains. As a
+    context manager it starts the process, and kills it at the end.
     """
 
     def __init__(self, root: Path, port: int | None = None, *, app: dict[str, Any] | None = None,
@@ -71,8 +71,8 @@ class BrokerProcess(_Started):
         root.mkdir(parents=True, exist_ok=True)
         self.config = ConfigDirectory(root, port or free_port(), app=app, cluster=cluster)
         self.process: subprocess.Popen[bytes] | None = None
-        self.records: list[str] = []  # lines of output, of all lives
-        self._news = threading.Condition()
+        self.records: list[str] = []  # output lines of all runs
+        self._changed = threading.Condition()
         self._reader: threading.Thread | None = None
         if samples:
             for name, text in sample_domains():
@@ -85,18 +85,18 @@ class BrokerProcess(_Started):
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """Address for clients."""
         return f"tcp://127.0.0.1:{self.port}"
 
     @property
     def running(self) -> bool:
-        """Is there a process?"""
+        """True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def launch(self, *arguments: str) -> None:
-        """Run the command; does not wait for it to serve."""
+        """Start the process without waiting until the broker serves."""
         self._release_output()
         self.process = subprocess.Popen([*broker_command(), *arguments, str(self.config.etc)], cwd=self.root,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -105,13 +105,13 @@ class BrokerProcess(_Started):
         self._reader.start()
 
     def start(self, deadline: float = START_SECONDS_MAX) -> None:
-        """Run the command and wait until it serves; NotInTime with its output if it does not."""
+        """Start the process and wait until the broker serves. Raises NotInTime, with the output, after `deadline` s."""
         for attempt in range(1, _PORTS_TRIED_MAX + 1):
             since = len(self.records)
             self.launch()
             try:
                 self.expect(STARTED, since=since, deadline=deadline)
-                self._may_move = False  # clients know the port now
+                self._may_move = False  # clients may use the port from now on
                 return
             except NotInTime:
                 taken = any(_PORT_TAKEN in record for record in self.records[since:])
@@ -121,36 +121,36 @@ class BrokerProcess(_Started):
                 self.config = ConfigDirectory(self.root, free_port(), app=self._app, cluster=self._cluster)
 
     def stop(self) -> int:
-        """SIGTERM, then wait until all is closed; the exit code."""
+        """Send SIGTERM, wait for the graceful stop, and return the exit code."""
         return self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: nothing that it has not written survives."""
+        """Send SIGKILL: unwritten data is lost."""
         self._signal(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop, if it runs, and start again with the same files on the same port."""
+        """Stop the broker if it runs, and start it with the same files and port."""
         if self.running:
             self.stop()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+        """Send SIGSTOP: connections remain, but the broker does not respond."""
         self._running_process().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on after `pause`."""
+        """Send SIGCONT after `pause`."""
         self._running_process().send_signal(signal.SIGCONT)
 
     def wait(self, deadline: float = STOP_SECONDS_MAX) -> int:
-        """Wait for the process to end; its exit code."""
+        """Wait for the end of the process and return its exit code."""
         code = self._running_process().wait(deadline)
         if self._reader is not None:
             self._reader.join(deadline)
         return code
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Kill the process if it runs."""
         if self.running:
             self.kill()
         self._release_output()
@@ -168,55 +168,55 @@ class BrokerProcess(_Started):
     def _release_output(self) -> None:
         if self._reader is not None:
             self._reader.join(STOP_SECONDS_MAX)
-            if self._reader.is_alive():  # somebody else holds the other end: to close what is being read would wait, too
+            if self._reader.is_alive():  # a child has the pipe open: closing the stream would block
                 return
         if self.process is not None and self.process.stdout is not None:
             with contextlib.suppress(OSError):
                 self.process.stdout.close()
 
-    # -- what it says -----------------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------------
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         stream = process.stdout
         if stream is not None:
             for line in stream:
-                with self._news:
+                with self._changed:
                     self.records.append(line.decode(errors="replace").rstrip("\n"))
-                    self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def log(self) -> list[str]:
-        """Its output so far, of all lives, a line each."""
+        """Return the output lines of all runs."""
         return list(self.records)
 
     def expect(self, *texts: str, since: int = 0, deadline: float = EXPECT_SECONDS_MAX) -> str:
-        """Wait for an output line with all the texts, from line number `since` on; that line. NotInTime if none comes
-        within `deadline` seconds."""
+        """Wait for an output line that contains all texts, from line number `since` on, and return it. Raises NotInTime
+        after `deadline` seconds."""
         end = time.monotonic() + deadline
         at = since
-        with self._news:
+        with self._changed:
             while True:
                 for record in self.records[at:]:
                     if all(text in record for text in texts):
                         return record
                 at = len(self.records)
-                over = self._reader is None or not self._reader.is_alive()
+                ended = self._reader is None or not self._reader.is_alive()
                 left = end - time.monotonic()
-                if left <= 0 or over:
+                if left <= 0 or ended:
                     tail = "\n".join(self.records[since:][-60:])
-                    raise NotInTime(f"no output line with {texts}{'; the process ended' if over else ''}:\n{tail}")
-                self._news.wait(min(left, 0.5))
+                    raise NotInTime(f"no output line with {texts}{'; the process ended' if ended else ''}:\n{tail}")
+                self._changed.wait(min(left, 0.5))
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
+        """Return the resident memory of the process in bytes."""
         pages = int(Path(f"/proc/{self._running_process().pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     # -- administration ---------------------------------------------------------------------------------------------
 
     def domain(self, name: str, mode: str = "priority", **options: Any) -> str:
-        """Make a domain, or change one; options as of `Broker.domain`. Its name."""
+        """Create or reconfigure a domain, and return its name; options as of `Broker.domain`."""
         self.config.domain_text(name, plain_domain(name, mode, **options))
         if self.running:
             answer = self.admin(f"DOMAINS RECONFIGURE {name}")
@@ -225,7 +225,7 @@ class BrokerProcess(_Started):
         return name
 
     def admin(self, command: str) -> str:
-        """Run an admin command; the answer's text."""
+        """Run an admin command and return the text of the answer."""
         from bmqtwist.cli.adminclient import AdminClient
         with AdminClient("127.0.0.1", self.port, EXPECT_SECONDS_MAX) as client:
             client.negotiate()

@@ -1,4 +1,4 @@
-"""Keeps what happened, and tells it: to assertions as objects, to people as a transcript."""
+"""Recorder of events at an in-process broker: objects for assertions, a transcript for readers of failed tests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from bmqtwist.testing.events import (
 )
 from bmqtwist.testing.faults import covers
 
-RECORD_BYTES_MAX = 64 << 20  # of messages kept; the oldest are dropped beyond it
-EVENT_BYTES = 200  # what an event without a message is counted as
+RECORD_BYTES_MAX = 64 << 20  # limit of the recorded size; the oldest events are dropped
+EVENT_BYTES = 200  # counted size of an event without its message
 TRANSCRIPT_LINES = 60
 E = TypeVar("E", bound=Event)
 
 
 class Recorder:
-    """Events in the order in which they happened. `dropped` counts those that were too old to be kept."""
+    """Events in order. `dropped`: number of old events dropped beyond RECORD_BYTES_MAX."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -37,7 +37,7 @@ class Recorder:
         self.dropped = 0
 
     def add(self, event: Event) -> None:
-        """From the broker: something happened."""
+        """From the broker: record an event."""
         self._events.append(event)
         self._bytes += _size(event)
         while self._bytes > RECORD_BYTES_MAX:
@@ -45,13 +45,13 @@ class Recorder:
             self.dropped += 1
 
     def clear(self) -> None:
-        """Forget everything so far."""
+        """Remove all events."""
         self._events.clear()
         self._bytes = self.dropped = 0
 
     @property
     def events(self) -> list[Event]:
-        """Everything that is kept, oldest first."""
+        """The recorded events, oldest first."""
         return list(self._events)
 
     def _find(self, kind: type[E], uri: str | None, client: str | None) -> list[E]:
@@ -59,44 +59,44 @@ class Recorder:
                 and (uri is None or isinstance(event, OfQueue) and covers(uri, event.uri, event.app))]
 
     def posts(self, uri: str | None = None, client: str | None = None) -> list[Post]:
-        """What was posted (to that queue, by that client); `post.status` is how it was acknowledged."""
+        """Return the posts (to a queue, of a client); `post.status`: result of the acknowledgement."""
         return self._find(Post, uri, client)
 
     def acks(self, uri: str | None = None, client: str | None = None) -> list[Ack]:
-        """What the broker acknowledged or refused of posts."""
+        """Return the acknowledgements of posts, positive and negative."""
         return self._find(Ack, uri, client)
 
     def deliveries(self, uri: str | None = None, client: str | None = None) -> list[Delivery]:
-        """What the broker sent to consumers; a URI with `?id=` means the readers of that app."""
+        """Return the deliveries to consumers; with `?id=` in the URI, to consumers of that app."""
         return self._find(Delivery, uri, client)
 
     def confirms(self, uri: str | None = None, client: str | None = None) -> list[Confirm]:
-        """What consumers confirmed; a URI with `?id=` means the readers of that app."""
+        """Return the confirms of consumers; with `?id=` in the URI, of consumers of that app."""
         return self._find(Confirm, uri, client)
 
     def opens(self, uri: str | None = None, client: str | None = None) -> list[Open]:
-        """Which queues were opened, and how the broker answered."""
+        """Return the open requests, with the broker's answers."""
         return self._find(Open, uri, client)
 
     def configures(self, uri: str | None = None, client: str | None = None) -> list[Configure]:
-        """How queues are read."""
+        """Return the configure requests, with the broker's answers."""
         return self._find(Configure, uri, client)
 
     def closes(self, uri: str | None = None, client: str | None = None) -> list[Close]:
-        """Which queues were closed."""
+        """Return the close requests, with the broker's answers."""
         return self._find(Close, uri, client)
 
     def negotiations(self, client: str | None = None) -> list[Negotiation]:
-        """Who introduced itself: one for each connection that was used."""
+        """Return the negotiations, one for each connection with data."""
         return self._find(Negotiation, None, client)
 
     def notes(self) -> list[Note]:
-        """What the test and the broker's lives added: connections made and cut, puts, crashes, starts."""
+        """Return the notes about actions of the test and the broker: connections made and cut, puts, crashes, starts."""
         return self._find(Note, None, None)
 
     def transcript(self, lines: int | None = TRANSCRIPT_LINES) -> str:
-        """The last so many things that happened (None = all), a line each. Answers stand with what they answer;
-        heartbeats are left out."""
+        """Format the last events (None = all), a line each. Answers are part of the line of their request; heartbeats are
+        omitted."""
         shown = [event for event in self._events if not (isinstance(event, Other) and event.quiet)]
         cut = len(shown) - lines if lines is not None and len(shown) > lines else 0
         text = [f"... {cut + self.dropped} earlier"] if cut or self.dropped else []

@@ -135,7 +135,7 @@ class BrokerRunner:
         self._ports = 0  # number of ports used for clients' addresses
         self._running = False
         self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
-        self._around = Surroundings(self.node, self.faults, self.recorder, self.began, self.run, self.at, self.name_of,
+        self._env = Surroundings(self.node, self.faults, self.recorder, self.began, self.run, self.at, self.name_of,
                                     self.forget)
         self.start()
 
@@ -192,7 +192,7 @@ class BrokerRunner:
                 raise ConnectionRefusedError("refused by the test")
             self.touch()
             self._ports += 1
-            connection = TappedConnection(self._around, name, end, 40000 + self._ports % 20000)
+            connection = TappedConnection(self._env, name, end, 40000 + self._ports % 20000)
             self.connections[connection] = None
             if name:
                 self.note("connected", name)

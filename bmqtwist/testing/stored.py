@@ -1,4 +1,4 @@
-"""Messages of an in-process broker's queues, put there and looked at without a client."""
+"""Access to the messages of an in-process broker without a client: put, inspect, drain."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from bmqtwist.wire.properties import PropertyType
 
 @dataclass(kw_only=True)
 class Stored(Content):
-    """A message that is not confirmed by everybody yet. `time` is when it arrived.
+    """An unconfirmed message in a queue. `time`: its arrival.
 
-    `apps`: the appIds that have not confirmed it ("" for the only one of a queue that is no fanout). `held_by`: the
-    clients to which it is delivered at present. `attempts_left`: deliveries that remain, None = no limit; of a fanout
-    queue the smallest of its apps.
+    `apps`: the appIds that have not confirmed it ("" in the other modes). `held_by`: the clients to which it is delivered at
+    present. `attempts_left`: remaining delivery attempts, None = no limit; of a fanout queue the minimum of its apps.
     """
 
     apps: tuple[str, ...] = ()
@@ -39,7 +38,8 @@ class Stored(Content):
 
 
 def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
-    """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
+    """Find a queue by its URI, None = it does not exist (with `create`, it is created). Raises LocalError for an unknown
+    domain."""
     parsed, broker = parse_uri(uri), node.broker
     broker.loop.now = node.now
     try:
@@ -59,7 +59,7 @@ def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
     node.due = True
     node.run()
     if not answers:
-        raise LocalError(f"{uri.canonical}: no queue can be made while the storage is stalled")
+        raise LocalError(f"{uri.canonical}: a queue cannot be created while the storage is stalled")
     if isinstance(answers[0], Refused):
         raise answers[0]
     return answers[0]
@@ -67,7 +67,7 @@ def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
 
 def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
         types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
-    """Post a message in nobody's name; LocalError if it is not taken."""
+    """Post a message without a client. Raises LocalError if the queue refuses it."""
     parsed, queue = find_queue(node, uri, True)
     if not payload:
         raise LocalError("a message has a payload of at least one byte")
@@ -81,14 +81,14 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
     message = Message(guid, data, b"", bool(area), compression, schema_id, crc32c(data), now, wall)
     refused = queue.post(Put(None, message, 0, False), now, wall)
     if refused:
-        raise LocalError(f"{uri} does not take the message: {AckStatus(refused).name}")
+        raise LocalError(f"{uri} refused the message: {AckStatus(refused).name}")
     node.due = True
     return Content(time=now, uri=parsed.canonical, guid=guid, data=data, has_properties=bool(area),
                    compression=compression, schema_id=schema_id)
 
 
 def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
-    """What is outstanding in a queue, or for the app that the URI names, oldest first."""
+    """Return the unconfirmed messages of a queue, or of the app of the URI, oldest first."""
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
         return []
@@ -105,11 +105,11 @@ def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
 
 
 def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
-    """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
+    """Purge a queue, or the app of the URI, and return the messages. Raises LocalError for a broadcast queue."""
     found = messages(node, uri, began)
     parsed, queue = find_queue(node, uri, False)
     if queue is not None and queue.mode == QueueMode.BROADCAST:
-        raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
+        raise LocalError(f"{uri}: a broadcast queue stores no messages; see recorder.posts")
     if queue is not None and found:
         at_once(queue.purge(_app(queue, parsed), node.broker.loop.wall(node.now)))
         node.due = True

@@ -1,7 +1,7 @@
-"""Reads along on one connection: events of the protocol in, units that faults and the recorder understand out.
+"""Decoder of the traffic of one connection into units for faults and recorder.
 
-A unit is one message of a data event, or one whole event of another kind. Queue ids and subscription ids are turned
-into URIs and appIds with what was opened and configured on the connection so far.
+A unit is one message of a data event, or one event of another kind. Queue ids and subscription ids are translated to URIs
+and appIds by the open and configure requests of the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bmqtwist.wire.walk import walk_pushes, walk_puts
 
 @dataclass(slots=True)
 class Unit:
-    """One thing on its way. `data` is an event of its own; `queue_id`, `request_id` are what an answer needs."""
+    """One message or event. `data`: encoded as a separate event; `queue_id`, `request_id`: for an answer."""
 
     kind: str
     data: bytes
@@ -42,21 +42,21 @@ class Unit:
 
 
 class Wiretap:
-    """Both directions of one connection. `now` is set before each call, seconds as of `events.Event.time`."""
+    """Decoder of both directions of one connection. The caller sets `now`, seconds as of `events.Event.time`."""
 
     def __init__(self, client: str) -> None:
         self.client, self.now = client, 0.0
         self.encoding = 0
         self.process = ""
-        self._said_hello = self._welcomed = False
+        self._negotiation_seen = self._response_seen = False
         self._uris: dict[int, str] = {}
         self._apps: dict[tuple[int, int], str] = {}  # (queue id, id in a PUSH or CONFIRM)
-        self._asked: dict[int, events.Request] = {}
+        self._requests: dict[int, events.Request] = {}
         self._posts: dict[bytes, events.Post] = {}
-        self._hello: events.Negotiation | None = None
+        self._identity: events.Negotiation | None = None
 
     def units(self, buffer: bytes, begin: int, span: Span, to_broker: bool) -> list[Unit]:
-        """The units of the event at `begin`; what cannot be read is one unit of kind "other"."""
+        """Return the units of the event at `begin`; an unreadable event is one unit of kind "other"."""
         kind, specific, start, end = span
         whole = buffer[begin:end]
         try:
@@ -91,7 +91,7 @@ class Wiretap:
 
     def _puts(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
         for queue_id, guid, data, flags, _, compression, schema_id, _, _, stop in walk_puts(buffer, start, end):
-            wants_ack = bool(flags & ACK_REQUESTED) or not guid[0] and any(guid[1:4])  # there: the correlation id
+            wants_ack = bool(flags & ACK_REQUESTED) or not guid[0] and any(guid[1:4])  # the correlation id
             post = events.Post(
                 time=self.now, client=self.client, uri=self._uri(queue_id), guid=guid, data=data,
                 has_properties=bool(flags & MESSAGE_PROPERTIES), compression=compression, schema_id=schema_id)
@@ -114,7 +114,7 @@ class Wiretap:
         messages, error = wire.decode_ack(buffer, start, end)
         for message, data in zip(messages, _items(buffer, start, end, EventType.ACK), strict=False):
             status = ACK_RESULTS[message.status]
-            number = message.correlation_id  # of clients that make no GUIDs; in the place of the GUID in their posts
+            number = message.correlation_id  # of clients without GUIDs, whose posts contain it instead of the GUID
             post = self._posts.pop(b"\0" + number.to_bytes(3, "big") + bytes(12) if number else message.guid, None)
             if post is not None:
                 post.status, post.guid = status, message.guid
@@ -137,14 +137,14 @@ class Wiretap:
 
     def _control(self, body: bytes, specific: int, whole: bytes, to_broker: bool) -> Unit:
         self.encoding = encoding_of(specific)
-        if to_broker and not self._said_hello:
-            self._said_hello = True
+        if to_broker and not self._negotiation_seen:
+            self._negotiation_seen = True
             return self._negotiation(control.decode_negotiation(body, self.encoding).value, whole)
-        if not to_broker and not self._welcomed:
-            self._welcomed = True
+        if not to_broker and not self._response_seen:
+            self._response_seen = True
             response = control.decode_negotiation(body, self.encoding).value
-            if self._hello is not None and isinstance(response, schema.BrokerResponse):
-                self._hello.status, self._hello.reason = result_of(response.result.category), response.result.message
+            if self._identity is not None and isinstance(response, schema.BrokerResponse):
+                self._identity.status, self._identity.reason = result_of(response.result.category), response.result.message
             return self._other("answer", whole)
         message = control.decode_control(body, self.encoding)
         if not to_broker:
@@ -154,8 +154,8 @@ class Wiretap:
     def _negotiation(self, identity: object, whole: bytes) -> Unit:
         if isinstance(identity, schema.ClientIdentity):
             self.process = f"{identity.process_name or '?'}:{identity.pid}.{identity.session_id}"
-        self._hello = events.Negotiation(time=self.now, client=self.client, process=self.process)
-        return Unit("negotiation", whole, self._hello)
+        self._identity = events.Negotiation(time=self.now, client=self.client, process=self.process)
+        return Unit("negotiation", whole, self._identity)
 
     def _request(self, message: control.ControlMessage, whole: bytes) -> Unit:
         value, request_id = message.value, message.r_id or 0
@@ -173,7 +173,7 @@ class Wiretap:
             unit = self._configure_old(value, whole)
         unit.request_id = request_id
         if isinstance(unit.event, events.Request):
-            self._asked[request_id] = unit.event
+            self._requests[request_id] = unit.event
         return unit
 
     def _open(self, parameters: schema.QueueHandleParameters, whole: bytes) -> Unit:
@@ -207,7 +207,7 @@ class Wiretap:
                                                          app=app, subscriptions=found), value.q_id)
 
     def _answer(self, message: control.ControlMessage, whole: bytes) -> Unit:
-        asked = self._asked.pop(message.r_id or 0, None)
+        asked = self._requests.pop(message.r_id or 0, None)
         if asked is not None:
             status = message.value if isinstance(message.value, schema.Status) else schema.Status()
             asked.status, asked.reason = result_of(status.category), status.message
@@ -223,7 +223,7 @@ def _wanted(expression: str, info: schema.ConsumerInfo | schema.QueueStreamParam
 
 
 def _items(buffer: bytes, start: int, end: int, kind: EventType) -> Iterator[bytes]:
-    """Events of one message each, of the messages of an ACK or CONFIRM event."""
+    """Split an ACK or CONFIRM event into events of one message each."""
     head, step = (buffer[start] >> HEADER_WORDS_SHIFT) * 4, (buffer[start] & ITEM_WORDS_MASK) * 4
     for position in range(start + head, end, step):
         yield event_header(kind, head + step) + buffer[start:start + head] + buffer[position:position + step]

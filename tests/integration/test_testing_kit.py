@@ -144,7 +144,7 @@ def test_url(bmq_url):
         done = suite("-q", pytest__ini=f"[pytest]\nbmq_url = {process.url}\n")
     assert done.returncode == 0, done.stdout
     done = suite("-q", "--bmq-url=nonsense")
-    assert done.returncode == 1 and "write memory, process, or tcp://host:port" in done.stdout
+    assert done.returncode == 1 and "use memory, process, or tcp://host:port" in done.stdout
 
 
 def test_a_process_can_serve_a_whole_module(suite: Suite) -> None:
