@@ -95,7 +95,7 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
 @click.option("--replica", default="", help="Storage files of another node, to compare record by record.")
 @click.option("--statistics", default="", help="JSON statistics logs of brokers, separated by commas: they alone contain "
               "latencies below one second.")
-@click.option("--title", default="What the broker did", show_default=True)
+@click.option("--title", default="Broker report", show_default=True)
 @_spark_options
 def report(source: str, target: str, replica: str, statistics: str, title: str, spark: Spark) -> None:
     """Write tables and an HTML report of a broker's activity.

@@ -1,14 +1,14 @@
-"""Queues and storage files in Spark, through PySpark (`pip install 'bmqtwist[spark]'`).
+"""Spark data sources for queues and storage files (`pip install 'bmqtwist[spark]'`).
 
     from bmqtwist import spark as bmq
-    spark = bmq.session()                                   # local[*]; or any session of yours, and bmq.register(spark)
+    spark = bmq.session()                                   # local[*]; or bmq.register(spark) for your own session
 
     events = spark.readStream.format("bmq") ...             # a queue as a stream, see source.py
     rows.write.format("bmq") ...                            # a queue as a sink, see sink.py
     spark.read.format("bmq-storage").load("data/storage")   # journals as a table, see storage.py
     bmq.messages(spark, "data/storage"), bmq.lifelines(spark, "data/storage")
 
-docs/spark.md says what is guaranteed and how the pipelines are run. Nothing here imports Spark before it is asked for.
+docs/spark.md describes guarantees and pipelines. Spark is imported with the first attribute access.
 """
 
 from __future__ import annotations

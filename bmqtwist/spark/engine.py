@@ -1,10 +1,10 @@
-"""The queue source without Spark: what is asked of it, in Spark's order, and what it does then.
+"""Engine of the queue source, without Spark: the calls of Spark's planner, in their order.
 
-For each batch Spark asks `latest(start)`, writes what it was told into its offset log, says `commit` of the batch before,
-asks for `parts(start, end)`, has the tasks run, writes its commit log, and asks `latest(start = end)`. Only that last call
-proves that the batch is in the commit log, so there everything before `start` is confirmed; `commit` proves it, too. (In
-`commit` alone the last batch would never be confirmed, and a window smaller than a batch would stand still for ever.)
-After a restart with an unfinished batch `parts` comes first.
+For each batch Spark calls `latest(start)`, writes the result to its offset log, calls `commit` for the batch before and
+`parts(start, end)`, runs the tasks, writes its commit log, and calls `latest(start = end)`. The last call and `commit` prove
+that the batch is in the commit log, so both confirm all messages before their offset. (With `commit` alone the last batch
+would never be confirmed, and a window smaller than a batch would block.) After a restart with an unfinished batch `parts`
+is the first call.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bmqtwist.spark.receiver import Receiver, Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")
-POLL_S = 0.2  # a question for news is answered after that at the latest: Spark asks again at once
+POLL_S = 0.2  # maximum wait of `latest` for messages; Spark calls it again at once
 
 
 Source = Receiver | Receivers
 
 
 class Engine:
-    """One running query over the queues of one source. Nothing is opened before the first question."""
+    """One running query over the queues of one source. The first call opens spool and sessions."""
 
     def __init__(self, options: SourceOptions, make_source: Callable[[SourceOptions], Source] | None = None,
                  clock: Callable[[], float] = time.time) -> None:
@@ -37,13 +37,13 @@ class Engine:
         self._spool: Spool | None = None
         self._source: Source | None = None
         self._epoch = ""
-        self._began = False  # has Spark told where it goes on?
-        self._content: dict[int, bytes] = {}  # start of a planned segment: its batch as IPC, if there is no spool
-        self._drain_until: float | None = None  # availableNow: then it is over
+        self._began = False  # Spark has named its start offset
+        self._content: dict[int, bytes] = {}  # batches as Arrow IPC, by start of the planned segment
+        self._drain_until: float | None = None  # end of availableNow
         self._draining = self._drained = False
         self._drain_taken = 0
 
-    # -- what Spark asks ------------------------------------------------------------------------------------------------
+    # -- calls of Spark ---------------------------------------------------------------------------------------------
 
     def initial(self) -> Offset:
         """Return the first offset of a query without a checkpoint; the same at each call."""
@@ -53,8 +53,8 @@ class Engine:
                 segments = spool.segments()
                 if any(each.start and not index for index, each in enumerate(segments)) or any(
                         not spool.has_content(each) for each in segments):
-                    raise OffsetError(f"spool {spool.directory} belongs to a checkpoint that is gone: some of its batches "
-                                      "are done. Give the query the old checkpointLocation, or a new spoolDir.")
+                    raise OffsetError(f"spool {spool.directory} belongs to another checkpoint: some of its batches are "
+                                      "done. Give the query the old checkpointLocation, or a new spoolDir.")
                 self._epoch = spool.epoch
             else:
                 self._set_epoch(new_epoch())
@@ -62,40 +62,40 @@ class Engine:
 
     def latest(self, start: Offset, messages_max: int | None) -> Offset:
         self._begin(start)
-        self._settled(start.seq)
+        self._settle_before(start.seq)
         planned = self._plan.following(start.seq)
         if planned is not None:
             return Offset(self._epoch, planned.end)
         if start.seq > self._plan.end:
             self._plan.skip(start.seq)
         most = self._options.batch_messages_max if messages_max is None else messages_max
-        self._gather()
+        self._wait_for_messages()
         if self._draining:
             most = min(most, self._drain_left())
-        segment = self._plan.take(start.seq, most) if self._enough() else None
+        segment = self._plan.take(start.seq, most) if self._is_batch_due() else None
         if segment is None:
             if self._draining:
                 self._drained = True
             return start
         self._drain_taken += segment.end - segment.start
-        self._keep(segment)
+        self._store(segment)
         return Offset(self._epoch, segment.end)
 
     def parts(self, start: Offset, end: Offset) -> list[bytes]:
         """Return the batch between two offsets, in parts for tasks."""
         self._begin(start)
         if self._spool is None:
-            self._epoch = end.epoch  # a first batch that was begun by another process: it has made up another name
+            self._epoch = end.epoch  # another process planned the first batch and created the epoch
         if end.seq <= start.seq:
             return []
         segments = self._plan.within(start.seq, end.seq)
         contents = [self._content_of(each) for each in segments] if segments is not None else [None]
         if any(each is None for each in contents):
             if self._spool is not None and self._options.fail_on_data_loss:
-                raise OffsetError(f"spool {self._spool.directory} has lost the batch from {start.seq} to {end.seq}. With "
-                                  "option failOnDataLoss false it is left out; its messages come again in a later one.")
-            LOG.warning("the batch from %d to %d was begun by another process and is given out empty: its messages come "
-                        "again", start.seq, end.seq)
+                raise OffsetError(f"spool {self._spool.directory} does not contain the batch from {start.seq} to {end.seq}. "
+                                  "With option failOnDataLoss false it is skipped; a later batch has its messages.")
+            LOG.warning("the batch from %d to %d was planned by another process and is returned empty: its messages are "
+                        "delivered again", start.seq, end.seq)
         options = self._options
         return [to_ipc(part) for each in contents if each is not None
                 for part in slices(from_ipc(each), options.partitions_min, options.partition_messages_max,
@@ -103,10 +103,10 @@ class Engine:
 
     def commit(self, end: Offset) -> None:
         if self._began:
-            self._settled(end.seq)
+            self._settle_before(end.seq)
 
     def drain(self) -> None:
-        """Trigger availableNow: take available messages until none comes or the limits are reached."""
+        """Trigger availableNow: take messages until none arrives within the idle time or a limit is reached."""
         self._draining = True
 
     def report(self) -> dict[str, object]:
@@ -123,7 +123,7 @@ class Engine:
         if spool is not None:
             spool.close()
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------------------------------
 
     def _open_spool(self) -> Spool | None:
         if self._spool is None and self._options.spool_dir:
@@ -143,8 +143,8 @@ class Engine:
             return
         spool = self._open_spool()
         if spool is None:
-            LOG.warning("there is no option spoolDir: every message is processed at least once, and what was under way at a "
-                        "crash may be processed twice")
+            LOG.warning("option spoolDir is not set: messages are processed at least once; the batch in progress at a crash "
+                        "may be processed twice")
         elif spool.epoch and spool.epoch != start.epoch:
             raise OffsetError(f"spool {spool.directory} belongs to checkpoint {spool.epoch}, not to {start.epoch}: give the "
                               "query a spoolDir of its own")
@@ -157,7 +157,7 @@ class Engine:
         self._began = True
         self._finish(done)
 
-    def _settled(self, until: int) -> None:
+    def _settle_before(self, until: int) -> None:
         self._finish(self._plan.settle(until))
 
     def _finish(self, done: Done) -> None:
@@ -165,16 +165,16 @@ class Engine:
         for segment in done.settled:
             self._content.pop(segment.start, None)
             if self._spool is not None:
-                self._spool.settled(segment)
+                self._spool.remove_content(segment)
         if self._spool is not None:
             for segment in done.forgotten:
-                self._spool.forget(segment)
+                self._spool.remove(segment)
 
     def _confirm(self, keys: list[Key]) -> None:
         if keys and self._source is not None:
             self._source.confirm(keys)
 
-    def _gather(self) -> None:
+    def _wait_for_messages(self) -> None:
         self._take()
         if self._draining:
             idle_until = self._clock() + self._options.drain_idle_s
@@ -202,10 +202,10 @@ class Engine:
                 items = ((each.queue, message, each.arrived) for message in each.messages)
                 again += plan.deliver(keys_of(each.queue, each.messages), items, each.receiver, now)
             else:
-                plan.lost(each.receiver)
+                plan.drop_waiting(each.receiver)
         self._confirm(again)
 
-    def _enough(self) -> bool:
+    def _is_batch_due(self) -> bool:
         least, oldest = self._options.batch_messages_min, self._plan.oldest()
         return self._draining or self._plan.waiting >= least or (
             oldest is not None and self._clock() - oldest >= self._options.delay_max_s)
@@ -216,7 +216,7 @@ class Engine:
         most = self._options.drain_messages_max
         return max(most - self._drain_taken, 0) if most else 1 << 62
 
-    def _keep(self, segment: Segment) -> None:
+    def _store(self, segment: Segment) -> None:
         content = to_ipc(record_batch(segment.items or [], segment.start, self._options.wanted,
                                       self._options.include_properties))
         segment.items = None

@@ -1,9 +1,8 @@
-"""Which bytes of a journal are records, found so that many tasks can read one file: each block is checked at once with
-numpy, and where one is not as it should be `storage/journal.py` decides, record by record.
+"""Ranges of a journal for parallel tasks. Blocks are checked with numpy; from an invalid block on `storage/journal.py` scans
+the file record by record.
 
-A journal is cut into ranges. What lies at their edges is looked at when they are cut: if the PSN at each edge is what the
-distance says, whatever damage lies between stays between. Otherwise that range is looked at as a whole, and if it is not in
-order either, one task reads the whole file the slow way.
+A range is valid if the PSNs at its edges differ by its number of records: damage inside then affects only this range.
+Otherwise all its records are checked, and if they are not consecutive, one task scans the whole file.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 
 _CHUNK_BYTES = 4 << 20
-_NEAR_RECORDS = (64, 4096)  # behind a message the next one, or a sync point, as a rule; looked for so far
+_NEAR_RECORDS = (64, 4096)  # search distance for the next message or sync point
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records from byte `start` to before byte `stop`. `exact`: to be read the slow way. `area_end`: up to there PSNs only
-    rise (storage/journal.py). `copied`: what lies before it came from an older journal at a rollover."""
+    """Records from byte `start` to before byte `stop`. `exact`: scan record by record. `area_end`: PSNs up to it only rise
+    (storage/journal.py). `copied`: end of the records that a rollover copied from an older journal."""
 
     start: int
     stop: int
@@ -41,8 +40,8 @@ def _is_record(file: ReadOnlyFile, index: int) -> bool:
     return head >> TYPE_SHIFT > 0 and magic == MAGIC
 
 
-def _end(file: ReadOnlyFile) -> int:
-    """Number of records, if they lie without a gap: found in about 25 steps."""
+def _record_count(file: ReadOnlyFile) -> int:
+    """Return the number of records by binary search, assuming that there are no gaps."""
     low, high = 0, max(file.size - JOURNAL_HEADER_BYTES, 0) // RECORD_BYTES
     while low < high:
         middle = (low + high) // 2
@@ -53,8 +52,8 @@ def _end(file: ReadOnlyFile) -> int:
     return low
 
 
-def _empty_behind(file: ReadOnlyFile, offset: int) -> bool:
-    """Are there only zeros from there on?"""
+def _only_zeros_after(file: ReadOnlyFile, offset: int) -> bool:
+    """Return whether the file contains only zeros from `offset` on."""
     while offset < file.size:
         written = file.data_after(offset)
         if written is None:
@@ -66,17 +65,17 @@ def _empty_behind(file: ReadOnlyFile, offset: int) -> bool:
     return True
 
 
-def _in_order(file: ReadOnlyFile, start: int, stop: int, area_end: int) -> bool:
-    """Is everything from the record before `start` up to `stop` in order?"""
+def _is_consecutive(file: ReadOnlyFile, start: int, stop: int, area_end: int) -> bool:
+    """Return whether all records from the one before `start` up to `stop` are consecutive."""
     at = max(start - RECORD_BYTES, JOURNAL_HEADER_BYTES)
     step = _CHUNK_BYTES // RECORD_BYTES * RECORD_BYTES
     while at < stop:
         block = Block(file.read(at, min(step, stop - at)), at)
-        if not block.orderly(area_end):
+        if not block.is_consecutive(area_end):
             return False
         if at + step >= stop:
             break
-        at += step - RECORD_BYTES  # the last one again, as the first one's predecessor
+        at += step - RECORD_BYTES  # one record overlap: the predecessor of the next block
     return True
 
 
@@ -86,13 +85,13 @@ def _psn(file: ReadOnlyFile, offset: int) -> tuple[int, int]:
 
 
 def ranges(file: ReadOnlyFile, records_max: int) -> list[Range]:
-    """A journal cut into ranges of about equal size; none if it holds no records."""
+    """Return ranges of about equal size; none if the journal contains no records."""
     scan = JournalScan(file.read, file.size, file.data_after)
-    count, area_end = _end(file), scan.area_end
+    count, area_end = _record_count(file), scan.area_end
     end = JOURNAL_HEADER_BYTES + count * RECORD_BYTES
     copied = scan.mark + RECORD_BYTES if scan.marked else JOURNAL_HEADER_BYTES
     whole = [Range(JOURNAL_HEADER_BYTES, file.size, area_end, True, copied)]
-    if not _empty_behind(file, end):
+    if not _only_zeros_after(file, end):
         return whole
     if not count:
         return []
@@ -102,34 +101,34 @@ def ranges(file: ReadOnlyFile, records_max: int) -> list[Range]:
         base = max(start, area_end)
         if base < stop:
             lease, sequence = _psn(file, base)
-            as_far = _psn(file, stop) == (lease, sequence + (stop - base) // RECORD_BYTES)
+            consistent = _psn(file, stop) == (lease, sequence + (stop - base) // RECORD_BYTES)
         else:
-            as_far = False
-        if not as_far and not _in_order(file, start, stop, area_end):
+            consistent = False
+        if not consistent and not _is_consecutive(file, start, stop, area_end):
             return whole
     return [Range(start, stop, area_end, False, copied) for start, stop in zip(edges, edges[1:], strict=False)]
 
 
 def data_offset_after(file: ReadOnlyFile, offset: int) -> int:
-    """The first offset in the DATA file that a record from there on tells of, bytes; -1 = there is none near."""
+    """Return the DATA file offset of the first message or sync point at or after `offset`, bytes; -1 if none is near."""
     for count in _NEAR_RECORDS:
         data = file.read(offset, count * RECORD_BYTES)
         block = Block(data[:len(data) // RECORD_BYTES * RECORD_BYTES], offset)
         offsets = block.data_offsets()
-        told = (offsets >= 0) & block.well_formed().cumprod().astype(bool)
-        if told.any():
-            return int(offsets[told.argmax()])
+        known = (offsets >= 0) & block.well_formed().cumprod().astype(bool)
+        if known.any():
+            return int(offsets[known.argmax()])
     return -1
 
 
 def blocks(file: ReadOnlyFile, wanted: Range, batch_records: int, problems: list[str]) -> Iterator[Block]:
-    """The records of a range. What is wrong with the file, if it had to be read the slow way, is put into `problems`."""
+    """Yield the records of a range. Problems found by a record-by-record scan are added to `problems`."""
     at, exact = wanted.start, wanted.exact
     while at < wanted.stop and not exact:
         size = min(batch_records * RECORD_BYTES, wanted.stop - at)
         before = RECORD_BYTES if at > JOURNAL_HEADER_BYTES else 0
         data = memoryview(file.read(at - before, before + size))
-        if len(data) < before + size or not Block(data, at - before).orderly(wanted.area_end):
+        if len(data) < before + size or not Block(data, at - before).is_consecutive(wanted.area_end):
             exact = True
             break
         yield Block(data[before:], at)

@@ -1,8 +1,8 @@
-"""Life lines of messages, made where journals are read: with numpy, many at a time, and without a shuffle.
+"""Lifelines of messages, computed with numpy where journals are read, without a shuffle.
 
-A task has all journals of one partition of the broker, and of its records those whose GUIDs fall into its share: so all that
-is known of a message is in one task, and a share is as large as the memory of a task allows. What it costs is that each task
-looks at all records of its partition. What `tables.lifelines_of` says of columns and states holds here, too.
+A task reads all journals of one broker partition and selects the records whose GUIDs are in its share, so all records of a
+message are in one task and a share fits into its memory. The cost: each task reads all records of its partition. Columns and
+states are those of `tables.lifelines_of`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np
 
 
 def _mixed(high: Array, low: Array, queue: Array | None = None) -> Array:
-    """A number for each GUID, and queue, that is spread well over 64 bits."""
+    """Return a 64-bit hash of each GUID, or of GUID and queue."""
     found = high * _MIX[0] ^ low * _MIX[1]
     if queue is not None:
         found ^= queue * _MIX[2]
@@ -58,14 +58,14 @@ def _guids(bytes_of: Array, types: Array) -> Array:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """Records of one share; `endings`: (queue key, lease, sequence, seconds) of when all of a queue went at once."""
+class LifelineRecords:
+    """Records of one share. `endings`: (queue key, lease, sequence, seconds) of purges and deletions of whole queues."""
 
     parts: dict[str, list[Array]] = field(default_factory=lambda: {name: [] for name in _NUMBERS})
     endings: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def add(self, block: Block, wanted: Array, share: int, shares: int) -> None:
-        """Take what is of this share of a block. `wanted`: which of its records pass the filters."""
+        """Add the records of this share. `wanted`: mask of the records that pass the filters."""
         types = block.types
         self._end(block.select(wanted & (types == RecordType.QUEUE_OP)))
         halves = _guids(block.bytes, types)
@@ -97,25 +97,25 @@ class Gathered:
         order = _order(columns)
         columns = {name: values[order] for name, values in columns.items()}
         same_message = _same(columns, "high", "low", "queue")
-        kept = ~(same_message & _same(columns, "lease", "sequence"))  # a rollover copies records with their numbers
+        kept = ~(same_message & _same(columns, "lease", "sequence"))  # a rollover copies records with their PSNs
         columns = {name: values[kept] for name, values in columns.items()}
         starts = np.flatnonzero(~_same(columns, "high", "low", "queue"))
         return _lines(columns, starts, partition, names, self.endings)
 
 
 def _order(columns: Mapping[str, Array]) -> Array:
-    """Records of a message beside each other, by lease and sequence number."""
+    """Return the order that groups the records of a message, by lease and sequence number."""
     mixed = _mixed(columns["high"].astype(np.uint64), columns["low"].astype(np.uint64), columns["queue"].astype(np.uint64))
     order: Array = np.lexsort((columns["sequence"], columns["lease"], mixed))
     ordered = {name: columns[name][order] for name in ("high", "low", "queue")}
     mixed = mixed[order]
-    if (~_same(ordered, "high", "low", "queue")[1:] & (mixed[1:] == mixed[:-1])).any():  # two messages with one number
+    if (~_same(ordered, "high", "low", "queue")[1:] & (mixed[1:] == mixed[:-1])).any():  # hash collision of two messages
         order = np.lexsort((columns["sequence"], columns["lease"], columns["queue"], columns["low"], columns["high"]))
     return order
 
 
 def _same(columns: Mapping[str, Array], *names: str) -> Array:
-    """Has each row what the one before it has?"""
+    """Return the mask of rows that are equal to the previous row."""
     found: Array = np.ones(len(columns[names[0]]), bool)
     found[:1] = False
     for name in names:
@@ -134,7 +134,7 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
     last = np.maximum.reduceat(np.where(is_message, places, -1), starts)
     deletion = np.minimum.reduceat(np.where(columns["kind"] == RecordType.DELETION, places, count), starts)
     confirms = np.add.reduceat(is_confirm.astype(np.int64), starts)
-    known = first < count  # of others the message is older than these files
+    known = first < count  # without a MESSAGE record the message is older than these files
     group_of: Array = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
     rows_of_confirms = np.flatnonzero(is_confirm & known[group_of])
     first, last, deletion, confirms = first[known], last[known], deletion[known], confirms[known]

@@ -1,5 +1,5 @@
-"""A Spark session that knows our formats, its requirements (Java, and a PySpark that is new enough), and the zip of this
-package for workers that do not have it."""
+"""Local Spark session with the formats of this package, checks of its requirements (Java, PySpark), and the zip of this
+package for workers."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ PYSPARK_MIN = (4, 2)
 
 
 class NotInstalled(LocalError):
-    """Something is missing on this machine: the sentence says what to install."""
+    """A required program or library is missing; the text names what to install."""
 
 
 def check_java() -> int:
-    """The version of Java that Spark will find; NotInstalled if there is none that it can use."""
+    """Return the version of the Java that Spark uses; NotInstalled if it is missing or too old."""
     home = os.environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
-    where = f"JAVA_HOME={home} holds no Java" if home else "there is no `java` on the PATH"
+    where = f"JAVA_HOME={home} contains no Java" if home else "there is no `java` on the PATH"
     hint = (f"Spark needs Java {JAVA_MIN} or newer: install it with `apt-get install openjdk-{JAVA_MIN}-jre-headless` "
             f"(Debian, Ubuntu), `dnf install java-{JAVA_MIN}-openjdk-headless` (Fedora) or "
             f"`brew install openjdk@{JAVA_MIN}`, or set "
-            "JAVA_HOME to where it is")
+            "JAVA_HOME to its directory")
     if not java or not os.access(java, os.X_OK):
         raise NotInstalled(f"{where}. {hint}.")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', output)
     if not found or int(found[1]) < JAVA_MIN:
-        raise NotInstalled(f"{java} is {'version ' + found[1] if found else 'no Java'}. {hint}.")
+        raise NotInstalled(f"{java} is {'version ' + found[1] if found else 'not Java'}. {hint}.")
     return int(found[1])
 
 
@@ -53,13 +53,13 @@ def check_pyspark() -> None:
     version = tuple(int(each) for each in re.findall(r"\d+", pyspark.__version__)[:2])
     if version < PYSPARK_MIN:
         raise NotInstalled(f"PySpark {pyspark.__version__} is too old, {'.'.join(map(str, PYSPARK_MIN))} or newer is "
-                           "needed: pip install -U 'bmqtwist[spark]'")
+                           "required: pip install -U 'bmqtwist[spark]'")
 
 
 def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> SparkSession:
-    """A session with our formats registered. `config`: settings of Spark, with `__` for each dot in their names.
+    """Return a session with both formats registered. `config`: Spark settings, with `__` for each dot in their names.
 
-    Under spark-submit the master is the one that was given there. Workers use this Python unless PYSPARK_PYTHON is set.
+    Under spark-submit its master is used. Workers use this Python unless PYSPARK_PYTHON is set.
     """
     check_pyspark()
     check_java()
@@ -70,7 +70,7 @@ def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> 
     builder = SparkSession.builder.appName(name)
     defaults = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
                 "spark.sql.python.filterPushdown.enabled": "true"}
-    if hasattr(socket, "AF_UNIX"):  # over TCP each task of a Python worker waits 40 ms for an acknowledgement that is late
+    if hasattr(socket, "AF_UNIX"):  # over TCP a delayed ACK costs each task of a Python worker 40 ms
         defaults["spark.python.unix.domain.socket.enabled"] = "true"
     if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         builder = builder.master(master)
@@ -93,13 +93,13 @@ def register(spark: SparkSession) -> None:
 
 
 def package(target: str | Path) -> Path:
-    """Write this package as one zip, for `--py-files` and PYTHONPATH of the driver, where the planner of a streaming source
-    looks for it; its path. The libraries that it needs have to be installed on the workers."""
+    """Write this package as one zip for `--py-files` and the driver's PYTHONPATH (needed by the planner of a stream); return
+    its path. The dependencies must be installed on the workers."""
     path, root = Path(target), Path(bmqtwist.__file__).parent
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
         for each in sorted(root.rglob("*.py")):
             made.write(each, Path(root.name) / each.relative_to(root))
         for each in sorted((root / "spark" / "discovery").glob("pyspark_*.py")):
-            made.write(each, each.name)  # at the top: there Spark looks for them
+            made.write(each, each.name)  # at top level, for Spark's discovery
     return path

@@ -1,4 +1,4 @@
-"""Columns of messages, and messages as columns: what a delivered message becomes in Arrow."""
+"""Arrow schema of messages, and conversion of delivered messages to record batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.wire.properties import Properties
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 TIME = pa.timestamp("us", tz="UTC")
-# What a queue gives. `problem`: why `value` or `properties` cannot be read, null if all is well.
+# Columns of the queue source. `problem`: error in `value` or `properties`, null if both are readable.
 SCHEMA = pa.schema([
     ("queue", pa.string()), ("appId", pa.string()), ("guid", pa.binary()), ("value", pa.binary()),
     ("properties", STRING_MAP), ("propertyTypes", STRING_MAP), ("received", TIME), ("size", pa.int32()),
@@ -23,15 +23,15 @@ OF_PROPERTIES = ("properties", "propertyTypes")
 
 
 def texts_of(properties: Properties) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(name, value as text) and (name, type) of each property. Bytes become hexadecimal digits."""
+    """Return (name, value as text) and (name, type) of each property. Bytes are converted to hexadecimal digits."""
     return ([(name, value_text(value)) for name, (_, value) in properties.items()],
             [(name, kind.name) for name, (kind, _) in properties.items()])
 
 
 def record_batch(rows: Sequence[tuple[int, Message[bytes], float]], first: int, wanted: Sequence[tuple[str, str]],
                  include_properties: bool) -> pa.RecordBatch:
-    """(number of the queue, message, arrival in epoch seconds) as columns, `seq` from `first`. `wanted`: (canonical URI,
-    appId) of each queue."""
+    """Convert rows (number of the queue, message, arrival in epoch seconds) to columns, `seq` from `first`. `wanted`:
+    (canonical URI, appId) of each queue."""
     messages, numbers = [message for _, message, _ in rows], pa.array([number for number, _, _ in rows], pa.int32())
     values, problems = list[bytes | None](), dict[int, str]()
     for at, message in enumerate(messages):
@@ -57,7 +57,7 @@ def record_batch(rows: Sequence[tuple[int, Message[bytes], float]], first: int, 
 
 
 def _properties(messages: Sequence[Message[bytes]], problems: dict[int, str]) -> tuple[object, object]:
-    """Values and types of the properties; most messages have none."""
+    """Return values and types of the properties."""
     if not problems and not any(message.has_properties for message in messages):
         empty = pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), pa.array([], pa.string()),
                                         pa.array([], pa.string()))
@@ -89,7 +89,7 @@ def from_ipc(data: bytes) -> pa.RecordBatch:
 
 
 def slices(batch: pa.RecordBatch, parts_min: int, rows_max: int, bytes_max: int) -> list[pa.RecordBatch]:
-    """A batch cut into at least so many parts of at most so many rows (0 = any number) and bytes, as far as rows allow."""
+    """Cut a batch into at least `parts_min` parts of at most `rows_max` rows (0 = no limit) and about `bytes_max` bytes."""
     rows = batch.num_rows
     if not rows:
         return []

@@ -1,7 +1,7 @@
-"""Options of the queue source, the queue sink and the storage reader: values, checked when a query is planned.
+"""Options of the queue source, the queue sink and the storage reader, validated when a query is planned.
 
-Names are those of Spark's Kafka source where the meaning is the same. Spark hands keys over in lower case, so names are
-looked up without regard to case. `bmq.` begins what concerns the session with the broker.
+Names are those of Spark's Kafka source where the meaning is the same. They are case-insensitive, since Spark passes keys in
+lower case. Options of the session with the broker begin with `bmq.`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from bmqtwist.sdk.options import Address, parse_brokers
 
 _T = TypeVar("_T")
 _Options = TypeVar("_Options", "BrokerOptions", "SourceOptions", "SinkOptions", "StorageOptions")
-# What Spark itself puts beside the options of a source or sink.
+# Options that Spark adds to those of a source or sink.
 _OF_SPARK = {"path", "checkpointlocation", "queryname", "__streaming_source_identifier__"}
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class OptionError(LocalError):
-    """An option of a source or sink is wrong: a sentence that names it."""
+    """An invalid option of a source or sink; the text names it."""
 
 
-class Given:
-    """Options of one source or sink, taken out one by one; `finish` refuses unknown ones."""
+class OptionReader:
+    """Options of one source or sink: `take` reads and removes one, `finish` refuses the rest."""
 
     def __init__(self, what: str, given: Mapping[str, str]) -> None:
         self._what, self._left = what, {key.lower(): value for key, value in given.items()}
@@ -41,7 +41,7 @@ class Given:
             value = self._left.pop(each.lower(), None)
             if value is not None:
                 if found is not None:
-                    raise OptionError(f"{self._what}: {used} and {each} mean the same: leave one of them out")
+                    raise OptionError(f"{self._what}: {used} and {each} are the same option: remove one of them")
                 found, used = value, each
         if found is None:
             return default
@@ -73,7 +73,7 @@ def flag(text: str) -> bool:
 
 
 def seconds(text: str) -> float:
-    """A time such as 500ms, 10s, 15m; a bare number counts milliseconds."""
+    """Parse a time such as 500ms, 10s, 15m; a number without a unit is in milliseconds. Return seconds."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(number):].strip() or "ms"
     if unit not in _UNITS_S:
@@ -83,12 +83,12 @@ def seconds(text: str) -> float:
     except ValueError:
         raise ValueError(f"{text!r} should be a time such as 500ms, 10s or 15m") from None
     if not 0 <= value < 1e9:
-        raise ValueError(f"{text!r} is no time that can be waited for")
+        raise ValueError(f"{text!r} should be a time from 0 to 1e9 s")
     return value
 
 
 def size(text: str) -> int:
-    """A number of bytes such as 65536, 64k, 64m."""
+    """Parse a number of bytes such as 65536, 64k, 64m."""
     number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
     if not number.isdecimal() or unit and unit not in _BYTES or int(number) < 1:
         raise ValueError(f"{text!r} should be a number of bytes such as 65536, 64k or 64m")
@@ -104,7 +104,7 @@ def _option(default: _T, read: Callable[[str], _T], *names: str) -> _T:
     return made
 
 
-def _taken(given: Given, kind: type[_Options], **known: Any) -> _Options:
+def _read_options(given: OptionReader, kind: type[_Options], **known: Any) -> _Options:
     for each in fields(kind):
         if each.name not in known and each.metadata:
             name, *aliases = each.metadata["names"]
@@ -114,24 +114,24 @@ def _taken(given: Given, kind: type[_Options], **known: Any) -> _Options:
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Brokers, user, TLS. Passwords come from files, since options are in plans and logs."""
+    """Brokers, user, TLS. Passwords are read from files, since options appear in plans and logs."""
 
     brokers: tuple[Address, ...] = _option((), parse_brokers, "bmq.bootstrap.servers", "bmq.brokers")
     user: str = _option("", str, "bmq.user")
     password_file: str = _option("", str, "bmq.password.file")
-    tls_ca: str = _option("", str, "bmq.tls.ca")  # file of certificates to check the broker's against; "" = the system's
+    tls_ca: str = _option("", str, "bmq.tls.ca")  # file of trusted certificates; "" = those of the system
     tls_insecure: bool = _option(False, flag, "bmq.tls.insecure")
-    timeout_s: float = _option(60.0, seconds, "bmq.timeout", "bmq.timeout.ms")  # for a connection and for each answer
+    timeout_s: float = _option(60.0, seconds, "bmq.timeout", "bmq.timeout.ms")  # of connecting and of each request
 
 
-def _broker(given: Given) -> BrokerOptions:
-    found = _taken(given, BrokerOptions)
+def _broker(given: OptionReader) -> BrokerOptions:
+    found = _read_options(given, BrokerOptions)
     if not found.brokers:
-        raise OptionError("option bmq.bootstrap.servers is missing: write tcp://host:port, or several with commas")
+        raise OptionError("option bmq.bootstrap.servers is missing: write tcp://host:port, several separated by commas")
     if found.user and not found.password_file:
         raise OptionError("option bmq.user needs bmq.password.file: the file whose first line is the password")
     if not found.timeout_s:
-        raise OptionError("option bmq.timeout: it must be longer than 0")
+        raise OptionError("option bmq.timeout must be greater than 0")
     return found
 
 
@@ -145,7 +145,7 @@ class SourceOptions:
     consumer_priority: int = _option(0, int, "consumerPriority")
     batch_messages_max: int = _option(10_000, whole(1), "maxOffsetsPerTrigger", "maxMessagesPerTrigger")
     batch_messages_min: int = _option(0, whole(), "minOffsetsPerTrigger", "minMessagesPerTrigger")
-    delay_max_s: float = _option(900.0, seconds, "maxTriggerDelay")  # a batch waits no longer for its smallest size
+    delay_max_s: float = _option(900.0, seconds, "maxTriggerDelay")  # maximum wait for the minimum size of a batch
     unconfirmed_messages_max: int = 20_000
     unconfirmed_bytes_max: int = _option(64 << 20, size, "maxUnconfirmedBytes")
     partitions_min: int = _option(1, whole(1), "minPartitions")
@@ -155,12 +155,12 @@ class SourceOptions:
     guid_retention: int = _option(1_000_000, whole(1), "guidRetention")
     fail_on_data_loss: bool = _option(True, flag, "failOnDataLoss")
     include_properties: bool = _option(True, flag, "includeProperties")
-    drain_idle_s: float = _option(1.0, seconds, "availableNow.idle", "availableNow.idleMs")  # ends when nothing came so long
-    drain_max_s: float = _option(0.0, seconds, "availableNow.max", "availableNow.maxMs")  # ... or after that; 0 = no limit
-    drain_messages_max: int = _option(0, whole(), "availableNow.maxMessages")  # ... or after so many messages; 0 = no limit
+    drain_idle_s: float = _option(1.0, seconds, "availableNow.idle", "availableNow.idleMs")  # ends if idle so long
+    drain_max_s: float = _option(0.0, seconds, "availableNow.max", "availableNow.maxMs")  # or after this; 0 = no limit
+    drain_messages_max: int = _option(0, whole(), "availableNow.maxMessages")  # or after this number; 0 = no limit
     browse_messages_max: int = _option(1000, whole(1), "maxMessages")  # of a batch read
-    browse_max_s: float = _option(5.0, seconds, "maxWait", "maxMs")  # a batch read waits no longer than that
-    receivers: int = _option(1, whole(1), "receivers")  # sessions that take messages; several are processes of their own
+    browse_max_s: float = _option(5.0, seconds, "maxWait", "maxMs")  # maximum duration of a batch read
+    receivers: int = _option(1, whole(1), "receivers")  # sessions; above 1: child processes
 
     @property
     def wanted(self) -> tuple[tuple[str, str], ...]:
@@ -169,32 +169,32 @@ class SourceOptions:
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    given = Given("the queue source", options)
+    given = OptionReader("the queue source", options)
     broker = _broker(given)
     none: tuple[str, ...] = ()
     uris = given.take("subscribe", none, words, "queue")
     if not uris:
-        raise OptionError("the queue source: option subscribe is missing: the URI of a queue, or several with commas")
+        raise OptionError("the queue source: option subscribe is missing: URIs of queues, separated by commas")
     app_id = given.take("appId", "", str)
     queues = []
     for each in uris:
         uri = parse_uri(each)
         if app_id and uri.app_id and uri.app_id != app_id:
-            raise OptionError(f"the queue source: {each} names an app, and so does option appId: leave one of them out")
+            raise OptionError(f"the queue source: both {each} and option appId name an app: remove one of them")
         app = uri.app_id or app_id
         queues.append(uri.canonical + (f"?id={app}" if app else ""))
     if len(set(queues)) < len(queues) or len(queues) > 256:
-        raise OptionError("the queue source: option subscribe: each queue and app once, not more than 256 of them")
+        raise OptionError("the queue source: option subscribe: at most 256 queues, each queue and app once")
     for refused in ("startingOffsets", "endingOffsets", "startingTimestamp"):
         if given.take(refused, "", str):
-            raise OptionError(f"the queue source: option {refused} means nothing to a queue: it keeps what nobody has "
-                              "confirmed, and that is what is read. Storage files (bmq-storage) can be read from any place.")
-    found = _taken(given, SourceOptions, broker=broker, queues=tuple(queues))
+            raise OptionError(f"the queue source: option {refused} does not apply: a queue is read from its oldest "
+                              "unconfirmed message. Storage files (bmq-storage) can be read from any position.")
+    found = _read_options(given, SourceOptions, broker=broker, queues=tuple(queues))
     most = given.take("maxUnconfirmedMessages", 2 * found.batch_messages_max, whole(1))
     found = replace(found, unconfirmed_messages_max=most)
     given.finish()
     if found.batch_messages_min > found.unconfirmed_messages_max:
-        raise OptionError("the queue source: minOffsetsPerTrigger is more than maxUnconfirmedMessages: it is never reached")
+        raise OptionError("the queue source: minOffsetsPerTrigger exceeds maxUnconfirmedMessages and is never reached")
     return found
 
 
@@ -208,13 +208,13 @@ class SinkOptions:
     unacked_messages_max: int = _option(10_000, whole(1), "maxUnackedMessages")
     unacked_bytes_max: int = _option(64 << 20, size, "maxUnackedBytes")
     compression: bool = _option(False, flag, "compression")
-    # Of a batch write: what its GUIDs are made of beside the content; "" = a random one.
+    # Of a batch write: part of the digest of its GUIDs; "" = random.
     write_id: str = _option("", str, "writeId")
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    given = Given("the queue sink", options)
-    found = _taken(given, SinkOptions, broker=_broker(given))
+    given = OptionReader("the queue sink", options)
+    found = _read_options(given, SinkOptions, broker=_broker(given))
     given.finish()
     return found
 
@@ -236,7 +236,7 @@ def _mode(text: str) -> str:
 
 
 def _when(text: str) -> int:
-    """Epoch seconds, or an ISO time (UTC unless it says otherwise)."""
+    """Parse epoch seconds or an ISO time, by default UTC. Return epoch seconds."""
     from datetime import UTC, datetime
 
     if text.isdecimal():
@@ -251,7 +251,7 @@ class StorageOptions:
 
     paths: tuple[str, ...]
     record_types: tuple[str, ...] = ()
-    columns: tuple[str, ...] = _option((), words, "columns")  # () = all but the costly ones
+    columns: tuple[str, ...] = _option((), words, "columns")  # () = all except the costly ones
     queues: tuple[str, ...] = _option((), words, "queues")
     partition_ids: tuple[int, ...] = _option((), lambda text: tuple(map(int, words(text))), "partitionIds")
     guids: tuple[bytes, ...] = _option((), _guid, "guid")
@@ -266,14 +266,14 @@ class StorageOptions:
     trigger_records_max: int = _option(10_000_000, whole(1), "maxRecordsPerTrigger")
     fail_on_data_loss: bool = _option(True, flag, "failOnDataLoss")
     push_filters: bool = _option(False, flag, "pushFilters")
-    finished_only: bool = _option(False, flag, "finishedOnly")  # of a stream: only journals that a rollover has ended
-    lifelines: bool = _option(False, flag, "lifelines")  # a row for each message instead of each record
-    # Of life lines: records that a task holds in memory, of about 200 bytes each.
+    finished_only: bool = _option(False, flag, "finishedOnly")  # of a stream: only journals that a rollover completed
+    lifelines: bool = _option(False, flag, "lifelines")  # one row per message instead of per record
+    # Of lifelines: records in the memory of a task, about 200 bytes each.
     share_records_max: int = _option(4 << 20, whole(1), "maxShareRecords")
 
 
 def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> StorageOptions:
-    """Read them; `types` are the names that recordTypes knows. OptionError."""
+    """Parse the options; `types`: valid names of recordTypes. OptionError."""
     def record_types(text: str) -> tuple[str, ...]:
         found = tuple(each.upper() for each in words(text))
         for each in found:
@@ -282,11 +282,11 @@ def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> Sto
         return found
 
     paths = words(options.get("path", "") or options.get("paths", ""))
-    given = Given("the storage reader", {key: value for key, value in options.items()
+    given = OptionReader("the storage reader", {key: value for key, value in options.items()
                                          if key.lower() not in ("path", "paths")})
     if not paths:
-        raise OptionError("the storage reader: say which files: load('directory'), or option path, several with commas")
+        raise OptionError("the storage reader: no files: use load('directory') or option path, several separated by commas")
     none: tuple[str, ...] = ()
-    found = _taken(given, StorageOptions, paths=paths, record_types=given.take("recordTypes", none, record_types))
+    found = _read_options(given, StorageOptions, paths=paths, record_types=given.take("recordTypes", none, record_types))
     given.finish()
     return found

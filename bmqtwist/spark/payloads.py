@@ -1,4 +1,4 @@
-"""What messages hold, from the DATA file beside their journal: payload, properties, and whether the checksum is right."""
+"""Payload, properties and checksum result of messages, from the DATA file of their journal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.properties import decode
 
-# `value`: inflated. `problem`: why there is none.
+# `value`: decompressed payload. `problem`: reason why it is missing.
 ARROW_TYPES = {"value": pa.binary(), "size": pa.int32(), "properties": STRING_MAP, "propertyTypes": STRING_MAP,
                "crcGood": pa.bool_(), "problem": pa.string()}
 
 
 class Payloads:
-    """A DATA file; "" stands for one that is missing."""
+    """Reads a DATA file; path "" if it is missing."""
 
     def __init__(self, path: str, verify_crc: bool) -> None:
         self._verify, self._map, self._file = verify_crc, None, None
@@ -42,7 +42,7 @@ class Payloads:
         return self._map[offset:offset + size] if self._map is not None else b""
 
     def columns(self, rows: Block, wanted: set[str]) -> dict[str, pa.Array]:
-        """The wanted ones of the columns; null in rows that are no messages."""
+        """Return the wanted columns; null in rows of other record types."""
         lists: dict[str, list[Any]] = {name: [None] * len(rows) for name in ARROW_TYPES}
         dwords, crcs = rows.field(RecordType.MESSAGE, "data_dwords"), rows.field(RecordType.MESSAGE, "crc")
         kinds = rows.field(RecordType.MESSAGE, "compression") & COMPRESSION_MASK
@@ -50,13 +50,13 @@ class Payloads:
         for at in np.flatnonzero(rows.are(RecordType.MESSAGE)):
             try:
                 if self._file is None:
-                    raise DataError("there is no DATA file")
+                    raise DataError("the DATA file is missing")
                 record = self._file.record(int(dwords[at]) * 8)
                 if self._verify:
                     lists["crcGood"][at] = good = crc32c(record.data) == int(crcs[at])
                     if not good:
-                        raise DataError("its data do not match its checksum")
-                value, properties = opened(record, int(kinds[at]), with_properties)
+                        raise DataError("checksum mismatch")
+                value, properties = decode_record(record, int(kinds[at]), with_properties)
             except (DataError, PeerError) as error:
                 lists["problem"][at] = str(error)
                 continue
@@ -74,8 +74,8 @@ class Payloads:
 Texts = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 
-def opened(record: DataRecord, compression: int, with_properties: bool) -> tuple[bytes, Texts | None]:
-    """(payload, properties as texts) of a DATA record; PeerError if they cannot be read."""
+def decode_record(record: DataRecord, compression: int, with_properties: bool) -> tuple[bytes, Texts | None]:
+    """Return (payload, properties as texts) of a DATA record; PeerError if they are malformed."""
     area, value = open_data(record.data, record.has_properties, compression, record.schema_wire_id)
     if not with_properties:
         return value, None

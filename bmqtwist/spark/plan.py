@@ -1,13 +1,13 @@
-"""What of a queue is in which batch, what may be confirmed, and what comes a second time: decided here, without any input
-or output.
+"""Batches of a streaming query, without I/O: which messages are in which batch, which may be confirmed, and which are
+repeated.
 
     delivered --> waiting --> planned (a segment: start, end) --> settled: confirmed, its GUIDs are remembered
                      |             |                                  |
-          dropped when the    the same GUID again:             the same GUID again:
-          connection is lost  it belongs to its segment        confirm it once more
+          dropped when the    same GUID again:                 same GUID again:
+          connection is lost  in its segment already           confirm once more
 
-Positions count the messages that this query has taken, from 0. A segment is planned when Spark is told of its end; it is
-settled when Spark asks for what follows it, because then its batch is in Spark's commit log. Nothing is confirmed earlier.
+A position is the number of messages that this query has taken before. A segment is planned when Spark receives its end, and
+settled when Spark requests the batch after it: the batch is then in Spark's commit log. Messages are confirmed only then.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk.message import Message
 
-Key = bytes  # the number of the queue among those of the source, one byte; then the GUID
-Waiting = tuple[Any, float, int]  # what was delivered, when, and which of several receivers was given it last
+Key = bytes  # number of the queue in the source, one byte; then the GUID
+Waiting = tuple[Any, float, int]  # message, time of delivery, number of the receiver that received it last
 
 
 def keys_of(queue: int, messages: Iterable[Message[Any]]) -> list[Key]:
@@ -31,7 +31,7 @@ def keys_of(queue: int, messages: Iterable[Message[Any]]) -> list[Key]:
 
 
 class OffsetError(LocalError):
-    """Checkpoint and spool do not belong together: a sentence that says what to do."""
+    """Checkpoint and spool do not match; the text names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Offset:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Offset:
         if value.get("v") != 1 or not isinstance(value.get("seq"), int):
-            raise OffsetError(f"the checkpoint holds {value!r}, which is no offset of a queue: it belongs to another source")
+            raise OffsetError(f"the checkpoint holds {value!r}, which is not the offset of a queue: it is of another source")
         return cls(str(value["epoch"]), value["seq"])
 
 
@@ -93,17 +93,17 @@ class Done:
 
 
 class Plan:
-    """Batches of one query. `end`: position behind the last planned message."""
+    """Batches of one query. `end`: position after the last planned message."""
 
     def __init__(self, retention: int) -> None:
         self.end = 0
         self.settled = Settled(retention)
         self._segments: deque[Segment] = deque()
         self._planned: set[Key] = set()
-        self._waiting: dict[Key, Waiting] = {}  # in no batch yet
-        self.repeated = 0  # deliveries of what was here before
+        self._waiting: dict[Key, Waiting] = {}  # not in a batch yet
+        self.repeated = 0  # repeated deliveries
 
-    # -- at the start -------------------------------------------------------------------------------------------------
+    # -- restart ------------------------------------------------------------------------------------------------------
 
     def restore(self, segments: Iterable[Segment], start: int) -> Done:
         """Take over the segments of the spool, in order, when Spark continues at `start`."""
@@ -114,7 +114,7 @@ class Plan:
             if segment.end > start:
                 if segment.start < start:
                     raise OffsetError(f"the spool has a segment from {segment.start} to {segment.end}, and the checkpoint "
-                                      f"goes on at {start}, in its middle: they do not belong together")
+                                      f"continues at {start}, inside of it: they do not match")
                 self._segments.append(segment)
                 self._planned.update(segment.keys)
             else:
@@ -143,7 +143,7 @@ class Plan:
         self.repeated += len(again)
         return again
 
-    def lost(self, receiver: int) -> None:
+    def drop_waiting(self, receiver: int) -> None:
         """Drop the waiting messages of a receiver whose connection is lost: the broker delivers them again."""
         self._waiting = {key: each for key, each in self._waiting.items() if each[2] != receiver}
 
@@ -174,7 +174,7 @@ class Plan:
 
     def take(self, start: int, messages_max: int) -> Segment | None:
         if start != self.end:
-            raise OffsetError(f"Spark goes on at {start}, and {self.end} messages were planned: the checkpoint was changed")
+            raise OffsetError(f"Spark continues at {start}, but {self.end} messages are planned: the checkpoint was changed")
         if not self._waiting or messages_max < 1:
             return None
         chosen = dict(islice(self._waiting.items(), messages_max))

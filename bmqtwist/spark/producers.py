@@ -1,12 +1,11 @@
-"""Posting from tasks: sessions that are kept from task to task, since Spark uses a Python worker again, and GUIDs that
-follow from the row, so that a repeated task posts the same messages and the broker drops duplicates. A forked child has no
-session.
+"""Producers of the queue sink: sessions that are reused by the tasks of a Python worker, and GUIDs derived from the row, so
+that a repeated task posts the same messages and the broker drops duplicates. A forked child starts without sessions.
 
-    with a key:  digest of (queue, key): always the same
+    with a key:  digest of (queue, key)
     without:     digest of (query or write, batch, partition, queue, content, number of equal rows before it)
 
-The number of the row is not used: after a shuffle a second attempt of a task has its rows in another order, two different
-rows would share a GUID, and the broker would drop one of them. The digest takes the place of counter and timer:
+The row number is not used: after a shuffle a second attempt of a task reads its rows in another order, so two different rows
+could share a GUID and the broker would drop one of them. The digest replaces counter and timer:
 
     2 bits version (1)   78 bits digest        48 bits client id: a digest of the common part
 """
@@ -32,7 +31,7 @@ _MASK = _VERSION - 1
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
-    """Prefix each part with its length, so that different lists give different bytes."""
+    """Prefix each part with its length, so that different lists result in different bytes."""
     return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
@@ -42,7 +41,7 @@ def _guid(common: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 class Guids:
-    """GUIDs of one attempt of one task. `scope`: identifies the write (query or write id, batch, partition)."""
+    """GUIDs for one attempt of a task. `scope` identifies the write (query or write id, batch, partition)."""
 
     def __init__(self, scope: Iterable[str | int]) -> None:
         self._common = blake2b(_framed(str(each).encode() for each in scope), digest_size=16).digest()
@@ -64,18 +63,18 @@ class Guids:
         return _guid(self._common, [content, self._seen[content].to_bytes(8, "big")])
 
 
-def given_guid(value: bytes) -> bytes:
+def checked_guid(value: bytes) -> bytes:
     if len(value) != len(NULL_GUID) or value[0] >> 6 != 1:
-        raise LocalError(f"{value.hex().upper()} is no GUID: 16 bytes whose first two bits are 01. Use column dedupKey for "
-                         "keys of your own")
+        raise LocalError(f"{value.hex().upper()} is not a GUID: 16 bytes, the first bits are 01. Use column dedupKey for "
+                         "other keys")
     return bytes(value)
 
 
-_kept: dict[SinkOptions, Producer] = {}
+_producers: dict[SinkOptions, Producer] = {}
 
 
 class Refusal(LocalError):
-    """A message was not accepted by the broker: the task fails with this."""
+    """The broker did not accept a message: the task fails."""
 
 
 class Producer:
@@ -85,7 +84,7 @@ class Producer:
             options.broker, post_wait_s=options.delivery_timeout_s, unacked_bytes_max=options.unacked_bytes_max,
             compression=options.compression), tls=tls_of(options.broker))
         self._queues: dict[str, Queue[bytes]] = {}
-        self._waiting: set[tuple[str, bytes]] = set()  # without an acknowledgement
+        self._unacked: set[tuple[str, bytes]] = set()  # (queue, GUID) without acknowledgement
         self._refused: Ack | None = None
 
     @property
@@ -96,19 +95,19 @@ class Producer:
         self._session.step()
 
     def post(self, uri: str, guid: bytes, value: bytes, properties: dict[str, object] | None) -> None:
-        """Post without waiting; Refusal if an earlier message was refused. A GUID without acknowledgement is skipped."""
-        if (uri, guid) in self._waiting:
+        """Post without waiting; Refusal if an earlier message was refused. A pending GUID is skipped."""
+        if (uri, guid) in self._unacked:
             return
         queue = self._queues.get(uri)
         if queue is None or not queue.is_open:
             queue = self._queues[uri] = self._session.open(uri, write=True)
-        if len(self._waiting) >= self._options.unacked_messages_max:
+        if len(self._unacked) >= self._options.unacked_messages_max:
             self._wait(self._options.unacked_messages_max // 2)
-        self._waiting.add((uri, guid))
+        self._unacked.add((uri, guid))
         try:
             queue.post_nowait(value, properties or None, on_ack=self._on_ack, guid=guid)
         except SdkError as error:
-            self._waiting.discard((uri, guid))
+            self._unacked.discard((uri, guid))
             raise Refusal(f"the message {guid.hex().upper()} for {uri} could not be posted: {error}") from None
         self._check()
 
@@ -118,24 +117,24 @@ class Producer:
     def _wait(self, left: int) -> None:
         options = self._options
         try:
-            self._session.wait(lambda: len(self._waiting) <= left or self._refused is not None, options.delivery_timeout_s)
+            self._session.wait(lambda: len(self._unacked) <= left or self._refused is not None, options.delivery_timeout_s)
         except SdkError as error:
             if error.result is not Result.TIMEOUT:
                 raise
-            uri, guid = next(iter(self._waiting))
-            raise Refusal(f"{len(self._waiting)} messages have no acknowledgement after {options.delivery_timeout_s:g} s, "
+            uri, guid = next(iter(self._unacked))
+            raise Refusal(f"{len(self._unacked)} messages are not acknowledged after {options.delivery_timeout_s:g} s, "
                           f"one of them {guid.hex().upper()} for {uri}") from None
         self._check()
 
     def _on_ack(self, ack: Ack) -> None:
-        self._waiting.discard((ack.uri, ack.guid))
+        self._unacked.discard((ack.uri, ack.guid))
         if not ack.ok and self._refused is None:
             self._refused = ack
 
     def _check(self) -> None:
         ack = self._refused
         if ack is not None:
-            raise Refusal(f"the broker has refused the message {ack.guid.hex().upper()} for {ack.uri}: {ack.status.value}")
+            raise Refusal(f"the broker refused the message {ack.guid.hex().upper()} for {ack.uri}: {ack.status.value}")
 
     def close(self) -> None:
         with contextlib.suppress(SdkError):
@@ -143,23 +142,23 @@ class Producer:
 
 
 def producer(options: SinkOptions) -> Producer:
-    found = _kept.get(options)
+    found = _producers.get(options)
     if found is None or not found.usable:
-        found = _kept[options] = Producer(options)
+        found = _producers[options] = Producer(options)
     return found
 
 
 def discard(options: SinkOptions) -> None:
     """Close the session of a failed task, so that its posts do not affect the next attempt."""
-    found = _kept.pop(options, None)
+    found = _producers.pop(options, None)
     if found is not None:
         found.close()
 
 
 def close_all() -> None:
-    while _kept:
-        _kept.popitem()[1].close()
+    while _producers:
+        _producers.popitem()[1].close()
 
 
-os.register_at_fork(after_in_child=_kept.clear)
+os.register_at_fork(after_in_child=_producers.clear)
 atexit.register(close_all)

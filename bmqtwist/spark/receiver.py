@@ -1,17 +1,17 @@
-"""Sessions with the broker, each with a thread of its own: they take messages and send confirmations. No Spark here.
+"""Receivers of the queue source: sessions with own threads that receive messages and send confirmations. Independent of
+Spark.
 
-The source runner of Spark is one process with one thread that asks questions; between them heartbeats are to be answered
-and messages taken. What has come and was not taken is bounded by the window that the broker was told
-(maxUnconfirmedMessages and -Bytes).
+Spark's source runner is one process whose single thread calls the reader; heartbeats and messages must be handled between
+these calls. The limits maxUnconfirmedMessages and maxUnconfirmedBytes bound the messages in memory.
 
-Several sessions are processes of their own, since what one process can take from a queue is bounded by one core. Option
-`receivers` says how many; the queue's messages are shared among them as among any consumers.
+With option `receivers` above 1 each session is a child process, since one process is limited to one core. The broker
+distributes the messages among them as among any consumers.
 
     this process                                    child
     pickled SourceOptions                    -->    connects, opens the queues
-                                            <--     None: ready; a list of messages; a text: the error that has ended it
-    a list of keys to be confirmed           -->
-    the end of the stream                    -->    leaves gracefully, also when this process was killed
+                                            <--     None: ready; list of messages; text: the error that ended it
+    list of keys to confirm                  -->
+    end of the stream                        -->    stops gracefully, also when this process was killed
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ STOP_SECONDS_MAX = 10.0
 
 
 @dataclass(slots=True)
-class News:
-    """Messages of the queue of that number. Without any: the connection was lost, unconfirmed messages are redelivered."""
+class Delivery:
+    """Messages of one queue. Without messages: the connection was lost, unconfirmed messages are redelivered."""
 
     queue: int = 0
     messages: list[Message[bytes]] = field(default_factory=list)
     arrived: float = 0.0  # epoch seconds
-    receiver: int = 0  # which of several has them
+    receiver: int = 0  # number of the receiver
 
 
 def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
@@ -81,12 +81,12 @@ def queue_options(options: SourceOptions) -> QueueOptions:
 
 
 class Receiver:
-    """A session with a thread; `start` connects. `take` returns the news since the last call, in order."""
+    """A session with a thread; `start` connects. `take` returns the deliveries since the last call, in order."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._incoming: deque[News] = deque()
-        self._fresh: dict[int, list[Message[bytes]]] = {}  # of this step of the thread, by queue
+        self._incoming: deque[Delivery] = deque()
+        self._step_messages: dict[int, list[Message[bytes]]] = {}  # of the current step of the thread, by queue
         self._queues: list[Queue] = []
         self._threaded: ThreadedCore | None = None
         self._error: SdkError | None = None
@@ -121,7 +121,7 @@ class Receiver:
         if self._threaded is not None:
             self._threaded.wait(lambda: self._incoming or self._error is not None, timeout_s)
 
-    def take(self) -> list[News]:
+    def take(self) -> list[Delivery]:
         assert self._threaded is not None
         with self._threaded.lock:
             found = list(self._incoming)
@@ -135,7 +135,7 @@ class Receiver:
         with self._threaded.lock:
             known = [(queue, queue.options.effective()[0]) for queue in self._queues]
             for key in keys:
-                with contextlib.suppress(SdkError):  # no connection: it comes again, and is confirmed then
+                with contextlib.suppress(SdkError):  # no connection: redelivered, then confirmed
                     self._threaded.core.confirm(Message(*known[key[0]], key[1:], b"", 0, 0))
 
     def stop(self) -> None:
@@ -155,11 +155,11 @@ class Receiver:
 
     def _on_effect(self, effect: object) -> None:
         if isinstance(effect, Message):
-            self._fresh.setdefault(effect.queue.owner, []).append(effect)
+            self._step_messages.setdefault(effect.queue.owner, []).append(effect)
         elif isinstance(effect, SessionEvent):
             if effect.kind is EventKind.CONNECTION_LOST:
                 self._publish()
-                self._incoming.append(News())
+                self._incoming.append(Delivery())
             elif effect.kind is EventKind.QUEUE_REOPEN_RESULT and effect.result is not Result.SUCCESS:
                 self._error = SdkError(effect.result, effect.message)
 
@@ -168,36 +168,36 @@ class Receiver:
         if threaded is not None:
             with threaded.changed:
                 now = time.time()
-                self._incoming.extend(News(number, messages, now) for number, messages in self._fresh.items())
-                self._fresh = {}
+                self._incoming.extend(Delivery(number, messages, now) for number, messages in self._step_messages.items())
+                self._step_messages = {}
                 if self._incoming or self._error is not None:
                     threaded.changed.notify_all()
 
 
 class ReceiverFailed(LocalError):
-    """A child has ended: what it said."""
+    """A child process has ended; the text is its error."""
 
 
 class Receivers:
     """The interface of Receiver over several child processes."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._news = threading.Condition()
-        self._incoming: deque[News] = deque()
+        self._changed = threading.Condition()
+        self._incoming: deque[Delivery] = deque()
         self._children: list[_Child] = []
-        self._owners: dict[Key, int] = {}  # who was given it last
+        self._owners: dict[Key, int] = {}  # number of the child that received it last
         self._error = ""
         self._count = options.receivers
-        # The window is that of all together.
+        # All children share the limits.
         self._options = replace(options, receivers=1,
                                 unconfirmed_messages_max=-(-options.unconfirmed_messages_max // self._count),
                                 unconfirmed_bytes_max=-(-options.unconfirmed_bytes_max // self._count))
 
     def start(self) -> None:
         self._children = [_Child(self, number, self._options) for number in range(self._count)]
-        with self._news:
+        with self._changed:
             while not all(child.ready for child in self._children) and not self._error:
-                self._news.wait()
+                self._changed.wait()
         self.check()
 
     def check(self) -> None:
@@ -205,12 +205,12 @@ class Receivers:
             raise ReceiverFailed(self._error)
 
     def wait(self, timeout_s: float) -> None:
-        with self._news:
+        with self._changed:
             if not self._incoming and not self._error:
-                self._news.wait(timeout_s)
+                self._changed.wait(timeout_s)
 
-    def take(self) -> list[News]:
-        with self._news:
+    def take(self) -> list[Delivery]:
+        with self._changed:
             found = list(self._incoming)
             self._incoming.clear()
         for each in found:
@@ -221,7 +221,7 @@ class Receivers:
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        """Confirm each message at the child that received it last; unknown ones are redelivered, and confirmed then."""
+        """Confirm each message at the child that received it last; unknown ones are redelivered and then confirmed."""
         shares: dict[int, list[Key]] = {}
         for key in keys:
             shares.setdefault(self._owners.pop(key, 0), []).append(key)
@@ -234,18 +234,18 @@ class Receivers:
         for child in self._children:
             child.end()
 
-    def came(self, child: _Child, found: Any) -> None:
-        with self._news:
+    def on_message(self, child: _Child, found: Any) -> None:
+        with self._changed:
             if found is None:
                 child.ready = True
             elif isinstance(found, str):
                 self._error = self._error or found
             else:
-                nowhere: Any = None  # messages of a child are confirmed by their GUIDs
+                no_queue: Any = None  # messages of a child are confirmed by GUID
                 for queue, messages, arrived in found:
-                    self._incoming.append(News(queue, [Message(nowhere, nowhere, *each) for each in messages], arrived,
+                    self._incoming.append(Delivery(queue, [Message(no_queue, no_queue, *each) for each in messages], arrived,
                                                child.number))
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 class _Child:
@@ -262,11 +262,11 @@ class _Child:
         error = ""
         try:
             while True:
-                self._owner.came(self, pickle.load(self._process.stdout))
+                self._owner.on_message(self, pickle.load(self._process.stdout))
         except (EOFError, OSError, pickle.UnpicklingError) as found:
             error = f"a receiver has ended: {found}"
         if not self._closing:
-            self._owner.came(self, error)
+            self._owner.on_message(self, error)
 
     def send(self, value: object) -> None:
         assert self._process.stdin is not None
@@ -292,31 +292,31 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Run a child process at the other end of the pipes."""
     receiver = Receiver(pickle.load(source))
 
-    def obey() -> None:
+    def read_confirmations() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 receiver.confirm(pickle.load(source))
         receiver.stop()
         os._exit(0)
 
-    def tell(value: object) -> None:
+    def send(value: object) -> None:
         pickle.dump(value, target, pickle.HIGHEST_PROTOCOL)
         target.flush()
 
     try:
         receiver.start()
-        tell(None)
-        threading.Thread(target=obey, daemon=True).start()
+        send(None)
+        threading.Thread(target=read_confirmations, daemon=True).start()
         while True:
             receiver.wait(STEP_SECONDS_MAX)
             receiver.check()
             rows = [(each.queue, [(message.guid, message._data, message._flags, message._form) for message in each.messages],
                      each.arrived) for each in receiver.take()]
             if rows:
-                tell(rows)
+                send(rows)
     except (SdkError, LocalError, OSError) as error:
         with contextlib.suppress(OSError):
-            tell(str(error))
+            send(str(error))
         receiver.stop()
 
 

@@ -1,7 +1,7 @@
-"""Journal records as columns: many at a time with numpy, from the same declarations as `storage/records.py`.
+"""Journal records as columns, decoded in blocks with numpy from the layouts of `storage/layout.py`.
 
-A journal is an array of 60-byte records behind a header of 44 bytes. The first 20 bytes and the last 4 are the same in all
-of them; what lies between is looked at through the layout of each type, and is null in rows of other types.
+A journal is an array of 60-byte records after a header of 44 bytes. All records have the same first 20 and last 4 bytes; the
+bytes between have a layout per type, and their columns are null in rows of other types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TYPE_NAMES = {each.name: each for each in OF_TYPE}
 
 
 def _dtype(of: Layout) -> np.dtype[Any]:
-    """A record of one type for numpy: each number and each raw field by the name of its first field."""
+    """Return the numpy type of a record: each number and each raw field, by the name of its first field."""
     names, formats, offsets, at = [], [], [], 0
     for part in of.parts:
         if part.fields:
@@ -56,7 +56,7 @@ def _dtype(of: Layout) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": of.size})
 
 
-# `type`: type, flags and sequence number in one; `lease`; `wall`; `magic`
+# `type` contains type, flags and sequence number; then `lease`, `wall`, `magic`
 HEADER = _dtype(layout.JOURNAL_RECORD)
 _KEY_AS_NUMBER = np.dtype({"names": ["key"], "formats": [f"V{KEY_BYTES}"], "offsets": [8 - KEY_BYTES], "itemsize": 8})
 DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
@@ -64,29 +64,29 @@ DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
 
 @dataclass(slots=True)
 class Names:
-    """Names by key. `apps`: by queue key and app key in one."""
+    """Names by key. `apps`: by the concatenation of queue key and app key."""
 
     queues: Mapping[bytes, str]
     apps: Mapping[bytes, str]
 
 
 class Block:
-    """Records one behind the other. `data`: whole records; `offset`: of the first in its file, in bytes, or of each."""
+    """Consecutive records. `data`: whole records; `offset`: file offset of the first record, or of each, bytes."""
 
     def __init__(self, data: bytes | memoryview | Array, offset: int | Sequence[int] | Array) -> None:
         self.raw = np.frombuffer(data, HEADER)
         self.bytes = np.frombuffer(data, np.uint8).reshape(-1, RECORD_BYTES)
-        self.offsets: Array = (  # in the file, bytes
+        self.offsets: Array = (  # file offsets, bytes
             offset + np.arange(len(self.raw), dtype=np.int64) * RECORD_BYTES if isinstance(offset, int)
             else np.array(offset, np.int64))
-        self.data_after = -1  # where in the DATA file the data of the next record begin, bytes; -1 = unknown
-        self._whole: tuple[Block, Array] | None = None  # the block that these were selected from, and which
+        self.data_after = -1  # DATA file offset of the next record's data, bytes; -1 = unknown
+        self._whole: tuple[Block, Array] | None = None  # source block and mask of a selection
 
     def __len__(self) -> int:
         return len(self.raw)
 
     def select(self, mask: Array) -> Block:
-        """The records that are wanted."""
+        """Return the records of a mask."""
         if mask.all():
             return self
         found = Block(self.bytes[mask], self.offsets[mask])
@@ -110,32 +110,32 @@ class Block:
         return self.raw["lease"].astype(np.int64)
 
     @cached_property
-    def _is(self) -> dict[RecordType, Array]:
+    def _masks(self) -> dict[RecordType, Array]:
         return {kind: self.types == kind for kind in OF_TYPE}
 
     def are(self, *kinds: RecordType) -> Array:
-        found = self._is[kinds[0]]
+        found = self._masks[kinds[0]]
         for kind in kinds[1:]:
-            found = found | self._is[kind]
+            found = found | self._masks[kind]
         return found
 
     def of(self, kind: RecordType) -> Array:
-        """All records, with the layout of that type."""
+        """Return all records in the layout of a type."""
         return self.raw.view(DTYPES[kind])
 
     def field(self, kind: RecordType, name: str) -> Array:
         return self.of(kind)[name]
 
     def well_formed(self) -> Array:
-        """Return which slots are records, by type, lease, sequence number and magic."""
+        """Return the mask of valid records: type, lease and sequence number above 0, and the magic."""
         return ((self.raw["magic"] == MAGIC) & (self.raw["type"] >> TYPE_SHIFT > 0) & (self.raw["lease"] > 0)
                 & (self.raw["type"] & SEQUENCE_MASK > 0))
 
     def sync_points(self) -> Array:
         return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
 
-    def orderly(self, area_end: int) -> bool:
-        """Return whether each record follows from the one before it. Up to offset `area_end` numbers only rise."""
+    def is_consecutive(self, area_end: int) -> bool:
+        """Return whether the PSNs are consecutive. Up to offset `area_end` they only need to rise."""
         if not self.well_formed().all():
             return False
         leases, sequences = self.leases, self.sequences
@@ -146,7 +146,7 @@ class Block:
         return bool((next_of_lease | np.where(in_area, rising, new_lease)).all())
 
     def data_offsets(self) -> Array:
-        """Where in the DATA file the data of messages begin, and where that file ended at sync points; -1 in other rows."""
+        """Return DATA file offsets, bytes: of the data of messages, and the file's end at sync points; -1 in other rows."""
         found: Array = np.full(len(self), -1, np.int64)
         for kind, mask in ((RecordType.MESSAGE, self.types == RecordType.MESSAGE),
                            (RecordType.JOURNAL_OP, self.sync_points())):
@@ -154,41 +154,41 @@ class Block:
         return found
 
     def data_bytes(self) -> Array:
-        """Size of each message in the DATA file: up to the data of the next record; 0 = unknown."""
+        """Return the size of each message in the DATA file, up to the next record's data, bytes; 0 = unknown."""
         if self._whole is not None:
             block, mask = self._whole
             return block.data_bytes()[mask]
         offsets = self.data_offsets()
-        told = np.flatnonzero(offsets >= 0)
+        known = np.flatnonzero(offsets >= 0)
         found: Array = np.zeros(len(self), np.int64)
-        found[told] = np.append(offsets[told][1:], self.data_after) - offsets[told]
+        found[known] = np.append(offsets[known][1:], self.data_after) - offsets[known]
         return np.where((self.types == RecordType.MESSAGE) & (found > 0), found, 0)
 
     def references(self) -> Array:
-        """How many apps each message was for; anything in rows of other types."""
+        """Return the number of apps of each message; undefined in rows of other types."""
         return self.field(RecordType.MESSAGE, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | self.flags
 
     def keys(self, name: str, *of: RecordType) -> Array:
-        """5-byte keys as numbers, 0 in rows of other types."""
+        """Return 5-byte keys as numbers, 0 in rows of other types."""
         found: Array = np.zeros(len(self), _KEY_AS_NUMBER)
-        self.gather(found["key"], name, of)
+        self.copy_field(found["key"], name, of)
         return found.view(">u8").astype(np.uint64)
 
-    def gather(self, found: Array, name: str, kinds: Iterable[RecordType]) -> None:
+    def copy_field(self, found: Array, name: str, kinds: Iterable[RecordType]) -> None:
         for kind in kinds:
-            mask = self._is[kind]
+            mask = self._masks[kind]
             if mask.any():
                 np.copyto(found, self.of(kind)[name], where=mask)
 
 
 @dataclass(slots=True)
-class Place:
+class Origin:
     partition: int
     file_set: str
 
 
 def binary_column(values: Array, present: Array | None = None) -> pa.Array:
-    """Rows of equally many bytes as a binary column, without one Python object for each."""
+    """Convert rows of equal length to a binary column, without a Python object per row."""
     count, width = values.shape
     offsets = np.arange(count + 1, dtype=np.int32) * width
     valid, nulls = None, 0
@@ -199,7 +199,7 @@ def binary_column(values: Array, present: Array | None = None) -> pa.Array:
 
 
 def text_column(codes: Array, text_of: Callable[[int], str | None]) -> pa.Array:
-    """Texts for numbers with few different values."""
+    """Convert numbers with few distinct values to texts."""
     found = pa.array(codes).dictionary_encode()
     return pa.array([text_of(code) for code in found.dictionary.to_pylist()], pa.string()).take(found.indices)
 
@@ -213,15 +213,15 @@ def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
 _M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP,
                       RecordType.JOURNAL_OP)
 WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
-Maker = Callable[[Block, Place, Names], pa.Array]
+Maker = Callable[[Block, Origin, Names], pa.Array]
 Column = tuple[pa.DataType, Maker]
 _TIME = pa.timestamp("us", tz="UTC")
 _SEQUENCE_BITS = (1 << 63) - 1
 
 
 def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask: int = -1) -> Column:
-    """A number, null in rows of other types."""
-    def make(rows: Block, place: Place, names: Names) -> pa.Array:
+    """Return a number column, null in rows of other types."""
+    def make(rows: Block, origin: Origin, names: Names) -> pa.Array:
         found: Array = np.zeros(len(rows), np.int64)
         for each in of:
             np.copyto(found, rows.field(each, name), "unsafe", rows.are(each))
@@ -230,31 +230,31 @@ def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask:
 
 
 def _bytes(width: int, name: str, *of: RecordType) -> Column:
-    """So many bytes, null in rows of other types."""
-    def make(rows: Block, place: Place, names: Names) -> pa.Array:
+    """Return a binary column, null in rows of other types."""
+    def make(rows: Block, origin: Origin, names: Names) -> pa.Array:
         found: Array = np.zeros(len(rows), f"V{width}")
-        rows.gather(found, name, of)
+        rows.copy_field(found, name, of)
         return binary_column(found.view(np.uint8).reshape(-1, width), rows.are(*of))
     return pa.binary(), make
 
 
-def _time(rows: Block, place: Place, names: Names) -> pa.Array:
+def _time(rows: Block, origin: Origin, names: Names) -> pa.Array:
     wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
     return pa.array(wall, _TIME)
 
 
-def _reason(rows: Block, place: Place, names: Names) -> pa.Array:
+def _reason(rows: Block, origin: Origin, names: Names) -> pa.Array:
     codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
     of_confirm, of_deletion = enum_text(ConfirmReason), enum_text(DeletionReason)
     return text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
 
 
-def _queue(rows: Block, place: Place, names: Names) -> pa.Array:
+def _queue(rows: Block, origin: Origin, names: Names) -> pa.Array:
     return text_column(rows.keys("queue_key", *WITH_QUEUE),
                         lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
 
 
-def _app(rows: Block, place: Place, names: Names) -> pa.Array:
+def _app(rows: Block, origin: Origin, names: Names) -> pa.Array:
     queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
     of_queues, of_apps = pa.array(queues).dictionary_encode(), pa.array(apps).dictionary_encode()
     known_queues, known_apps = of_queues.dictionary.to_pylist(), of_apps.dictionary.to_pylist()
@@ -265,7 +265,7 @@ def _app(rows: Block, place: Place, names: Names) -> pa.Array:
     return text_column(of_queues.indices.to_numpy().astype(np.int64) * len(known_apps) + of_apps.indices.to_numpy(), text)
 
 
-def _op(rows: Block, place: Place, names: Names) -> pa.Array:
+def _op(rows: Block, origin: Origin, names: Names) -> pa.Array:
     codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
         rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
     of_queue = enum_text(QueueOp)
@@ -280,24 +280,24 @@ def _op(rows: Block, place: Place, names: Names) -> pa.Array:
     return text_column(codes, text)
 
 
-def _data_bytes(rows: Block, place: Place, names: Names) -> pa.Array:
+def _data_bytes(rows: Block, origin: Origin, names: Names) -> pa.Array:
     found = rows.data_bytes()
     return pa.array(found, pa.int64(), mask=found == 0)
 
 
-def _sync_point_type(rows: Block, place: Place, names: Names) -> pa.Array:
+def _sync_point_type(rows: Block, origin: Origin, names: Names) -> pa.Array:
     codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
     return text_column(codes, enum_text(SyncPoint))
 
 
-# Type, and how it is made, in the order in which a table has them.
+# Arrow type and function of each column, in table order.
 COLUMNS: dict[str, Column] = {
-    "partition": (pa.int32(), lambda rows, place, names: pa.repeat(pa.scalar(place.partition, pa.int32()), len(rows))),
-    "fileSet": (pa.string(), lambda rows, place, names: pa.repeat(pa.scalar(place.file_set, pa.string()), len(rows))),
-    "offset": (pa.int64(), lambda rows, place, names: pa.array(rows.offsets)),
-    "type": (pa.string(), lambda rows, place, names: text_column(rows.types, enum_text(OF_TYPE))),
-    "lease": (pa.int64(), lambda rows, place, names: pa.array(rows.leases)),
-    "sequence": (pa.int64(), lambda rows, place, names: pa.array(rows.sequences)),
+    "partition": (pa.int32(), lambda rows, origin, names: pa.repeat(pa.scalar(origin.partition, pa.int32()), len(rows))),
+    "fileSet": (pa.string(), lambda rows, origin, names: pa.repeat(pa.scalar(origin.file_set, pa.string()), len(rows))),
+    "offset": (pa.int64(), lambda rows, origin, names: pa.array(rows.offsets)),
+    "type": (pa.string(), lambda rows, origin, names: text_column(rows.types, enum_text(OF_TYPE))),
+    "lease": (pa.int64(), lambda rows, origin, names: pa.array(rows.leases)),
+    "sequence": (pa.int64(), lambda rows, origin, names: pa.array(rows.sequences)),
     "time": (_TIME, _time),
     "queueKey": _bytes(KEY_BYTES, "queue_key", *WITH_QUEUE),
     "queue": (pa.string(), _queue),
@@ -306,7 +306,7 @@ COLUMNS: dict[str, Column] = {
     "guid": _bytes(GUID_BYTES, "guid", *WITH_GUID),
     "reason": (pa.string(), _reason),
     "op": (pa.string(), _op),
-    "refCount": (pa.int32(), lambda rows, place, names: pa.array(rows.references(), pa.int32(), mask=~rows.are(_M))),
+    "refCount": (pa.int32(), lambda rows, origin, names: pa.array(rows.references(), pa.int32(), mask=~rows.are(_M))),
     "compression": _number(pa.int32(), "compression", _M, mask=COMPRESSION_MASK),
     "crc": _number(pa.int64(), "crc", _M),
     "dataOffset": _number(pa.int64(), "data_dwords", _M, _J, times=8),
@@ -322,8 +322,8 @@ COLUMNS: dict[str, Column] = {
 ARROW_TYPES = {name: kind for name, (kind, _) in COLUMNS.items()}
 
 
-def columns_of(rows: Block, wanted: Sequence[str], place: Place, names: Names) -> dict[str, pa.Array]:
-    return {name: COLUMNS[name][1](rows, place, names) for name in wanted if name in COLUMNS}
+def columns_of(rows: Block, wanted: Sequence[str], origin: Origin, names: Names) -> dict[str, pa.Array]:
+    return {name: COLUMNS[name][1](rows, origin, names) for name in wanted if name in COLUMNS}
 
 
 def default_apps(queues: Mapping[bytes, str]) -> dict[bytes, str]:

@@ -1,12 +1,12 @@
-"""`write.format("bmq")`: rows become messages. A task succeeds when the broker has acknowledged every one of them.
+"""Queue sink, `write.format("bmq")`: posts rows as messages. A task succeeds when all its messages are acknowledged.
 
 | column | |
 |---|---|
 | `value` | payload: binary or string; required, not null, not empty |
-| `queue` | URI; without it option `queue` says where |
+| `queue` | URI; default: option `queue` |
 | `properties` | map of strings, or a struct whose members have types (boolean, integers, string, binary); optional |
-| `guid` | 16 bytes, used as they are; optional |
-| `dedupKey` | string or binary: the GUID follows from it; optional |
+| `guid` | 16 bytes, the GUID of the message; optional |
+| `dedupKey` | string or binary from which the GUID is derived; optional |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.spark.options import OptionError, SinkOptions
-from bmqtwist.spark.producers import Guids, discard, given_guid, producer
+from bmqtwist.spark.producers import Guids, checked_guid, discard, producer
 
 _COLUMNS = ("value", "queue", "properties", "guid", "dedupKey")
 _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local properties of a streaming task
@@ -42,8 +42,8 @@ class _Sink:
         kinds = {field.name: field.dataType for field in schema.fields}
         for name in kinds:
             if name not in _COLUMNS:
-                raise OptionError(f"the queue sink has no column {name!r}: it takes {', '.join(_COLUMNS)}. Select those, "
-                                  "and put what else is to travel into properties")
+                raise OptionError(f"the queue sink has no column {name!r}: it takes {', '.join(_COLUMNS)}. Select these, "
+                                  "and put other values into properties")
         if not isinstance(kinds.get("value"), BinaryType | StringType):
             raise OptionError("the queue sink needs a column value of type binary or string")
         if not options.queue and "queue" not in kinds:
@@ -76,11 +76,11 @@ class _Sink:
                         raise LocalError("a row has no queue, and there is no option queue")
                     uri = known[queue] = parse_uri(queue).canonical
                 if not value:
-                    raise LocalError(f"a row for {uri} has no value: a message has at least one byte")
+                    raise LocalError(f"a row for {uri} has no value: a message needs at least one byte")
                 data = value.encode() if isinstance(value, str) else bytes(value)
                 given = _properties(properties)
                 if guid is not None:
-                    name = given_guid(guid)
+                    name = checked_guid(guid)
                 elif key is not None:
                     name = made.of_key(uri, key.encode() if isinstance(key, str) else bytes(key))
                 else:
@@ -92,7 +92,7 @@ class _Sink:
 
 
 def _properties(value: Any) -> dict[str, object]:
-    """A map or a struct as properties; nulls are left out."""
+    """Convert a map or a struct to properties; nulls are omitted."""
     if not value:
         return {}
     items = value.items() if isinstance(value, dict) else value
@@ -113,14 +113,14 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         return Posted(partition, self.post_all(iterator, (query, batch, partition)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks are done: everything is acknowledged already."""
+        """Do nothing: all messages are acknowledged when the tasks end."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Some task has failed: what was posted stays, and is dropped by the broker when it is posted again."""
+        """Do nothing: posted messages stay; the broker drops duplicates when they are posted again."""
 
 
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise LocalError("the queue sink posts from tasks of Spark only")
+        raise LocalError("the queue sink posts only from Spark tasks")
     return task

@@ -1,7 +1,7 @@
-"""`format("bmq")`: queues as a streaming source, queues browsed as a table, and queues as a sink.
+"""Data source `format("bmq")`: queues as a streaming source, as a table (browsing), and as a sink.
 
-Constructors run in several processes and open nothing. The methods of the stream reader that plan run in one process that
-lives as long as the query; `read` runs in tasks, which are given their part of the batch and never see the broker.
+Constructors run in several processes and open no connection. The planning methods of the stream reader run in one process
+for the lifetime of the query; `read` runs in tasks, which receive their part of the batch and do not connect to the broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_opt
 from bmqtwist.spark.plan import Key, Offset, keys_of
 from bmqtwist.spark.tasks import keep_imports
 
-GC_THRESHOLDS = 100_000, 20, 20  # many messages live here: to look at them all again and again took a third of the time
+GC_THRESHOLDS = 100_000, 20, 20  # with many messages in memory the default thresholds cost a third of the time
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Part(InputPartition):
     content: bytes
 
 
-def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     return batch if batch.schema.names == names else batch.select(names)
 
 
@@ -57,9 +57,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_engine": None}
 
-    def _running(self) -> Engine:
+    def _started_engine(self) -> Engine:
         if self._engine is None:
-            _leave_on_sigterm()
+            _exit_on_sigterm()
             gc.set_threshold(*GC_THRESHOLDS)
             self._engine = Engine(self._options)
         return self._engine
@@ -68,25 +68,25 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.batch_messages_max)
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._running().initial().as_json()
+        return self._started_engine().initial().as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """Return the end of the next batch; confirm messages before `start`."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._running().latest(Offset.from_json(start), most).as_json()
+        return self._started_engine().latest(Offset.from_json(start), most).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [Part(each) for each in self._running().parts(Offset.from_json(start), Offset.from_json(end))]
+        return [Part(each) for each in self._started_engine().parts(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
         keep_imports()
-        yield _chosen(from_ipc(partition.content), self._names)
+        yield _select_columns(from_ipc(partition.content), self._names)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._running().commit(Offset.from_json(end))
+        self._started_engine().commit(Offset.from_json(end))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._running().drain()
+        self._started_engine().drain()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._engine.report() if self._engine is not None else None
@@ -96,17 +96,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._engine.stop()
 
 
-def _leave_on_sigterm() -> None:
-    """Turn SIGTERM, which ends a query, into an exception: `stop` runs, unconfirmed messages return without an attempt."""
+def _exit_on_sigterm() -> None:
+    """Convert SIGTERM, which ends a query, to SystemExit, so that `stop` returns unconfirmed messages without an attempt."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         def leave(number: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it twice
             raise SystemExit(128 + number)
         signal.signal(signal.SIGTERM, leave)
 
 
 class BrowseReader(DataSourceReader):
-    """Batch read without confirmations, since Spark may read twice, or not to the end, without notice."""
+    """Batch reader without confirmations, since Spark may repeat or abandon a read without notice."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._names = options, schema.fieldNames()
@@ -115,7 +115,7 @@ class BrowseReader(DataSourceReader):
         return [InputPartition(0)]  # one consumer
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Take up to `maxMessages` within `maxWait`; all of them return to their queues."""
+        """Read up to `maxMessages` messages within `maxWait`; all return to their queues."""
         from bmqtwist.spark.receiver import Receiver
 
         options = self._options
@@ -127,16 +127,16 @@ class BrowseReader(DataSourceReader):
             while len(seen) < options.browse_messages_max and time.monotonic() < until:
                 receiver.wait(min(until - time.monotonic(), options.drain_idle_s))
                 receiver.check()
-                came = [each for each in receiver.take() if each.messages]
-                if not came and seen:
+                deliveries = [each for each in receiver.take() if each.messages]
+                if not deliveries and seen:
                     break
-                for each in came:
+                for each in deliveries:
                     for key, message in zip(keys_of(each.queue, each.messages), each.messages, strict=True):
                         if len(seen) < options.browse_messages_max:
                             seen.setdefault(key, (each.queue, message, each.arrived))
         finally:
             receiver.stop()
-        yield _chosen(record_batch(list(seen.values()), 0, options.wanted, options.include_properties), self._names)
+        yield _select_columns(record_batch(list(seen.values()), 0, options.wanted, options.include_properties), self._names)
 
 
 class QueueDataSource(DataSource):

@@ -1,13 +1,13 @@
-"""Planned batches on disk, so that a batch that was begun is given out again exactly as it was, by whatever process.
+"""Spool of planned batches on disk, so that any process can return an unfinished batch again unchanged.
 
     spoolDir/
-        epoch                           one line: which checkpoint this belongs to
-        lock                            held while a query runs
-        <start>-<end>.arrow             a planned batch, Arrow IPC; goes when it is settled
-        <start>-<end>.guids             its keys, 17 bytes each; stay as long as they are remembered
+        epoch                           one line: id of the checkpoint
+        lock                            locked while a query runs
+        <start>-<end>.arrow             a planned batch, Arrow IPC; deleted when it is settled
+        <start>-<end>.guids             its keys, 17 bytes each; deleted after the GUID retention
 
-A batch is written before Spark is told of it: content, then keys, each synced, each renamed into its place, then the
-directory. So keys without content mean "settled", and content without keys means "nobody was told of it".
+A batch is written before Spark receives its end: content, then keys, each synced and renamed, then the directory is synced.
+So keys without content mean "settled", and content without keys means "not reported to Spark".
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from bmqtwist.spark.plan import OffsetError, Segment
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.(arrow|guids)")
 KEY_BYTES = 17
-LOCK_SECONDS_MAX = 30.0  # the process of a query that was killed needs some time to notice
-_LOCK_AGAIN_S = 0.1
+LOCK_SECONDS_MAX = 30.0  # the process of a killed query may hold the lock for some time
+_LOCK_RETRY_S = 0.1
 
 
 def _name(start: int, end: int, kind: str) -> str:
@@ -46,9 +46,9 @@ class Spool:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     os.close(self._lock)
-                    raise OffsetError(f"spool {directory} has been used by another query for {wait_s:g} s: each query "
-                                      "needs a spoolDir of its own") from None
-                time.sleep(_LOCK_AGAIN_S)
+                    raise OffsetError(f"spool {directory} has been locked by another query for {wait_s:g} s: each query "
+                                      "needs its own spoolDir") from None
+                time.sleep(_LOCK_RETRY_S)
         path = self.directory / "epoch"
         self.epoch = path.read_text(encoding="ascii").strip() if path.exists() else ""
 
@@ -90,11 +90,11 @@ class Spool:
         except FileNotFoundError:
             return None
 
-    def settled(self, segment: Segment) -> None:
+    def remove_content(self, segment: Segment) -> None:
         (self.directory / _name(segment.start, segment.end, "arrow")).unlink(missing_ok=True)
 
-    def forget(self, segment: Segment) -> None:
-        self.settled(segment)
+    def remove(self, segment: Segment) -> None:
+        self.remove_content(segment)
         (self.directory / _name(segment.start, segment.end, "guids")).unlink(missing_ok=True)
 
     def _put(self, name: str, data: bytes) -> None:

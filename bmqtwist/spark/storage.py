@@ -1,8 +1,8 @@
-"""`format("bmq-storage")`: journals, and the messages they tell of, as a table of records or as a stream that can be
-replayed. Live, archived and copied files, ours or the original's; nothing is ever written to them.
+"""Storage reader, `format("bmq-storage")`: journal records, and their messages, as a table or as a replayable stream. Reads
+live, archived and copied files of this broker or of the original; never writes to them.
 
-Each task reads a range of whole records. Filters are options; with option pushFilters=true those of a query are used, too
-(Spark has to allow it: `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
+Each task reads a range of whole records. Filters are options; with option pushFilters=true the filters of a query are used
+as well (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from bmqtwist.errors import LocalError
 from bmqtwist.spark import payloads, records
 from bmqtwist.spark.filesets import Journal, check, find
 from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
-from bmqtwist.spark.lifeline_table import SCHEMA, Gathered
+from bmqtwist.spark.lifeline_table import SCHEMA, LifelineRecords
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import Payloads
-from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
+from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Origin, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
 from bmqtwist.spark.tasks import keep_imports
 from bmqtwist.storage.records import RECORD_BYTES
@@ -51,8 +51,8 @@ LOG = logging.getLogger("bmqtwist.spark")
 _TYPES = {**records.ARROW_TYPES, **payloads.ARROW_TYPES}
 
 
-class Damaged(LocalError):
-    """A file holds what cannot be read, and mode FAILFAST was asked for."""
+class DamagedFile(LocalError):
+    """A file contains unreadable data, in mode FAILFAST."""
 
 
 @dataclass
@@ -61,18 +61,18 @@ class JournalPart(InputPartition):
 
     path: str
     data: str
-    place: Place
+    origin: Origin
     names: Names
     wanted: Range
 
 
 def _part(journal: Journal, wanted: Range) -> JournalPart:
-    return JournalPart(journal.path, journal.data, Place(journal.partition, journal.file_set),
+    return JournalPart(journal.path, journal.data, Origin(journal.partition, journal.file_set),
                        Names(journal.queues, journal.apps), wanted)
 
 
 def wanted_columns(options: StorageOptions) -> list[str]:
-    """The names of the columns of a table."""
+    """Return the column names of the table for these options."""
     if options.columns:
         for name in options.columns:
             if name not in _TYPES:
@@ -83,7 +83,7 @@ def wanted_columns(options: StorageOptions) -> list[str]:
 
 
 class StorageReader(DataSourceReader):
-    """A batch read."""
+    """Batch reader of journal records."""
 
     def __init__(self, options: StorageOptions, schema: StructType) -> None:
         self.options, self.columns = options, schema.fieldNames()
@@ -95,26 +95,26 @@ class StorageReader(DataSourceReader):
         return [part for journal in self.journals() for part in self.parts(journal)]
 
     def journals(self) -> list[Journal]:
-        """Those that options name."""
+        """Return the journals that the options select."""
         return [each for each in find(self.options.paths, self.options.include_archive)
                 if not self.options.partition_ids or each.partition in self.options.partition_ids]
 
     def parts(self, journal: Journal) -> list[InputPartition]:
-        """The ranges of one journal."""
+        """Return the ranges of one journal."""
         with closing(ReadOnlyFile(journal.path)) as file:
             wrong = check(file)
             if wrong:
-                self.complain(f"{journal.path}: {wrong}; read as if the header were right")
+                self.report_problem(f"{journal.path}: {wrong}; the header is ignored")
             return [_part(journal, each) for each in ranges(file, self.options.partition_records_max)]
 
-    def complain(self, text: str) -> None:
-        """Something is wrong with a file."""
+    def report_problem(self, text: str) -> None:
+        """Raise in mode FAILFAST, else log."""
         if self.options.mode == "FAILFAST":
-            raise Damaged(text)
+            raise DamagedFile(text)
         LOG.warning("%s", text)
 
     def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of a range."""
+        """Yield the rows of a range; runs in a task."""
         keep_imports()
         file = ReadOnlyFile(partition.path)
         of_payload = set(self.columns) & set(payloads.ARROW_TYPES)
@@ -132,17 +132,17 @@ class StorageReader(DataSourceReader):
             if data is not None:
                 data.close()
         for problem in problems:
-            self.complain(f"{partition.path}: {problem}")
+            self.report_problem(f"{partition.path}: {problem}")
 
     def batch(self, block: Block, part: JournalPart, data: Payloads | None, of_payload: set[str]) -> pa.RecordBatch:
-        """The wanted rows and columns of a block."""
+        """Return the selected rows and columns of a block."""
         rows = block.select(wanted_rows(block, self.options, part.names))
-        made = columns_of(rows, self.columns, part.place, part.names)
+        made = columns_of(rows, self.columns, part.origin, part.names)
         if data is not None:
             made |= data.columns(rows, of_payload | {"problem"})
             bad = made["problem"].is_valid()
             if self.options.mode == "FAILFAST" and bad.true_count:
-                raise Damaged(f"{part.path}: {made['problem'].drop_null()[0].as_py()}")
+                raise DamagedFile(f"{part.path}: {made['problem'].drop_null()[0].as_py()}")
         batch = pa.RecordBatch.from_arrays([made[name] for name in self.columns], schema=pa.schema(
             [pa.field(name, _TYPES[name]) for name in self.columns]))
         if data is not None and self.options.mode == "DROPMALFORMED" and bad.true_count:
@@ -151,7 +151,7 @@ class StorageReader(DataSourceReader):
 
 
 def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarray[Any, Any]:
-    """Which records of a block pass the filters."""
+    """Return the mask of records that pass the filters."""
     mask: np.ndarray[Any, Any] = np.ones(len(block), bool)
     if options.record_types:
         mask &= np.isin(block.types, [int(TYPE_NAMES[each]) for each in options.record_types])
@@ -176,7 +176,7 @@ def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarr
 
 @dataclass
 class SharePart(InputPartition):
-    """A share of the messages of one partition of the broker: all its journals."""
+    """A share of the messages of one broker partition, with all journals of the partition."""
 
     journals: list[JournalPart]
     share: int
@@ -184,17 +184,17 @@ class SharePart(InputPartition):
 
 
 class LifelineReader(StorageReader):
-    """Life lines instead of records (lifeline_table.py)."""
+    """Batch reader of lifelines, one row per message (lifeline_table.py)."""
 
     def __init__(self, options: StorageOptions, schema: StructType) -> None:
         self.options, self.columns = options, schema.fieldNames()
 
     def partitions(self) -> list[InputPartition]:
-        """The shares of each partition of the broker."""
+        """Return the shares of each broker partition."""
         parts: dict[int, list[JournalPart]] = {}
         for each in super().partitions():
             assert isinstance(each, JournalPart)
-            parts.setdefault(each.place.partition, []).append(each)
+            parts.setdefault(each.origin.partition, []).append(each)
         found: list[InputPartition] = []
         for journals in parts.values():
             count = sum((each.wanted.stop - each.wanted.start) // RECORD_BYTES for each in journals)
@@ -203,28 +203,28 @@ class LifelineReader(StorageReader):
         return found
 
     def read(self, partition: SharePart) -> Iterator[pa.RecordBatch]:
-        """In a task: the life lines of a share."""
+        """Yield the lifelines of a share; runs in a task."""
         keep_imports()
-        gathered, names = Gathered(), Names({}, {})
+        collected, names = LifelineRecords(), Names({}, {})
         for each in partition.journals:
             names = Names({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
             problems: list[str] = []
             with closing(ReadOnlyFile(each.path)) as file:
                 for block in blocks(file, each.wanted, self.options.batch_records, problems):
                     block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
-                    gathered.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
+                    collected.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
             for problem in problems:
-                self.complain(f"{each.path}: {problem}")
-        lines = gathered.lines(partition.journals[0].place.partition, names).select(self.columns)
+                self.report_problem(f"{each.path}: {problem}")
+        lines = collected.lines(partition.journals[0].origin.partition, names).select(self.columns)
         for start in range(0, lines.num_rows, self.options.batch_records):
             yield lines.slice(start, self.options.batch_records)
 
 
 class PushingReader(StorageReader):
-    """With the filters of the query. Spark refuses readers that can take them unless its setting allows it."""
+    """Reader that accepts query filters; separate, since Spark refuses `pushFilters` unless its setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use what can be used; give back what Spark has to see to."""
+        """Add filters to the options; yield the filters that Spark must still apply."""
         for each in filters:
             narrowed = narrow(self.options, each)
             if narrowed is not None:
@@ -237,7 +237,7 @@ _MEMBERS = {"type": "record_types", "queue": "queues", "partition": "partition_i
 
 
 def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
-    """Options with one more filter; None if it cannot be expressed."""
+    """Return options with one more filter; None if it cannot be expressed."""
     name = given.attribute[0] if len(given.attribute) == 1 else ""
     if name == "time":
         return _narrow_time(options, given)
@@ -256,7 +256,7 @@ def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
 
 
 def _narrow_time(options: StorageOptions, given: Filter) -> StorageOptions | None:
-    """Journals know whole seconds: a little more than asked for is read, and Spark looks again."""
+    """Records have times in whole seconds: up to one second more is read, and Spark filters again."""
     value = getattr(given, "value", None)
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         return None
@@ -270,7 +270,7 @@ def _narrow_time(options: StorageOptions, given: Filter) -> StorageOptions | Non
 
 
 class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Journals as they grow; each record once."""
+    """Stream reader of growing journals; each record is read once."""
 
     def __init__(self, options: StorageOptions, schema: StructType) -> None:
         self._reader = StorageReader(options, schema)
@@ -302,7 +302,7 @@ class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is to be released."""
+        """Do nothing: the reader holds no resources."""
 
 
 class StorageDataSource(DataSource):
@@ -328,5 +328,5 @@ class StorageDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._read().lifelines:
-            raise OptionError("the storage reader: a stream has no life lines, they are made of all records together")
+            raise OptionError("the storage reader: a stream has no lifelines, which need all records of a message")
         return StorageStreamReader(self._read(), schema)

@@ -1,13 +1,13 @@
-"""Tables over storage files and archives, and tables for reports, as functions from paths or DataFrames to DataFrames: no
-job runs here.
+"""Tables over storage files and archives, and report tables: functions from paths or DataFrames to DataFrames. They start no
+job.
 
-*Records* are what `format("bmq-storage")` gives, or an archive of them in Parquet. *Life lines* have one row for each
-message: when it came, which apps confirmed it, when and why it went.
+*Records* are the rows of `format("bmq-storage")`, or of an archive in Parquet. *Lifelines* have one row per message: time of
+arrival, confirmations by app, time and reason of the deletion.
 
-What the records do not say: the confirmation of the last app leaves a DELETION only, so the app without a CONFIRM is the one
-that confirmed when the message was deleted; a rejected message of a queue with one app looks confirmed; a purge of a whole
-queue leaves one record; times are whole seconds. Rows say `state` accordingly. Latencies below one second are in the
-brokers' statistics logs only.
+Limits of the records: the confirmation of the last app is written as a DELETION only, so the app without a CONFIRM confirmed
+when the message was deleted; a rejected message of a queue with one app appears as confirmed; the purge of a whole queue is
+one record; times are whole seconds. Column `state` follows from this. Latencies below one second are only in the
+brokers' statistics logs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from bmqtwist.view.snapshot import NodeRole
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_PLACE = ["partition", "fileSet", "offset", "lease", "sequence", "time"]
+_POSITION = ["partition", "fileSet", "offset", "lease", "sequence", "time"]
 _QUEUE = ["queueKey", "queue"]
 _APP = ["appKey", "appId"]
 OF_MESSAGES = ["crc", "dataBytes"]
-RECORD_COLUMNS = [*_PLACE, "type", *_QUEUE, *_APP, "guid", "reason", "op", "startLease", "startSequence", "refCount"]
+RECORD_COLUMNS = [*_POSITION, "type", *_QUEUE, *_APP, "guid", "reason", "op", "startLease", "startSequence", "refCount"]
 
 
 def records(spark: SparkSession, path: str, columns: Sequence[str] = (), **options: Any) -> DataFrame:
-    """The records of storage files; options of `bmq-storage`. A path of an archive (Parquet) gives those of the archive."""
+    """Return the records of storage files, or of an archive (Parquet). `options`: of `bmq-storage`."""
     if is_archive(path):
         found = spark.read.parquet(path)
         return found.select(*columns) if columns else found
@@ -44,8 +44,8 @@ def records(spark: SparkSession, path: str, columns: Sequence[str] = (), **optio
 def is_archive(path: str) -> bool:
     from pathlib import Path
 
-    place = Path(path)
-    return (place / "_spark_metadata").is_dir() or any(place.glob("*/*.parquet")) or any(place.glob("*.parquet"))
+    directory = Path(path)
+    return (directory / "_spark_metadata").is_dir() or any(directory.glob("*/*.parquet")) or any(directory.glob("*.parquet"))
 
 
 def _text(value: Any) -> str:
@@ -57,34 +57,34 @@ def _text(value: Any) -> str:
 def _of(kind: RecordType, columns: Sequence[str]) -> Any:
     def read(spark: SparkSession, path: str, **options: Any) -> DataFrame:
         return records(spark, path, options.pop("columns", columns), recordTypes=kind.name, **options)
-    read.__doc__ = f"The {kind.name} records of storage files; options of `bmq-storage`."
+    read.__doc__ = f"Return the {kind.name} records of storage files. `options`: of `bmq-storage`."
     return read
 
 
-messages = _of(RecordType.MESSAGE, [*_PLACE, *_QUEUE, "guid", "refCount", "compression", "crc", "dataOffset"])
-confirms = _of(RecordType.CONFIRM, [*_PLACE, *_QUEUE, *_APP, "guid", "reason"])
-deletions = _of(RecordType.DELETION, [*_PLACE, *_QUEUE, "guid", "reason"])
-queue_ops = _of(RecordType.QUEUE_OP, [*_PLACE, *_QUEUE, *_APP, "op", "qlistOffset", "startLease", "startSequence"])
-sync_points = _of(RecordType.JOURNAL_OP, [*_PLACE, "op", "syncPointType", "syncPointLease", "syncPointSequence", "node",
+messages = _of(RecordType.MESSAGE, [*_POSITION, *_QUEUE, "guid", "refCount", "compression", "crc", "dataOffset"])
+confirms = _of(RecordType.CONFIRM, [*_POSITION, *_QUEUE, *_APP, "guid", "reason"])
+deletions = _of(RecordType.DELETION, [*_POSITION, *_QUEUE, "guid", "reason"])
+queue_ops = _of(RecordType.QUEUE_OP, [*_POSITION, *_QUEUE, *_APP, "op", "qlistOffset", "startLease", "startSequence"])
+sync_points = _of(RecordType.JOURNAL_OP, [*_POSITION, "op", "syncPointType", "syncPointLease", "syncPointSequence", "node",
                                           "dataOffset", "qlistOffset"])
 
 
 def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:
-    """One row for each message of storage files or of an archive; options of `bmq-storage`."""
+    """Return one row per message of storage files or of an archive. `options`: of `bmq-storage`."""
     if is_archive(path):
         return lifelines_of(records(spark, path), OF_MESSAGES)
     return records(spark, path, lifelines=True, **options)
 
 
 def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
-    """One row for each message of these records, with `more` of the columns of its MESSAGE record. `again`: its GUID was
-    stored more than once; `confirms`: of each app that left a record, by time; `state`: outstanding,
-    confirmed (deleted because every app was done), expired, no-quorum, purged (with its queue)."""
+    """Return one row per message of these records, with the columns `more` of its MESSAGE record. `again`: the GUID was
+    stored more than once; `confirms`: of the apps with a CONFIRM record, by time; `state`: outstanding, confirmed (deleted
+    after the confirmation of all apps), expired, no-quorum, purged (with the queue)."""
     kind = F.col("type")
     rows = given.where(kind.isin(RecordType.MESSAGE.name, RecordType.CONFIRM.name, RecordType.DELETION.name))
     is_message, is_confirm = kind == RecordType.MESSAGE.name, kind == RecordType.CONFIRM.name
     is_deletion = kind == RecordType.DELETION.name
-    known_time = F.when(F.unix_seconds("time") > 0, F.col("time"))  # a rejection is written without one
+    known_time = F.when(F.unix_seconds("time") > 0, F.col("time"))  # a rejection has no time
     by_message = rows.groupBy("partition", "queueKey", "guid").agg(
         F.max("queue").alias("queue"),
         F.min(F.when(is_message, F.struct("lease", "sequence", "time", "refCount", *more))).alias("message"),
@@ -110,15 +110,15 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
 
 
 def _endings(given: DataFrame) -> DataFrame:
-    """When all messages of a queue went at once."""
+    """Return the purges and deletions of whole queues."""
     ops = given.where((F.col("type") == RecordType.QUEUE_OP.name) & F.col("op").isin(
         QueueOp.PURGE.name, QueueOp.DELETION.name) & (F.col("appKey") == F.lit(NULL_KEY)))
     return ops.groupBy("partition", "queueKey").agg(F.collect_set(F.struct("lease", "sequence", "time")).alias("ends"))
 
 
 def app_lifelines_of(lines: DataFrame) -> DataFrame:
-    """One row for each message and app that is done with it. The app that was last has no CONFIRM: it is named where the
-    queue has one app, else `appId` is null, and its time is that of the deletion."""
+    """Return one row per message and app that confirmed or rejected it. The last app has no CONFIRM record: its time is that
+    of the deletion, and `appId` is null unless the queue has one app."""
     each = ["partition", "queueKey", "queue", "guid", "lease", "sequence", "arrived"]
     said = lines.select(*each, F.explode("confirms").alias("confirm")).where(
         F.col("confirm.reason") != ConfirmReason.AUTO_CONFIRMED.name).select(
@@ -141,21 +141,21 @@ def _minute(column: str) -> Column:
 
 
 def throughput_minute(lines: DataFrame) -> DataFrame:
-    """Messages in and out by queue and minute."""
-    came = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
-    went = lines.where(F.col("gone").isNotNull()).select("queue", _minute("gone").alias("minute"), F.lit(0).alias("in"),
+    """Return the number of arrived (`in`) and deleted (`out`) messages by queue and minute."""
+    added = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    removed = lines.where(F.col("gone").isNotNull()).select("queue", _minute("gone").alias("minute"), F.lit(0).alias("in"),
                                                          F.lit(1).alias("out"))
-    return came.unionByName(went).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
+    return added.unionByName(removed).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
 
 
 def backlog_minute(throughput: DataFrame) -> DataFrame:
-    """Messages that are in the queue at the end of each minute in which something happened."""
+    """Return the number of messages in the queue at the end of each minute with traffic."""
     until = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return throughput.select("queue", "minute", F.sum(F.col("in") - F.col("out")).over(until).alias("messages"))
 
 
 def latency(done: DataFrame) -> DataFrame:
-    """Seconds from arrival to confirmation by queue and app, with a KLL sketch that can be merged with others."""
+    """Return the seconds from arrival to confirmation by queue and app, with a mergeable KLL sketch."""
     seconds = F.unix_seconds("done") - F.unix_seconds("arrived")
     known = done.where((F.col("reason") == ConfirmReason.CONFIRMED.name) & F.col("done").isNotNull()).select(
         "queue", "appId", F.greatest(seconds, F.lit(0)).alias("seconds"))
@@ -167,9 +167,9 @@ def latency(done: DataFrame) -> DataFrame:
 
 
 def measured_latency(spark: SparkSession, logs: str) -> DataFrame:
-    """Milliseconds from arrival to confirmation by queue and app, of the histograms that brokers keep: `logs` are their
-    statistics logs as JSON, several with commas. Percentiles are right to an eighth of themselves; `appId` is null for all
-    apps of a queue together. Of several nodes each counts what was confirmed where it led the queue."""
+    """Return the milliseconds from arrival to confirmation by queue and app, from the brokers' histograms. `logs`: their
+    statistics logs as JSON, separated by commas. The relative error of percentiles is at most 1/8; `appId` is null for all
+    apps of a queue together. In a cluster only the primary of a queue counts its confirmations."""
     histogram = "confirmLatency: map<string, bigint>"
     app = f"struct<{histogram}>"
     queue = f"struct<{histogram}, appIds: map<string, {app}>, values: struct<queue_role: bigint>>"
@@ -190,7 +190,7 @@ def measured_latency(spark: SparkSession, logs: str) -> DataFrame:
 
 
 def endings(lines: DataFrame) -> DataFrame:
-    """How the messages of each queue ended, and how many are left; rejections (poison pills) are counted by app."""
+    """Return the number of messages per queue and state; rejections (poison messages) are counted per app."""
     rejected = F.size(F.filter("confirms", lambda each: each["reason"] == ConfirmReason.REJECTED.name))
     counted = [F.sum((F.col("state") == state).cast("int")).alias(name) for state, name in (
         ("confirmed", "confirmed"), ("expired", "expired"), ("purged", "purged"), ("no-quorum", "noQuorum"),
@@ -200,15 +200,15 @@ def endings(lines: DataFrame) -> DataFrame:
 
 
 def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
-    """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`). Life lines
-    with `crc`, and the records that they were made of."""
+    """Return GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`).
+    `lines`: lifelines with `crc`; `records`: their records."""
     key = ["partition", "queueKey", "guid"]
     stored = records.where(F.col("type") == RecordType.MESSAGE.name).select(*key, "lease", "sequence")
     by_guid = stored.join(F.broadcast(lines.where("again").select(*key, "queue")), key).distinct().groupBy(
         "queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).withColumn("kind", F.lit("guid"))
     contents = lines.select("queue", _minute("arrived").alias("minute"), F.substring("guid", 11, 6).alias("client"), "crc",
                             F.xxhash64("queueKey", _minute("arrived"), F.substring("guid", 11, 6), "crc").alias("hash"))
-    suspects = contents.groupBy("hash").count().where("count > 1").select("hash")  # far fewer, as a rule
+    suspects = contents.groupBy("hash").count().where("count > 1").select("hash")  # usually few
     by_content = contents.join(suspects, "hash", "left_semi").groupBy("queue", "minute", "client", "crc").agg(
         F.count("*").alias("times")).where("times > 1").select(
         "queue", F.concat_ws(" ", F.lit("crc"), F.hex("crc"), F.lit("client"), F.hex("client")).alias("what"), "times",
@@ -217,16 +217,16 @@ def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def sizes(lines: DataFrame) -> DataFrame:
-    """How large stored messages are, in bytes of the DATA file, by powers of two: `until` is the upper bound. Life lines
-    with `dataBytes`."""
+    """Return a histogram of message sizes in the DATA file, bytes, by powers of two: `until` is the upper bound. `lines`:
+    lifelines with `dataBytes`."""
     until = F.pow(F.lit(2), F.ceil(F.log2("dataBytes"))).cast("bigint")
     return lines.where("dataBytes > 0").groupBy("queue", until.alias("until")).agg(
         F.count("*").alias("messages"), F.sum("dataBytes").alias("bytes"))
 
 
 def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:
-    """A verdict for each queue over the last minutes in which the broker wrote anything. OK: it was empty at some time, or
-    shrinks; SLOW: messages are done, but fewer than come; STALLED: some wait, and none is done."""
+    """Return a verdict per queue over the last `minutes` with traffic. OK: the queue was empty once, or shrinks; SLOW: fewer
+    messages are removed than arrive; STALLED: messages are outstanding, and none is removed."""
     last = throughput.agg(F.max("minute").alias("last"))
     since = F.expr(f"last - interval {int(minutes)} minutes")
     rates = throughput.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(
@@ -244,7 +244,7 @@ def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10
 
 
 def growth_hour(records: DataFrame) -> DataFrame:
-    """Bytes written by partition and hour: what retention of archived sets costs."""
+    """Return the bytes written by partition and hour, the growth of the archive."""
     return records.where(F.col("dataOffset").isNotNull()).groupBy(
         "partition", "fileSet", F.date_trunc("hour", F.col("time")).alias("hour")).agg(
         F.count("*").alias("records"), (F.max("dataOffset") - F.min("dataOffset")).alias("dataBytes")).groupBy(
@@ -253,8 +253,8 @@ def growth_hour(records: DataFrame) -> DataFrame:
 
 
 def replica_diff(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Records of two nodes by (partition, lease, sequence) that are not the same, or that one of them lacks. Nodes that
-    agree differ at most at the end: one is a prefix of the other."""
+    """Return the records of two nodes, by (partition, lease, sequence), that differ or are missing at one node. Consistent
+    nodes differ at most at the end: one is a prefix of the other."""
     key = ["partition", "lease", "sequence"]
     compared = ["type", "time", "queueKey", "appKey", "guid", "reason", "op", "crc", "refCount"]
 

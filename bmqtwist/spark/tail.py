@@ -1,8 +1,8 @@
-"""How far a stream over journals has come, and what lies between two such positions.
+"""Positions of a stream over journals, and the ranges between two positions.
 
-A position counts the records of each journal that were read, by `<partition>/<name of the set>`; a name stays when the set
-is retired into the archive (read it, too: option includeArchive, or name both directories). At a rollover what is still
-needed is copied to the front of the new journal with the numbers it had: those records were read already and are left out.
+A position is the number of records read of each journal, by `<partition>/<name of the file set>`; the name stays when the
+set moves to the archive (read the archive too: option includeArchive, or name both directories). A rollover copies live
+records to the front of the new journal, with their sequence numbers: the stream skips these copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 
 
 class DataLoss(LocalError):
-    """A journal that was read in part is gone or shorter than it was."""
+    """A journal that was read in part is missing or shorter than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StoragePosition:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StoragePosition:
         if value.get("v") != 1 or not isinstance(value.get("read"), dict):
-            raise LocalError(f"the checkpoint holds {value!r}, which is no position in storage files")
+            raise LocalError(f"the checkpoint holds {value!r}, which is not a position in storage files")
         return cls({str(key): int(count) for key, count in value["read"].items()})
 
 
@@ -45,10 +45,10 @@ def key_of(journal: Journal) -> str:
     return f"{journal.partition}/{journal.file_set or journal.path}"
 
 
-def _reach(journal: Journal) -> list[Range]:
+def _record_ranges(journal: Journal) -> list[Range]:
     with closing(ReadOnlyFile(journal.path)) as file:
         found = ranges(file, 1 << 62)
-        if found and found[0].exact:  # not all of it are records
+        if found and found[0].exact:  # the file is not a plain sequence of records
             scan = JournalScan(file.read, file.size)
             for _ in scan:
                 pass
@@ -60,12 +60,12 @@ def _count(offset: int) -> int:
     return (offset - JOURNAL_HEADER_BYTES) // RECORD_BYTES
 
 
-def is_finished(journal: Journal, reach: list[Range]) -> bool:
+def is_finished(journal: Journal, spans: list[Range]) -> bool:
     """Return whether a rollover has ended this journal, so that it is complete."""
-    if not reach:
+    if not spans:
         return False
     with closing(ReadOnlyFile(journal.path)) as file:
-        last = Block(file.read(reach[0].stop - RECORD_BYTES, RECORD_BYTES), 0)
+        last = Block(file.read(spans[0].stop - RECORD_BYTES, RECORD_BYTES), 0)
     kind = int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0])
     return bool(last.sync_points()[0]) and kind == SyncPoint.ROLLOVER
 
@@ -77,8 +77,8 @@ def advance(start: StoragePosition, journals: list[Journal], records_max: int | 
     for journal in journals:
         key = key_of(journal)
         done = read.get(key, 0)
-        reach = _reach(journal)
-        end = _count(reach[0].stop) if reach and (not finished_only or is_finished(journal, reach)) else 0
+        spans = _record_ranges(journal)
+        end = _count(spans[0].stop) if spans and (not finished_only or is_finished(journal, spans)) else 0
         if target is not None:
             end = min(end, target.read.get(key, 0))
         take = min(max(end - done, 0), left)
@@ -90,32 +90,32 @@ def advance(start: StoragePosition, journals: list[Journal], records_max: int | 
 
 def parts_between(start: StoragePosition, end: StoragePosition, journals: list[Journal], records_max: int,
                   fail_on_data_loss: bool) -> Iterator[tuple[Journal, Range]]:
-    """The ranges between two positions."""
+    """Yield the ranges between two positions."""
     known = {key_of(each): each for each in journals}
     for key, stop in end.read.items():
         begin = start.read.get(key, 0)
         if stop <= begin:
             continue
         journal = known.get(key)
-        reach = _reach(journal) if journal is not None else []
-        if journal is None or not reach or _count(reach[0].stop) < stop:
+        spans = _record_ranges(journal) if journal is not None else []
+        if journal is None or not spans or _count(spans[0].stop) < stop:
             if fail_on_data_loss:
-                what = "is gone" if journal is None else "is shorter than it was"
+                what = "is missing" if journal is None else "is shorter than before"
                 raise DataLoss(f"journal {key} {what}: records {begin} to "
-                               f"{stop} cannot be read. With option failOnDataLoss false they are left out.")
-            if journal is None or not reach:
+                               f"{stop} cannot be read. With option failOnDataLoss false they are skipped.")
+            if journal is None or not spans:
                 continue
-        whole = reach[0]
+        whole = spans[0]
         first = begin
-        if known_before(journal, start, end, journals):
+        if copies_were_read(journal, start, end, journals):
             first = max(first, _count(whole.copied))
         for at in range(first, min(stop, _count(whole.stop)), records_max):
             yield journal, replace(whole, start=JOURNAL_HEADER_BYTES + at * RECORD_BYTES,
                                    stop=JOURNAL_HEADER_BYTES + min(at + records_max, stop) * RECORD_BYTES)
 
 
-def known_before(journal: Journal, start: StoragePosition, end: StoragePosition, journals: list[Journal]) -> bool:
-    """Return whether an older journal of the partition was read, which has the copied records at the front of this one."""
+def copies_were_read(journal: Journal, start: StoragePosition, end: StoragePosition, journals: list[Journal]) -> bool:
+    """Return whether an older journal of the partition was read: it contains the records copied to this one."""
     older = [key_of(each) for each in journals if each.partition == journal.partition and each.file_set < journal.file_set]
     prefix = f"{journal.partition}/"
     return bool(older) or any(key.startswith(prefix) and key < key_of(journal) for key in {*start.read, *end.read})

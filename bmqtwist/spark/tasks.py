@@ -1,4 +1,4 @@
-"""The processes in which Spark runs tasks, one task after the other."""
+"""Settings of Spark's Python worker processes, which run one task after another."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from functools import cache
 
 @cache
 def keep_imports() -> None:
-    """At the first task: what is imported stays as long as the process. PySpark looks for garbage behind each task, and
-    would look at all of it each time, which takes as long as reading 200,000 records."""
+    """Exclude the imported modules from garbage collection, once per process. PySpark collects after each task, which would
+    take as long as reading 200,000 records."""
     gc.freeze()

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bmqtwist.errors import LocalError
-from bmqtwist.spark.producers import Guids, given_guid
+from bmqtwist.spark.producers import Guids, checked_guid
 
 QUEUE = "bmq://d/q"
 
@@ -47,7 +47,7 @@ def test_guids_have_the_version_that_brokers_expect() -> None:
     made = Guids(["x"])
     guids = made.of_key(QUEUE, b"k"), made.of_content(QUEUE, b"v", ())
     assert all(guid[0] >> 6 == 1 and len(guid) == 16 for guid in guids)
-    assert given_guid(made.of_key(QUEUE, b"k")) == made.of_key(QUEUE, b"k")
+    assert checked_guid(made.of_key(QUEUE, b"k")) == made.of_key(QUEUE, b"k")
     for wrong in (b"short", bytes(16)):
-        with pytest.raises(LocalError, match="no GUID"):
-            given_guid(wrong)
+        with pytest.raises(LocalError, match="not a GUID"):
+            checked_guid(wrong)

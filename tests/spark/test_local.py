@@ -22,7 +22,7 @@ def java(place: Path, text: str) -> None:
 
 def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NotInstalled, match="holds no Java.*apt-get install openjdk-17-jre-headless"):
+    with pytest.raises(NotInstalled, match="contains no Java.*apt-get install openjdk-17-jre-headless"):
         check_java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -30,7 +30,7 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
         check_java()
 
 
-@pytest.mark.parametrize(("text", "told"), [('openjdk version "11.0.2"', "is version 11"), ("nonsense", "is no Java")])
+@pytest.mark.parametrize(("text", "told"), [('openjdk version "11.0.2"', "is version 11"), ("nonsense", "is not Java")])
 def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
     java(tmp_path, text)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

@@ -31,17 +31,17 @@ def test_an_app_id_goes_for_all_queues() -> None:
 @pytest.mark.parametrize(("changes", "told"), [
     ({"maxofsetspertrigger": "5"}, "maxOffsetsPerTrigger"),
     ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
-    ({"maxOffsetsPerTrigger": "5", "maxMessagesPerTrigger": "5"}, "mean the same"),
+    ({"maxOffsetsPerTrigger": "5", "maxMessagesPerTrigger": "5"}, "are the same option"),
     ({"subscribe": ""}, "subscribe is missing"),
     ({"subscribe": "bmq://d/q,bmq://d/q"}, "once"),
-    ({"subscribe": "bmq://d/q?id=x", "appId": "y"}, "names an app"),
-    ({"startingOffsets": "earliest"}, "nobody has confirmed"),
+    ({"subscribe": "bmq://d/q?id=x", "appId": "y"}, "name an app"),
+    ({"startingOffsets": "earliest"}, "oldest unconfirmed message"),
     ({"failOnDataLoss": "maybe"}, "true or false"),
     ({"maxTriggerDelay": "soon"}, "500ms"),
     ({"maxUnconfirmedBytes": "0"}, "number of bytes"),
     ({"bmq.bootstrap.servers": "localhost"}, "tcp://host:port"),
     ({"bmq.user": "me"}, "bmq.password.file"),
-    ({"bmq.timeout": "0"}, "longer than 0"),
+    ({"bmq.timeout": "0"}, "greater than 0"),
     ({"minOffsetsPerTrigger": "100", "maxUnconfirmedMessages": "10"}, "never reached"),
 ])
 def test_a_wrong_option_of_the_source_is_named(changes: dict[str, str], told: str) -> None:
@@ -66,7 +66,7 @@ def test_the_storage_reader_takes_filters() -> None:
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"path": ""}, "say which files"), ({"recordTypes": "MESSAGES"}, "should be one of"), ({"guid": "12"}, "32 hex"),
+    ({"path": ""}, "no files"), ({"recordTypes": "MESSAGES"}, "should be one of"), ({"guid": "12"}, "32 hex"),
     ({"mode": "LENIENT"}, "PERMISSIVE"), ({"since": "yesterday"}, "since"),
 ])
 def test_a_wrong_option_of_the_storage_reader_is_named(changes: dict[str, Any], told: str) -> None:

@@ -48,7 +48,7 @@ def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled()
 def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> None:
     plan = filled(Plan(10), 1, 2)
     plan.take(0, 1)
-    plan.lost(1)
+    plan.drop_waiting(1)
     assert (plan.waiting, plan.unconfirmed) == (0, 1)
     filled(plan, 1, 2)
     again = plan.take(1, 5)
@@ -65,7 +65,7 @@ def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
 
 
 def test_segments_that_do_not_fit_the_checkpoint_are_refused() -> None:
-    with pytest.raises(OffsetError, match="middle"):
+    with pytest.raises(OffsetError, match="inside of it"):
         Plan(10).restore([Segment(0, 2, keys(1, 2))], 1)
     with pytest.raises(OffsetError, match="two queries"):
         Plan(10).restore([Segment(0, 2, keys(1, 2)), Segment(1, 3, keys(3, 4))], 0)
@@ -101,12 +101,12 @@ def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with
     one, two, three = keys(1, 2, 3)
     for key, receiver in ((one, 1), (two, 1), (three, 2), (one, 2)):
         plan.deliver([key], [key], receiver, 0.0)
-    plan.lost(1)
+    plan.drop_waiting(1)
     segment = plan.take(0, 10)
     assert segment is not None and segment.keys == [one, three]
 
 
-@given(st.lists(st.sampled_from(["deliver", "plan", "commit", "lost", "crash"]), max_size=60), st.integers(1, 4))
+@given(st.lists(st.sampled_from(["deliver", "plan", "commit", "drop_waiting", "crash"]), max_size=60), st.integers(1, 4))
 def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behind_it(steps: list[str], most: int) -> None:
     """A broker that delivers again what is not confirmed; a spool that keeps planned segments; crashes anywhere."""
     queue = keys(*range(8))
@@ -125,8 +125,8 @@ def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behin
         elif step == "commit" and plan.following(logged) is not None:
             logged = spool[-1].end
             confirmed.update(plan.settle(logged).confirm)
-        elif step == "lost":
-            plan.lost(1)
+        elif step == "drop_waiting":
+            plan.drop_waiting(1)
         elif step == "crash":
             plan = Plan(100)
             confirmed.update(plan.restore([Segment(each.start, each.end, each.keys) for each in spool], logged).confirm)

@@ -31,10 +31,10 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
 def test_a_settled_batch_keeps_its_keys_until_they_are_forgotten(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.write(segment(0, 2), b"first")
-    spool.settled(segment(0, 2))
+    spool.remove_content(segment(0, 2))
     assert spool.read(segment(0, 2)) is None and not spool.has_content(segment(0, 2))
     assert [each.keys for each in spool.segments()] == [segment(0, 2).keys]
-    spool.forget(segment(0, 2))
+    spool.remove(segment(0, 2))
     assert spool.segments() == []
     spool.close()
 

@@ -1,3 +1,3 @@
-"""Modules that Spark finds by their names, `pyspark_*`, at the top of what is importable: wheels and shipped zips have them
-there (setup.py, `local.py`). Elsewhere, in an editable install, `bmqtwist.spark.register(spark)` does the same.
+"""Modules for Spark's discovery by name, `pyspark_*`: wheels and zips have them at top level (setup.py, `local.py`). In an
+editable install call `bmqtwist.spark.register(spark)` instead.
 """

@@ -1,6 +1,6 @@
-"""Spark finds data sources in modules whose names begin with `pyspark_`: this makes `format("bmq")` known.
+"""Registration of `format("bmq")`: Spark discovers data sources in modules whose names begin with `pyspark_`.
 
-Where the extra `spark` is not installed there is nothing to be found, and other data sources are not to suffer from it.
+Without the extra `spark` the module is empty, so that the discovery of other data sources does not fail.
 """
 
 try:

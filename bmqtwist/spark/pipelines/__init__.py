@@ -1,1 +1,1 @@
-"""Jobs over queues and storage files: `bmq pipeline NAME ...`, or `spark-submit -m`-like through each module's `main`."""
+"""Spark jobs over queues and storage files, started by `bmq pipeline NAME ...`."""

@@ -1,8 +1,8 @@
-"""`bmq pipeline replay`: post archived messages again. New GUIDs, derived from the old ones and the name of the replay, so
-that a replay that is run twice within the broker's deduplication time posts nothing twice.
+"""Replay of archived messages, `bmq pipeline replay`. GUIDs are derived from the old ones and the replay's name, so that a
+second run within the broker's deduplication time posts no duplicates.
 
-What is posted keeps its properties (as strings) and says where it comes from: `replay.guid`, `replay.queue`,
-`replay.arrived` (seconds) and `replay.name`.
+Messages retain their properties (as strings) and have their origin in `replay.guid`, `replay.queue`, `replay.arrived`
+(epoch seconds) and `replay.name`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from bmqtwist.spark.tables import records
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SHARES = 1 << 16  # the messages are dealt into so many shares, to post them little by little
+_SHARES_MAX = 1 << 16  # writes of a replay with a rate limit
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages. `since`, `until`: ISO times; `expression`: a condition on the properties in SQL, where each property
-    is `p['name']`."""
+    """Selects messages. `since`, `until`: ISO times; `expression`: an SQL condition on the properties, `p['name']`."""
 
     queues: tuple[str, ...] = ()
     since: str = ""
@@ -64,7 +63,7 @@ def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """How they are posted. `target` "" = each where it was; `rate`: messages a second, 0 = as fast as it goes."""
+    """Options of posting. `target` "" = the original queue; `rate`: messages/s, 0 = no limit."""
 
     target: str = ""
     name: str = "replay"
@@ -74,26 +73,26 @@ class Posting:
 
 def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, how: Posting,
            progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
-    """Post the selected messages; how many they are. `progress` is told how many of how many are posted."""
+    """Post the selected messages; return their number. Calls `progress` with the number of posted messages and the total."""
     rows, rate = to_post(selected(spark, source, wanted), how.target, how.name), how.rate
     total = rows.count()
     if how.dry_run or not total:
         return total
     if rate < 0:
-        raise LocalError("the rate is a number of messages a second, 0 for no limit")
+        raise LocalError("the rate must be 0 (no limit) or a number of messages per second")
     started, done = time.monotonic(), 0
-    shares = max(min(int(total / rate) or 1, _SHARES), 1) if rate else 1
+    shares = max(min(int(total / rate) or 1, _SHARES_MAX), 1) if rate else 1
     share = F.pmod(F.xxhash64("dedupKey"), F.lit(shares))
-    dealt = rows.withColumn("share", share).persist() if shares > 1 else rows
-    sizes = {row["share"]: row["count"] for row in dealt.groupBy("share").count().collect()} if shares > 1 else {0: total}
+    divided = rows.withColumn("share", share).persist() if shares > 1 else rows
+    sizes = {row["share"]: row["count"] for row in divided.groupBy("share").count().collect()} if shares > 1 else {0: total}
     for number, size in sorted(sizes.items()):
-        part = dealt.where(F.col("share") == number).drop("share") if shares > 1 else dealt
+        part = divided.where(F.col("share") == number).drop("share") if shares > 1 else divided
         part.write.format("bmq").options(**broker).mode("append").save()
         done += size
         progress(done, total)
-        ahead = done / rate - (time.monotonic() - started) if rate else 0.0
-        if ahead > 0 and done < total:
-            time.sleep(ahead)
+        wait_s = done / rate - (time.monotonic() - started) if rate else 0.0
+        if wait_s > 0 and done < total:
+            time.sleep(wait_s)
     if shares > 1:
-        dealt.unpersist()
+        divided.unpersist()
     return total

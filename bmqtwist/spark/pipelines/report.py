@@ -1,10 +1,10 @@
-"""`bmq pipeline report`: what a broker did, from its storage files or an archive of them: Parquet tables and one HTML page.
+"""Report over storage files or an archive, `bmq pipeline report`: Parquet tables and one HTML page.
 
     TARGET/report.html, *.png
     TARGET/tables/NAME/*.parquet        throughput, backlog, latency, endings, duplicates, sizes, health, growth, replicas
 
-Rows of whole tables stay in Spark; the page takes the busiest queues only. It has its plots as SVG and needs neither network
-nor script; the plots are also PNG files beside it.
+Whole tables are computed in Spark; the page shows the queues with most messages only. It contains its plots as SVG, without
+scripts or external files; the plots are also written as PNG files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LATENCY_HEADS = ["queue", "app", "messages", "p50", "p90", "p99", "p99.9", "max"
 
 
 def build(spark: SparkSession, source: str, replica: str = "", statistics: str = "") -> dict[str, DataFrame]:
-    """The tables by name. `replica`: storage files of another node, to be compared; `statistics`: the JSON logs of
+    """Return the tables by name. `replica`: storage files of another node, to compare; `statistics`: JSON statistics logs of
     brokers."""
     options: dict[str, Any] = {} if tables.is_archive(source) else {"includeArchive": True}
     records = tables.records(spark, source, [*tables.RECORD_COLUMNS, *tables.OF_MESSAGES], **options)
@@ -50,14 +50,14 @@ def build(spark: SparkSession, source: str, replica: str = "", statistics: str =
     return found
 
 
-def report(spark: SparkSession, source: str, target: str, replica: str = "", title: str = "What the broker did",
+def report(spark: SparkSession, source: str, target: str, replica: str = "", title: str = "Broker report",
            statistics: str = "") -> Path:
-    place = Path(target)
+    directory = Path(target)
     made = build(spark, source, replica, statistics)
     for name, table in made.items():
-        table.write.mode("overwrite").parquet(str(place / "tables" / name))
-    kept = {name: spark.read.parquet(str(place / "tables" / name)) for name in made}
-    path = write(page(kept, source, title), place)
+        table.write.mode("overwrite").parquet(str(directory / "tables" / name))
+    stored = {name: spark.read.parquet(str(directory / "tables" / name)) for name in made}
+    path = write(page(stored, source, title), directory)
     spark.catalog.clearCache()
     return path
 
@@ -76,77 +76,77 @@ def _series(table: DataFrame, names: list[str], value: str) -> dict[str, tuple[l
     return {name: found[name] for name in names if name in found}
 
 
-def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
-    endings = _top(kept["endings"], "messages", ["queue", "messages", "confirmed", "expired", "purged", "rejected",
+def page(stored: dict[str, DataFrame], source: str, title: str) -> Page:
+    endings = _top(stored["endings"], "messages", ["queue", "messages", "confirmed", "expired", "purged", "rejected",
                                                  "noQuorum", "outstanding"])
-    health = _top(kept["health"], "backlog", ["queue", "backlog", "in", "out", "verdict", "minutesToDrain"])
+    health = _top(stored["health"], "backlog", ["queue", "backlog", "in", "out", "verdict", "minutesToDrain"])
     busiest = [row["queue"] for row in endings if row["queue"] is not None][:LINES_SHOWN]
-    totals = kept["endings"].agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (
+    totals = stored["endings"].agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (
         "messages", "expired", "rejected", "outstanding"))).first()
-    span = kept["throughput"].agg(F.min("minute"), F.max("minute")).first()
-    repeated = _top(kept["duplicates"], "times", ["queue", "kind", "what", "times"])
-    sizes = kept["sizes"].groupBy("until").agg(F.sum("messages").alias("messages")).orderBy("until").collect()
-    growth = kept["growth"].orderBy("partition", "hour").limit(POINTS_MAX).collect()
-    differences = kept["replicas"].orderBy("partition", "lease", "sequence").limit(QUEUES_SHOWN).collect() \
-        if "replicas" in kept else []
+    span = stored["throughput"].agg(F.min("minute"), F.max("minute")).first()
+    repeated = _top(stored["duplicates"], "times", ["queue", "kind", "what", "times"])
+    sizes = stored["sizes"].groupBy("until").agg(F.sum("messages").alias("messages")).orderBy("until").collect()
+    growth = stored["growth"].orderBy("partition", "hour").limit(POINTS_MAX).collect()
+    differences = stored["replicas"].orderBy("partition", "lease", "sequence").limit(QUEUES_SHOWN).collect() \
+        if "replicas" in stored else []
     bad = [row["queue"] for row in health if row["verdict"] == "STALLED"]
     slow = [row["queue"] for row in health if row["verdict"] == "SLOW"]
     verdict, mark = verdict_of(totals, bad, slow, differences)
     parts = [
-        Part("Queues", "How messages ended; rejected ones had no delivery attempt left (for a queue with one app they count "
-             "as confirmed: its journal does not tell).", None,
+        Part("Queues", "Messages by final state. Rejected: delivery attempts used up (in a queue with one app counted as "
+             "confirmed, since its journal does not distinguish them).", None,
              ["queue", "messages", "confirmed", "expired", "purged", "rejected", "no quorum", "outstanding"], endings,
-             "No message was found."),
-        Part("Throughput", "Messages that came, by minute; the busiest queues.",
-             Chart("Throughput", "messages / min", _series(kept["throughput"], busiest, "in"))),
-        Part("Backlog", "Messages that are in a queue at the end of a minute.",
-             Chart("Backlog", "messages", _series(kept["backlog"], busiest, "messages"))),
-        *_measured(kept),
-        Part("Latency", "Seconds from arrival to confirmation. Journals keep whole seconds: 0 means less than one.", None,
+             "No messages."),
+        Part("Throughput", "Arrived messages per minute; the queues with most messages.",
+             Chart("Throughput", "messages / min", _series(stored["throughput"], busiest, "in"))),
+        Part("Backlog", "Messages in the queue at the end of each minute.",
+             Chart("Backlog", "messages", _series(stored["backlog"], busiest, "messages"))),
+        *_measured(stored),
+        Part("Latency", "Seconds from arrival to confirmation. Journals have whole seconds: 0 is less than one.", None,
              LATENCY_HEADS,
-             _top(kept["latency"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
+             _top(stored["latency"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
              "No message was confirmed."),
-        Part("Consumers", "Over the last ten minutes in which the broker wrote anything.", None,
-             ["queue", "backlog", "came", "done", "verdict", "minutes to drain"], health,
-             "There is no queue with messages."),
-        Part("Sizes", "Stored messages by size in the DATA file, up to so many bytes.",
+        Part("Consumers", "Over the last ten minutes with traffic.", None,
+             ["queue", "backlog", "arrived", "removed", "verdict", "minutes to drain"], health,
+             "No queues with messages."),
+        Part("Sizes", "Stored messages by upper bound of the size in the DATA file, bytes.",
              Chart("Sizes", "messages", labels=[f"{row['until']:,}" for row in sizes],
                    bars={"messages": [row["messages"] for row in sizes]} if sizes else {})),
         Part("Duplicates", "GUIDs stored more than once, and equal contents of one producer within a minute.", None,
              ["queue", "kind", "what", "times"], repeated, "None."),
         Part("Growth", forecast(growth), None, ["partition", "hour", "records", "bytes of DATA", "file sets"],
              [(row["partition"], f"{row['hour']:%Y-%m-%d %H:%M}", row["records"], row["dataBytes"], row["fileSets"])
-              for row in growth[-QUEUES_SHOWN:]], "Nothing was written."),
+              for row in growth[-QUEUES_SHOWN:]], "No records."),
     ]
-    if "replicas" in kept:
-        parts.append(Part("Replicas", "Records that are not the same on both nodes; the first of them.", None,
+    if "replicas" in stored:
+        parts.append(Part("Replicas", "First records that differ between the nodes.", None,
                           ["partition", "lease", "sequence", "what"],
                           [(row["partition"], row["lease"], row["sequence"], row["what"]) for row in differences],
-                          "Every record is the same on both nodes."))
+                          "All records are equal."))
     about = f"{source}, {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span and span[0] else source
     return Page(title, about, verdict, mark, parts)
 
 
-def _measured(kept: dict[str, DataFrame]) -> list[Part]:
-    if "measured" not in kept:
+def _measured(stored: dict[str, DataFrame]) -> list[Part]:
+    if "measured" not in stored:
         return []
-    return [Part("Measured latency", "Milliseconds from arrival to confirmation, from the histograms that the broker keeps; "
-                 "right to an eighth. Without an app: all apps of the queue.", None, LATENCY_HEADS,
-                 _top(kept["measured"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
+    return [Part("Measured latency", "Milliseconds from arrival to confirmation, from the broker's histograms; relative "
+                 "error up to 1/8. Without an app: all apps of the queue.", None, LATENCY_HEADS,
+                 _top(stored["measured"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
                  "No message was confirmed.")]
 
 
 def verdict_of(totals: Any, stalled: list[str], slow: list[str], differences: list[Any]) -> tuple[str, str]:
-    said = f"{totals['messages']:,} messages, {totals['outstanding']:,} outstanding"
+    summary = f"{totals['messages']:,} messages, {totals['outstanding']:,} outstanding"
     if differences:
-        return f"Replicas differ: see the last table. {said}.", "bad"
+        return f"Replicas differ: see the last table. {summary}.", "bad"
     if stalled:
-        return f"{len(stalled)} queue(s) stand still, first of all {stalled[0]}. {said}.", "bad"
+        return f"{len(stalled)} queue(s) are stalled, first {stalled[0]}. {summary}.", "bad"
     if slow:
-        return f"{len(slow)} queue(s) grow faster than they are read, first of all {slow[0]}. {said}.", "warn"
+        return f"{len(slow)} queue(s) grow faster than they are consumed, first {slow[0]}. {summary}.", "warn"
     if totals["rejected"] or totals["expired"]:
-        return f"{totals['rejected']:,} messages were rejected, {totals['expired']:,} have expired. {said}.", "warn"
-    return f"All is well: {said}.", "good"
+        return f"{totals['rejected']:,} messages were rejected, {totals['expired']:,} expired. {summary}.", "warn"
+    return f"No problems: {summary}.", "good"
 
 
 def forecast(growth: list[Any]) -> str:
@@ -154,8 +154,8 @@ def forecast(growth: list[Any]) -> str:
     if not hours:
         return ""
     data = sum(row["dataBytes"] for row in growth) / len(hours)
-    return (f"At the mean of {len(hours)} hour(s) with traffic, {data / 1e6:,.1f} MB of DATA an hour, a day of archive "
-            f"takes {data * 24 / 1e9:,.2f} GB, thirty days {data * 720 / 1e9:,.1f} GB.")
+    return (f"At the mean rate of {len(hours)} hour(s) with traffic, {data / 1e6:,.1f} MB of DATA per hour, the "
+            f"archive grows by {data * 24 / 1e9:,.2f} GB per day and {data * 720 / 1e9:,.1f} GB in thirty days.")
 
 
 # -- the page ------------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class Part:
     chart: Chart | None = None
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[Any]] = ()
-    empty: str = ""  # what stands there instead of a table without rows
+    empty: str = ""  # text instead of a table without rows
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ def _cell(value: Any) -> str:
 
 
 def render(page: Page) -> tuple[str, dict[str, bytes]]:
-    """(the page, its plots as PNG files by name)."""
+    """Return (page, its plots as PNG by file name)."""
     pictures: dict[str, bytes] = {}
     out = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
            f"<title>{escape(page.title)}</title><style>{_STYLE}</style>",
@@ -276,7 +276,7 @@ def render(page: Page) -> tuple[str, dict[str, bytes]]:
             out.append(f"<p>{escape(part.words)}</p>")
         if part.chart is not None and (part.chart.lines or part.chart.bars):
             svg, png = draw(part.chart)
-            svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>c{number}-", svg)  # names of several plots in one page
+            svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>c{number}-", svg)  # unique ids for several plots in one page
             out.append(f'<figure role="img" aria-label="{escape(part.chart.title)}">{svg}</figure>')
             pictures[f"{re.sub('[^a-z0-9]+', '-', part.chart.title.lower())}.png"] = png
         if part.rows:

@@ -1,11 +1,11 @@
-"""Streams of journals and of queues into Parquet: `bmq pipeline archive`, `bmq pipeline live`, and `drain`.
+"""Streams of journals and queues into Parquet: `bmq pipeline archive`, `bmq pipeline live`, and `drain`.
 
     PATH/cluster=NAME/date=YYYY-MM-DD/*.parquet         archive: records, with payload and properties of messages
 
-An archive takes what rollovers have finished, each record once, however often it is run or killed: its position is in the
-checkpoint, and a batch that was begun is written again under the same number. Live statistics have a row for each window of
-time and queue: how many messages, how large, how late; a window is written when no message of it can be late any more. A
-fanout queue with an appId of its own leaves the work of other consumers alone.
+An archive contains the records of journals that a rollover completed, each record once, also after repeated or killed runs:
+its position is in the checkpoint, and an unfinished batch is written again under the same number. Live statistics have one
+row per time window and queue, written when the watermark has passed the window. To leave the messages to other consumers,
+use a fanout queue with a separate appId.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _writer(rows: DataFrame, target: str, name: str, *columns: str) -> DataStreamWriter:
-    """A stream into Parquet below `target`/`name`, with its checkpoint beside."""
+    """Return a stream writer into Parquet files in `target`/`name`, with its checkpoint in `target`."""
     made = rows.writeStream.format("parquet").option("checkpointLocation", f"{target}/_checkpoint").option(
         "path", f"{target}/{name}")
     return made.partitionBy(*columns) if columns else made
@@ -28,7 +28,7 @@ def _writer(rows: DataFrame, target: str, name: str, *columns: str) -> DataStrea
 
 def archive(spark: SparkSession, sources: str, target: str, cluster: str = "local", payload: bool = True,
             live: bool = False, records_max: int = 10_000_000) -> int:
-    """Archive new records; return their number. `live`: of journals that are still written, too."""
+    """Archive new records; return their number. `live`: include journals that are still written."""
     rows = (spark.readStream.format("bmq-storage")
             .option("payload", str(payload).lower()).option("includeArchive", "true")
             .option("finishedOnly", str(not live).lower()).option("maxRecordsPerTrigger", str(records_max)).load(sources)
@@ -48,7 +48,7 @@ def statistics(rows: DataFrame, window: str = "10 seconds", late: str = "10 seco
 
 def live(spark: SparkSession, options: dict[str, str], target: str, window: str = "10 seconds", late: str = "10 seconds",
          available_now: bool = False, trigger: str = "10 seconds") -> StreamingQuery:
-    """Start writing statistics of queues below `target`, by day."""
+    """Start a query that writes statistics of queues below `target`, by day."""
     below = target.rstrip("/")
     rows = spark.readStream.format("bmq").options(**{
         "includeProperties": "false", "spoolDir": f"{below}/_spool", **options}).load()
@@ -58,8 +58,8 @@ def live(spark: SparkSession, options: dict[str, str], target: str, window: str 
 
 
 def drain(spark: SparkSession, options: dict[str, str], path: str) -> DataFrame:
-    """Consume the current messages of a queue into Parquet files below `path`; return all messages that were ever drained
-    to there, each once: checkpoint and spool are beside the files."""
+    """Consume the current messages of a queue into Parquet files below `path`. Return the messages of all drains to that
+    path, each once: checkpoint and spool are in the same directory."""
     below = path.rstrip("/")
     rows = spark.readStream.format("bmq").options(**{"spoolDir": f"{below}/_spool", **options}).load()
     _writer(rows, below, "messages").trigger(availableNow=True).start().awaitTermination()
