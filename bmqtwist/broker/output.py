@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, UNREAD_SECONDS_MAX
-from bmqtwist.link.pace import SHARE_S, WAIT_S
+from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.queue.window import lagging_bytes
@@ -48,11 +48,11 @@ class Output:
     @property
     def share_by(self) -> float:
         """The moment at which delayed output needs a turn; infinite = none is delayed."""
-        return self._sharing[0][0] + WAIT_S if self._sharing else math.inf
+        return self._sharing[0][0] + BATCH_MAX_S if self._sharing else math.inf
 
     def share(self, now: float) -> None:
-        """Include output that is delayed for at least SHARE_S in this turn."""
-        while self._sharing and now - self._sharing[0][0] >= SHARE_S:
+        """Include output that is delayed for at least BATCH_MIN_S in this turn."""
+        while self._sharing and now - self._sharing[0][0] >= BATCH_MIN_S:
             self._sharing.popleft()[1].lingered(now)
 
     def write(self, until: float = math.inf) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from bmqtwist.broker.batching import PAUSE_S, Gathering, SyncPace
-from bmqtwist.link.pace import WAIT_S
+from bmqtwist.broker.batching import SYNC_DELAY_S, SyncBatching, WriteCoalescing
+from bmqtwist.link.batching import BATCH_MAX_S
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import ROLLOVER_LATE_S, Priority
 from bmqtwist.member.partition_runner import PartitionRunner
@@ -41,8 +41,8 @@ class StorageTurn:
     def __init__(self, loop: Loop) -> None:
         self._loop, self._contain = loop, loop.contain
         self._clusters: list[tuple[list[Partition], PartitionRunner | None]] = []
-        self._paces: dict[Partition, SyncPace] = {}
-        self._gatherings: dict[Partition, Gathering] = {}
+        self._sync_batching: dict[Partition, SyncBatching] = {}
+        self._coalescing: dict[Partition, WriteCoalescing] = {}
         self.write_by = 0.0  # the latest moment for the write of coalesced records; 0.0 = there are none
         self._writes_now = False
 
@@ -59,8 +59,8 @@ class StorageTurn:
                 try:
                     if not partition.busy():
                         continue
-                    pauses = self._pauses(partition, now)
-                    if pauses and _may_coalesce(partition) or self._coalesces(partition, now):
+                    delayed = self._delays_sync(partition, now)
+                    if delayed and _may_coalesce(partition) or self._coalesces(partition, now):
                         continue
                     released = partition.flush(wall)
                     if partition.tail.large:
@@ -72,7 +72,7 @@ class StorageTurn:
                     self.release(released, now)
                 if replication is not None:
                     self._replicate(partition, replication)
-                if not pauses:
+                if not delayed:
                     self._sync(partition, replication)
 
     def close(self, wall: int, sync: bool) -> OSError | None:
@@ -113,8 +113,8 @@ class StorageTurn:
         try:
             token = partition.wants_sync()
             if token is not None:
-                if (pace := self._paces.get(partition)) is not None:
-                    pace.synced_to = partition.files.current.data.end
+                if (batching := self._sync_batching.get(partition)) is not None:
+                    batching.synced_to = partition.files.current.data.end
                 self._loop.in_thread(partition.sync, partial(self.synced, partition, replication, token),
                                      partial(self.sync_failed, partition, token))
         except Exception as error:
@@ -130,7 +130,7 @@ class StorageTurn:
         self.release(released, now)
         if replication is not None:
             self._replicate(partition, replication)
-        if not self._pauses(partition, now):
+        if not self._delays_sync(partition, now):
             self._sync(partition, replication)
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
@@ -143,18 +143,18 @@ class StorageTurn:
         except Exception as error:
             self._contain.partition_failed(partition, doing, error)
 
-    def _pauses(self, partition: Partition, now: float) -> bool:
+    def _delays_sync(self, partition: Partition, now: float) -> bool:
         """True if the next sync is delayed to cover more messages; a turn at the end of the delay requests it."""
         if partition.durability != "group" or partition.replicated:
             return False
-        pace = self._paces.setdefault(partition, SyncPace())
-        pausing = pace.until
+        batching = self._sync_batching.setdefault(partition, SyncBatching())
+        delayed_until = batching.until
         newest, syncing = partition.gate.newest, partition.gate.running
-        pauses = pace.pauses(now, newest, syncing)
-        if pauses and not pausing:
-            self._loop.timers.at(now + PAUSE_S, _no_action)
-        unsynced = partition.files.current.data.end - pace.synced_to + partition.tail.unwritten_bytes
-        return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
+        delayed = batching.delays(now, newest, syncing)
+        if delayed and not delayed_until:
+            self._loop.timers.at(now + SYNC_DELAY_S, _no_action)
+        unsynced = partition.files.current.data.end - batching.synced_to + partition.tail.unwritten_bytes
+        return (delayed or syncing and batching.delays_next) and unsynced <= UNSYNCED_BYTES_MAX
 
     # -- write coalescing -------------------------------------------------------------------------------------------
 
@@ -162,18 +162,18 @@ class StorageTurn:
         """Return whether the write is left to a later turn; the messages are delivered in this one."""
         if partition.durability != "none" or partition.replicated:
             return False
-        gathering = self._gatherings.get(partition)
-        if gathering is None:
-            gathering = self._gatherings[partition] = Gathering()
-        waiting, seen, since = partition.gate.waiting, gathering.seen, gathering.since
+        coalescing = self._coalescing.get(partition)
+        if coalescing is None:
+            coalescing = self._coalescing[partition] = WriteCoalescing()
+        waiting, seen, since = partition.gate.waiting, coalescing.seen, coalescing.since
         later = bool(waiting) and partition.available and not self._writes_now and _may_coalesce(
-            partition) and gathering.goes_on(waiting, now)
+            partition) and coalescing.may_wait(waiting, now)
         if later:
             self._hand_on(waiting, seen)
         else:
-            gathering.end(now)
-        if gathering.since != since:
-            self.write_by = min([each.since + WAIT_S for each in self._gatherings.values() if each.since], default=0.0)
+            coalescing.on_write(now)
+        if coalescing.since != since:
+            self.write_by = min([each.since + BATCH_MAX_S for each in self._coalescing.values() if each.since], default=0.0)
         return later
 
     def _hand_on(self, puts: list[Any], first: int) -> None:

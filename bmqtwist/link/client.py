@@ -1,7 +1,7 @@
 """Sessions of clients: PUT and CONFIRM events, queue requests, and output of PUSHes and ACKs.
 
 CONFIRM events are decoded here; `link/puts.py` handles PUT events, `link/requests.py` control messages. ACKs and PUSHes are
-delayed by the rules of `link/pace.py`.
+delayed by the rules of `link/batching.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.limits import INFLATE_STEP_BYTES, SLICE_BYTES
-from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, AckPace, ConfirmPace
+from bmqtwist.link.batching import BUSY_MESSAGES, DELAYED_ACKS_MAX, DELAYED_PUSHES_MAX, AckBatching, ConfirmBatching
 from bmqtwist.link.puts import PutReader
 from bmqtwist.link.requests import QueueRequests, QueueRequestsContext
 from bmqtwist.link.session import Session, SessionKind, serving
@@ -56,7 +56,7 @@ class ClientSession(SessionKind):
         self.window = DeliveryWindow(session.context.output_bytes_max)
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the one in progress first
         self._converted = 0  # bytes in this turn
-        self._acks, self._confirms = AckPace(), ConfirmPace()
+        self._acks, self._confirms = AckBatching(), ConfirmBatching()
         self._busy = False  # holds at least BUSY_MESSAGES and confirms steadily: PUSHes are batched
 
     @property
@@ -111,7 +111,7 @@ class ClientSession(SessionKind):
         return None
 
     def _in_a_hurry(self) -> None:
-        self._confirms.hurry()
+        self._confirms.reset()
         self.session.unhurried = False
 
     def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
@@ -218,7 +218,7 @@ class ClientSession(SessionKind):
         session = self.session
         if session.waiting:
             return
-        if self._busy and 0 < held < HELD_PUSHES_MAX and self.window.open and self._confirms.goes_on(self.context.now):
+        if self._busy and 0 < held < DELAYED_PUSHES_MAX and self.window.open and self._confirms.is_steady(self.context.now):
             session.share_a_turn()
         else:
             self.context.output.flush_later(session)
@@ -241,7 +241,7 @@ class ClientSession(SessionKind):
         session = self.session
         if session.waiting:
             return
-        if session.holds_acks and not status and held < HELD_ACKS_MAX:
+        if session.holds_acks and not status and held < DELAYED_ACKS_MAX:
             session.share_a_turn()
         else:
             self.context.output.flush_later(session)
@@ -255,8 +255,8 @@ class ClientSession(SessionKind):
 
     def lingered(self, now: float) -> None:
         if self.session.holds_acks:
-            self._acks.told(now)
-            self.session.holds_acks = self._acks.holding
+            self._acks.on_acks_sent(now)
+            self.session.holds_acks = self._acks.delays
 
     def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
@@ -272,8 +272,8 @@ class ClientSession(SessionKind):
     def on_puts(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Post the messages of a PUT event."""
         if not self.is_broker:
-            self._acks.arrived(self.session.now)
-            self.session.holds_acks = self._acks.holding
+            self._acks.on_puts(self.session.now)
+            self.session.holds_acks = self._acks.delays
             self._in_a_hurry()
         return self.puts.take(buffer, position, end)
 
@@ -282,7 +282,7 @@ class ClientSession(SessionKind):
     def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Process a CONFIRM event, in slices if it is large; confirms of unknown messages are ignored."""
         if not self.is_broker:
-            held = self._held() if self._confirms.arrived(self.session.now) else None
+            held = self._held() if self._confirms.on_confirms(self.session.now) else None
             self.session.unhurried, self._busy = held is not None, held is not None and held >= BUSY_MESSAGES
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:

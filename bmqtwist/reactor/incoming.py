@@ -1,6 +1,6 @@
 """Input of one TCP connection: quick acknowledgements, and reads during a read pause.
 
-A transport delivers each chunk to `take`. During a read pause, when the reactor does not watch the socket, `look` reads it.
+A transport delivers each chunk to `take`. During a read pause, when the reactor does not watch the socket, `poll` reads it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Incoming:
                 outgoing.sent = False
             self._taker.received(session, data)
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Read the socket; return the number of bytes, -1 at the end of the connection."""
         try:
             data = self._receive(READ_BYTES) if self._receive is not None else b""

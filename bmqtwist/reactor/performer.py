@@ -25,7 +25,7 @@ from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
-from bmqtwist.link.pace import REST_BYTES_MAX, SHARE_S, WAIT_S
+from bmqtwist.link.batching import BATCH_MAX_S, BATCH_MIN_S, PAUSED_READ_BYTES_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.reactor.admission import Admission
@@ -70,7 +70,7 @@ class ReactorPerformer:
         self._original_iteration: Callable[[float | None], object] = reactor.doIteration
         self._tick_call: Any = None  # for reactors without `Rounds.as_long`
         self._tick_at = _NEVER
-        self._resting: deque[tuple[float, Connection]] = deque()  # in a read pause, with the moment of the last read
+        self._paused: deque[tuple[float, Connection]] = deque()  # in a read pause, with the moment of the last read
         self._running = False
         self._lines = LineLimiter()  # of TLS errors
 
@@ -115,7 +115,7 @@ class ReactorPerformer:
             if as_long:
                 now = self._clock()
                 ticks = now >= self._tick_at
-                if self._resting and now - self._resting[0][0] >= SHARE_S:
+                if self._paused and now - self._paused[0][0] >= BATCH_MIN_S:
                     self._poll(now)
             if self._turn_due or ticks:
                 self._turn_due = False
@@ -132,22 +132,22 @@ class ReactorPerformer:
     def _limited(self, delay: float | None) -> float | None:
         """The delay, limited by the next tick and the next poll of a paused connection."""
         due = self._tick_at
-        if self._resting:
-            due = min(due, self._resting[0][0] + WAIT_S)
+        if self._paused:
+            due = min(due, self._paused[0][0] + BATCH_MAX_S)
         if due == _NEVER:
             return delay
         wait = max(0.0, due - self._clock())
         return wait if delay is None else min(wait, delay)
 
     def _poll(self, now: float) -> None:
-        """Read from the connections whose read pause has lasted SHARE_S since their last read."""
-        resting = self._resting
-        while resting and now - resting[0][0] >= SHARE_S:
-            since, connection = resting.popleft()
-            if since != connection.looked_at:  # it was read meanwhile, and has a newer entry
+        """Read from the connections whose read pause has lasted BATCH_MIN_S since their last read."""
+        paused = self._paused
+        while paused and now - paused[0][0] >= BATCH_MIN_S:
+            since, connection = paused.popleft()
+            if since != connection.polled_at:  # it was read meanwhile, and has a newer entry
                 continue
-            connection.look()
-            if connection.resting:
+            connection.poll()
+            if connection.reads_paused:
                 self._add_pause(connection, now)
 
     def _tick(self) -> None:
@@ -227,17 +227,17 @@ class ReactorPerformer:
             return
         session.heard_in = watchdog.began
         self.broker.sessions.received(session, data, now)
-        if session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX and not session.has_jobs:
+        if session.unhurried and self._rounds.as_long and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
             self._pause_reads(session, now)
 
     def _pause_reads(self, session: Session, now: float) -> None:
         connection = session.transport
-        if isinstance(connection, Connection) and not connection.resting and connection.rest():
+        if isinstance(connection, Connection) and not connection.reads_paused and connection.pause_reads():
             self._add_pause(connection, now)
 
     def _add_pause(self, connection: Connection, now: float) -> None:
-        connection.looked_at = now
-        self._resting.append((now, connection))
+        connection.polled_at = now
+        self._paused.append((now, connection))
 
     def lost(self, session: Session, why: str = "") -> None:
         if why and session.channel.negotiated_at is None and self._lines.admits(self._clock()):

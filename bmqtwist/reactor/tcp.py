@@ -1,7 +1,7 @@
 """Twisted protocol of a session's connection: delivers received chunks, writes once per turn.
 
 Called by the reactor: makeConnection, dataReceived, connectionLost and the methods of IPushProducer. Called by the broker:
-`write` at the end of a turn, `finish` and `abort` to close, `read` and `rest` for flow control.
+`write` at the end of a turn, `finish` and `abort` to close, `read` for flow control, `pause_reads` and `poll`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
+from bmqtwist.link.batching import PAUSED_READ_BYTES_MAX
 from bmqtwist.link.outgoing import Outgoing
-from bmqtwist.link.pace import REST_BYTES_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.reactor.incoming import Incoming
 
@@ -56,9 +56,9 @@ class Connection(Protocol):
     the transport, with this object as its pull producer until all is sent. Over TLS this object is a push producer all the
     time. The transport receives unsent output in pieces, so that `taken_bytes` shows the progress of the peer.
 
-    `rest` pauses reading while `look` reads at the driver's pace: a consumer that confirms steadily then costs one read for
-    several CONFIRM events. Polling ends after EMPTY_POLLS_MAX empty reads, a read above REST_BYTES_MAX, or when the session
-    needs prompt answers; the socket becomes event-driven again.
+    In a read pause the reactor does not watch the socket; the driver calls `poll` instead: a consumer that confirms steadily
+    then costs one read for several CONFIRM events. The pause ends after EMPTY_POLLS_MAX empty reads, a read above
+    PAUSED_READ_BYTES_MAX, or when the session needs prompt answers.
     """
 
     transport: Any  # a TCP or TLS transport
@@ -75,8 +75,8 @@ class Connection(Protocol):
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._reading = True
         self._empty_polls = 0  # consecutive
-        self.resting = False  # in a read pause
-        self.looked_at = 0.0  # set by the driver: beginning of the read pause, or the last poll
+        self.reads_paused = False  # in a read pause
+        self.polled_at = 0.0  # set by the driver: beginning of the read pause, or the last poll
         self._behind = False  # output remains unsent
 
     @property
@@ -190,32 +190,32 @@ class Connection(Protocol):
             self._reading = wanted
             if wanted:
                 self.transport.resumeProducing()
-            elif self.resting:
-                self.resting = False
+            elif self.reads_paused:
+                self.reads_paused = False
             else:
                 self.transport.pauseProducing()
 
-    def rest(self) -> bool:
-        """Begin a read pause, in which the driver calls `look` periodically. False: not possible now."""
+    def pause_reads(self) -> bool:
+        """Begin a read pause, in which the driver calls `poll` periodically. False: not possible now."""
         if self._send is None or not self._reading or self.session is None:
             return False
-        self.resting, self._empty_polls = True, 0
+        self.reads_paused, self._empty_polls = True, 0
         self.transport.pauseProducing()
         return True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the input of a read pause, and end the pause if its conditions no longer hold."""
         session, incoming = self.session, self.incoming
-        if not self.resting or session is None or incoming is None:
+        if not self.reads_paused or session is None or incoming is None:
             return
-        size = incoming.look()
+        size = incoming.poll()
         self._empty_polls = 0 if size > 0 else self._empty_polls + 1
-        stays = session.unhurried and 0 <= size <= REST_BYTES_MAX and self._empty_polls < EMPTY_POLLS_MAX
-        if stays or not self.resting or self.session is None:
+        stays = session.unhurried and 0 <= size <= PAUSED_READ_BYTES_MAX and self._empty_polls < EMPTY_POLLS_MAX
+        if stays or not self.reads_paused or self.session is None:
             return
         if not size:
             incoming.acknowledge()
-        self.resting = False
+        self.reads_paused = False
         self.transport.resumeProducing()
 
     def finish(self) -> None:

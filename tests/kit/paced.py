@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.link.pace import (
-    SHARE_S,
-    SOON_S,
+from bmqtwist.link.batching import (
+    BATCH_MIN_S,
+    PUT_GAP_S,
 )
 from bmqtwist.link.session import Session
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-OFTEN = SOON_S / 4
+OFTEN = PUT_GAP_S / 4
 
-SHARED = int(SHARE_S / OFTEN)
+SHARED = int(BATCH_MIN_S / OFTEN)
 
 
 @pytest.fixture

@@ -15,19 +15,19 @@ from kit.connections import Driver, Tls, Transport, connect
 from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
-from bmqtwist.broker.batching import PAUSE_S
+from bmqtwist.broker.batching import SYNC_DELAY_S
 from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX, UNSYNCED_BYTES_MAX
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
-from bmqtwist.link.pace import (
+from bmqtwist.link.batching import (
+    BATCH_MAX_S,
+    BATCH_MIN_S,
     BUSY_MESSAGES,
-    DOUBTS_MAX,
-    HELD_ACKS_MAX,
-    HELD_PUSHES_MAX,
-    REST_BYTES_MAX,
-    RUN,
-    SHARE_S,
-    WAIT_S,
-    AckPace,
+    DELAYED_ACKS_MAX,
+    DELAYED_PUSHES_MAX,
+    PAUSED_READ_BYTES_MAX,
+    RUN_EVENTS,
+    USELESS_DELAYS_MAX,
+    AckBatching,
 )
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.reactor import performer as module
@@ -38,8 +38,8 @@ from bmqtwist.report import ListReport
 
 def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN)
-    assert acked(producer) == RUN and not session_of(producer).holds_acks
+    post_often(memory, producer, RUN_EVENTS)
+    assert acked(producer) == RUN_EVENTS and not session_of(producer).holds_acks
     queue = producer
     told: list[int] = []
     for _ in range(40):
@@ -47,50 +47,50 @@ def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> No
         before = acked(producer)
         memory.advance(OFTEN)
         told.append(acked(producer) - before)
-    assert sum(told) >= 40 - SHARE_S / OFTEN - 1 and set(told) == {0, SHARE_S / OFTEN}, "four at a time"
+    assert sum(told) >= 40 - BATCH_MIN_S / OFTEN - 1 and set(told) == {0, BATCH_MIN_S / OFTEN}, "four at a time"
 
 
 def test_what_is_held_has_a_turn_of_its_own_when_there_is_no_other(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN + 6)
+    post_often(memory, producer, RUN_EVENTS + 6)
     told = acked(producer)
     producer.put()
-    assert acked(producer) == told < RUN + 7
+    assert acked(producer) == told < RUN_EVENTS + 7
     deadline = memory.broker.next_deadline()
-    assert deadline is not None and deadline <= memory.now + WAIT_S
-    memory.advance(WAIT_S)
-    assert acked(producer) == RUN + 7
+    assert deadline is not None and deadline <= memory.now + BATCH_MAX_S
+    memory.advance(BATCH_MAX_S)
+    assert acked(producer) == RUN_EVENTS + 7
 
 
 def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN + 2)
-    memory.advance(WAIT_S)
-    posted, waits = RUN + 2, 0
-    for _ in range(3 * RUN):
+    post_often(memory, producer, RUN_EVENTS + 2)
+    memory.advance(BATCH_MAX_S)
+    posted, waits = RUN_EVENTS + 2, 0
+    for _ in range(3 * RUN_EVENTS):
         producer.put()
         posted += 1
         while acked(producer) < posted:
-            memory.advance(WAIT_S)
+            memory.advance(BATCH_MAX_S)
             waits += 1
         memory.advance(OFTEN)
-    assert not session_of(producer).holds_acks and waits <= DOUBTS_MAX + 1
+    assert not session_of(producer).holds_acks and waits <= USELESS_DELAYS_MAX + 1
 
 
 def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN + 2)
-    memory.advance(SHARE_S)
+    post_often(memory, producer, RUN_EVENTS + 2)
+    memory.advance(BATCH_MIN_S)
     before = acked(producer)
     post_often(memory, producer, 1)
-    for _ in range(HELD_ACKS_MAX):
+    for _ in range(DELAYED_ACKS_MAX):
         producer.put()
-    assert acked(producer) >= before + HELD_ACKS_MAX
+    assert acked(producer) >= before + DELAYED_ACKS_MAX
 
 
 def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN + 2)
+    post_often(memory, producer, RUN_EVENTS + 2)
     assert session_of(producer).holds_acks
     producer.put(crc=1)
     acked(producer)
@@ -99,22 +99,22 @@ def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
 
 def test_an_answer_takes_what_waits_along(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    post_often(memory, producer, RUN + 2)
+    post_often(memory, producer, RUN_EVENTS + 2)
     producer.put()
-    assert acked(producer) < RUN + 3
+    assert acked(producer) < RUN_EVENTS + 3
     producer.client.barrier()
-    assert acked(producer) == RUN + 3
+    assert acked(producer) == RUN_EVENTS + 3
 
 
 def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
     seen: list[bool] = []
-    for _ in range(2 * RUN):
+    for _ in range(2 * RUN_EVENTS):
         producer.put()
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
         seen.append(session_of(consumer).unhurried)
-    assert seen == [False] * RUN + [True] * RUN
+    assert seen == [False] * RUN_EVENTS + [True] * RUN_EVENTS
     consumer.client.barrier()
     assert not session_of(consumer).unhurried, "it has asked for something"
 
@@ -124,11 +124,11 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=most)
     producer.post_all(*[b"x"] * holds)
     kept = consumer.take(holds)
-    for message in kept[:RUN + 1]:
+    for message in kept[:RUN_EVENTS + 1]:
         producer.put()
         consumer.confirm(message)
         memory.advance(OFTEN)
-        if len(kept) <= RUN:
+        if len(kept) <= RUN_EVENTS:
             kept += consumer.take(1)
     assert session_of(consumer).unhurried == later
 
@@ -141,7 +141,7 @@ def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: Mem
     memory.reconfigure("d", **limits)
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
     producer.post_all(*[b"x"] * 19)
-    for _ in range(2 * RUN):
+    for _ in range(2 * RUN_EVENTS):
         producer.put(b"x")
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
@@ -154,7 +154,7 @@ def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts:
     both = client.open("bmq://d/q", read=1, write=1)
     both.configure(m=200)
     other = both if posts else memory.producer()
-    for _ in range(2 * RUN):
+    for _ in range(2 * RUN_EVENTS):
         other.put()
         both.confirm(*both.take(1))
         memory.advance(OFTEN)
@@ -163,7 +163,7 @@ def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts:
 
 def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
-    for _ in range(2 * RUN):
+    for _ in range(2 * RUN_EVENTS):
         producer.put()
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
@@ -201,13 +201,13 @@ Busy = tuple[Queue, Queue, list[Push]]
 def busy(memory: MemoryWorld) -> Busy:
     """A producer, and a consumer that goes on confirming while it has BUSY_MESSAGES and some to do, and these."""
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=4 * BUSY_MESSAGES)
-    producer.post_all(*[b"x"] * (BUSY_MESSAGES + 2 * RUN))
-    kept = consumer.take(BUSY_MESSAGES + 2 * RUN)
-    for message in kept[:RUN + 1]:
+    producer.post_all(*[b"x"] * (BUSY_MESSAGES + 2 * RUN_EVENTS))
+    kept = consumer.take(BUSY_MESSAGES + 2 * RUN_EVENTS)
+    for message in kept[:RUN_EVENTS + 1]:
         consumer.confirm(message)
         memory.advance(OFTEN)
     assert session_of(consumer).unhurried
-    return producer, consumer, kept[RUN + 1:]
+    return producer, consumer, kept[RUN_EVENTS + 1:]
 
 
 def test_messages_for_a_consumer_that_has_much_to_do_share_a_turn(memory: MemoryWorld, busy: Busy) -> None:
@@ -226,13 +226,13 @@ def test_messages_for_a_consumer_that_has_much_to_do_share_a_turn(memory: Memory
 def test_no_more_than_so_many_messages_wait(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
     before = pushed(consumer)
-    for _ in range(HELD_PUSHES_MAX - 1):
+    for _ in range(DELAYED_PUSHES_MAX - 1):
         producer.put()
         memory.run()
     assert pushed(consumer) == before
     producer.put()
     memory.run()
-    assert pushed(consumer) == before + HELD_PUSHES_MAX
+    assert pushed(consumer) == before + DELAYED_PUSHES_MAX
 
 
 @pytest.mark.parametrize("output_bytes_max, bytes_max", [(0, OUT_EVENT_BYTES_MAX), (4 << 16, 1 << 16)])
@@ -255,19 +255,19 @@ def test_messages_wait_for_nothing_else_at_most_so_long(memory: MemoryWorld, bus
     producer.put()
     memory.run()
     assert pushed(consumer) == before
-    memory.advance(WAIT_S)
+    memory.advance(BATCH_MAX_S)
     assert pushed(consumer) == before + 1
 
 
 def test_a_consumer_that_has_stopped_confirming_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
-    memory.advance(2 * WAIT_S + OFTEN)
+    memory.advance(2 * BATCH_MAX_S + OFTEN)
     assert comes_at_once(memory, producer, consumer)
 
 
 def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, kept = busy
-    for message in kept[:RUN + 1]:
+    for message in kept[:RUN_EVENTS + 1]:
         consumer.confirm(message)
     assert session_of(consumer).unhurried
     assert comes_at_once(memory, producer, consumer)
@@ -285,10 +285,10 @@ def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, 
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     producer, consumer, _ = busy
     told: list[float] = []
-    monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(now))
+    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: told.append(now))
     before = pushed(consumer)
     producer.put()
-    memory.advance(WAIT_S)
+    memory.advance(BATCH_MAX_S)
     assert pushed(consumer) == before + 1 and not told
 
 
@@ -314,12 +314,12 @@ def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced
     written = partition.files.current.data.end
     assert partition.gate.newest and not partition.gate.running, "a message waits for a sync that has not begun"
     deadline = world.broker.next_deadline()
-    assert deadline is not None and deadline <= world.now + PAUSE_S
+    assert deadline is not None and deadline <= world.now + SYNC_DELAY_S
     other = world.producer()
     other.put()
     world.run()
     assert partition.tail.unwritten_bytes > 0 and not acked(other)
-    world.advance(PAUSE_S)
+    world.advance(SYNC_DELAY_S)
     assert not partition.tail.unwritten_bytes and partition.files.current.data.end > written and acked(other) == 1
 
 
@@ -332,7 +332,7 @@ def test_no_more_is_kept_than_so_much(synced: Any) -> None:
     other.put(bytes(COALESCED_BYTES_MAX))
     world.run()
     assert not partition.tail.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
-    world.advance(PAUSE_S)
+    world.advance(SYNC_DELAY_S)
     assert acked(other) == 2
 
 
@@ -347,7 +347,7 @@ def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
     other.put()
     world.run()
     assert acked(other) == 2, "the next one waits as before"
-    world.advance(PAUSE_S)
+    world.advance(SYNC_DELAY_S)
     assert acked(other) == 3
 
 
@@ -363,25 +363,25 @@ def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
 # -- the connection ---------------------------------------------------------------------------------------------------
 
 
-def resting(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
+def paused_connection(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
     transport, driver = Transport(), Driver()
     driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False, unhurried=unhurried)
     connection, _ = connect(transport, driver)
-    assert connection.rest() and connection.resting and transport.producerState == "paused"
+    assert connection.pause_reads() and connection.reads_paused and transport.producerState == "paused"
     return connection, transport, driver
 
 
-def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
-    connection, transport, driver = resting()
+def test_a_read_pause_ends_after_empty_polls() -> None:
+    connection, transport, driver = paused_connection()
     transport.socket.comes = [b"abc"]
-    connection.look()
-    assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.resting
+    connection.poll()
+    assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.reads_paused
     assert not transport.socket.options, "what is sent brings the acknowledgement"
     for _ in range(EMPTY_POLLS_MAX):
-        assert connection.resting
-        connection.look()
-    assert not connection.resting and transport.producerState == "producing" and len(transport.socket.options) == 1
-    connection.look()
+        assert connection.reads_paused
+        connection.poll()
+    assert not connection.reads_paused and transport.producerState == "producing" and len(transport.socket.options) == 1
+    connection.poll()
     assert len(driver.heard) == 2, "the reactor tells again"
 
 
@@ -416,53 +416,53 @@ def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() ->
 
 
 def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
-    connection, transport, driver = resting(unhurried=False)
+    connection, transport, driver = paused_connection(unhurried=False)
     transport.socket.comes = [b"abc"]
-    connection.look()
-    assert len(driver.heard) == 2 and not connection.resting and transport.producerState == "producing"
+    connection.poll()
+    assert len(driver.heard) == 2 and not connection.reads_paused and transport.producerState == "producing"
 
 
-@pytest.mark.parametrize("size", [REST_BYTES_MAX, REST_BYTES_MAX + 1])
+@pytest.mark.parametrize("size", [PAUSED_READ_BYTES_MAX, PAUSED_READ_BYTES_MAX + 1])
 def test_a_connection_that_sends_much_rests_no_more(size: int) -> None:
     """With official SDKs no more than 4.6 kB are on their way at once: where they are read each 2 ms, CONFIRMs pile up."""
-    connection, transport, _ = resting()
+    connection, transport, _ = paused_connection()
     transport.socket.comes = [bytes(size)]
-    connection.look()
-    assert connection.resting is (size == REST_BYTES_MAX)
+    connection.poll()
+    assert connection.reads_paused is (size == PAUSED_READ_BYTES_MAX)
 
 
-def test_a_connection_that_is_slowed_down_is_not_looked_at() -> None:
-    connection, transport, driver = resting()
+def test_a_stopped_connection_is_not_polled() -> None:
+    connection, transport, driver = paused_connection()
     connection.read(False)
     transport.socket.comes = [b"abc"]
-    connection.look()
-    assert len(driver.heard) == 1 and not connection.rest()
+    connection.poll()
+    assert len(driver.heard) == 1 and not connection.pause_reads()
     connection.read(True)
-    assert transport.producerState == "producing" and connection.rest()
+    assert transport.producerState == "producing" and connection.pause_reads()
 
 
-def test_a_connection_that_is_slowed_down_while_it_is_looked_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection, transport, driver = resting()
+def test_a_connection_that_is_stopped_during_a_poll_stays_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, transport, driver = paused_connection()
     transport.socket.comes = [b"abc", b"def"]
     monkeypatch.setattr(driver, "received", lambda session, data: connection.read(False))
-    connection.look()
-    assert len(transport.socket.comes) == 1 and transport.producerState == "paused" and not connection.resting
+    connection.poll()
+    assert len(transport.socket.comes) == 1 and transport.producerState == "paused" and not connection.reads_paused
 
 
 @pytest.mark.parametrize("end", [b"", ConnectionResetError()])
 def test_an_end_is_left_to_the_reactor_to_find(end: Any) -> None:
-    connection, transport, _ = resting()
+    connection, transport, _ = paused_connection()
     transport.socket.comes = [end]
-    connection.look()
-    assert not connection.resting and transport.producerState == "producing"
+    connection.poll()
+    assert not connection.reads_paused and transport.producerState == "producing"
 
 
 def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
     assert not connect(Tls())[0].rest()
-    connection, _, driver = resting()
+    connection, _, driver = paused_connection()
     connection.connectionLost()
-    connection.look()
-    assert not connection.rest() and driver.heard[-1][0] == "lost"
+    connection.poll()
+    assert not connection.pause_reads() and driver.heard[-1][0] == "lost"
 
 
 # -- the loop -----------------------------------------------------------------------------------------------------------
@@ -571,18 +571,18 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     connection, transport = client(performer)
     rounds.work = [lambda: connection.dataReceived(b"confirm")]
     performer.reactor.doIteration(None)
-    assert connection.resting and broker.turns == 1
+    assert connection.reads_paused and broker.turns == 1
     transport.socket.comes = [b"confirm", b"confirm"]
-    rounds.work = [int] * int(SHARE_S / OFTEN + 1)
+    rounds.work = [int] * int(BATCH_MIN_S / OFTEN + 1)
     performer.reactor.doIteration(None)
     assert len(transport.socket.comes) == 1 and broker.turns == 2, "looked at once, in a turn that would not have been"
     rounds.work = []
     performer.reactor.doIteration(None)
-    assert rounds.delays[-1] == pytest.approx(WAIT_S) and not transport.socket.comes and broker.turns == 3
+    assert rounds.delays[-1] == pytest.approx(BATCH_MAX_S) and not transport.socket.comes and broker.turns == 3
     for _ in range(EMPTY_POLLS_MAX):
-        assert connection.resting
+        assert connection.reads_paused
         performer.reactor.doIteration(None)
-    assert not connection.resting, "nothing had come"
+    assert not connection.reads_paused, "nothing had come"
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] is None
 
@@ -591,10 +591,10 @@ def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: 
     rounds, broker, performer = loop
     connection, _ = client(performer)
     monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "unhurried", True))
-    for size, rests in ((REST_BYTES_MAX + 1, False), (REST_BYTES_MAX, True)):
+    for size, rests in ((PAUSED_READ_BYTES_MAX + 1, False), (PAUSED_READ_BYTES_MAX, True)):
         rounds.work = [partial(connection.dataReceived, bytes(size))]
         performer.reactor.doIteration(None)
-        assert connection.resting is rests
+        assert connection.reads_paused is rests
 
 
 def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
@@ -604,10 +604,10 @@ def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
     performer.reactor.doIteration(None)
     transport.socket.comes = [b"close"]
     performer.reactor.doIteration(None)
-    assert not connection.resting and not transport.socket.comes and broker.turns == 2
+    assert not connection.reads_paused and not transport.socket.comes and broker.turns == 2
 
 
-def test_a_client_that_rests_anew_is_looked_at_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_a_second_read_pause_is_polled_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, _, performer = loop
     connection, _ = client(performer)
     looked: list[float] = []
@@ -619,9 +619,9 @@ def test_a_client_that_rests_anew_is_looked_at_once(loop: Any, monkeypatch: pyte
 
     rounds.work = [lambda: connection.dataReceived(b"confirm"), slow_down_and_resume]
     performer.reactor.doIteration(None)
-    assert connection.resting
+    assert connection.reads_paused
     monkeypatch.setattr(connection, "look", lambda: looked.append(rounds.now))
     begun = rounds.now
-    rounds.work = [int] * int(4 * SHARE_S / OFTEN)
+    rounds.work = [int] * int(4 * BATCH_MIN_S / OFTEN)
     performer.reactor.doIteration(None)
-    assert len(looked) == int((rounds.now - begun) / SHARE_S)
+    assert len(looked) == int((rounds.now - begun) / BATCH_MIN_S)

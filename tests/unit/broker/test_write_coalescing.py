@@ -11,7 +11,7 @@ from kit.memory import MemoryWorld
 from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
 
 from bmqtwist.broker.storage_turn import COALESCED_BYTES_MAX
-from bmqtwist.link.pace import HELD_ACKS_MAX, RUN, WAIT_S, AckPace
+from bmqtwist.link.batching import BATCH_MAX_S, DELAYED_ACKS_MAX, RUN_EVENTS, AckBatching
 from bmqtwist.storage.partition import Partition
 
 
@@ -19,7 +19,7 @@ def pushed(queue: Queue) -> int:
     return come(queue, "push")
 
 
-ALL = RUN + SHARED  # the last one has those before it written
+ALL = RUN_EVENTS + SHARED  # the last one has those before it written
 
 def full(*_: object) -> None:
     raise OSError(28, "No space left on device")
@@ -64,8 +64,8 @@ def test_it_is_written_in_a_turn_of_its_own_when_there_is_no_other(going: Going)
     producer.put()
     world.run()
     deadline = world.broker.next_deadline()
-    assert partition.tail.unwritten_bytes and deadline is not None and deadline <= world.now + WAIT_S
-    world.advance(WAIT_S)
+    assert partition.tail.unwritten_bytes and deadline is not None and deadline <= world.now + BATCH_MAX_S
+    world.advance(BATCH_MAX_S)
     assert not partition.tail.unwritten_bytes and acked(producer) == ALL + 1
 
 
@@ -87,7 +87,7 @@ def test_a_producer_is_not_judged_by_a_wait_that_others_cut_short(going: Going, 
     world, producer, _, partition = going
     other = world.producer()
     told: list[float] = []
-    monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(now))
+    monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: told.append(now))
     producer.put()
     world.run()
     other.put()
@@ -95,22 +95,22 @@ def test_a_producer_is_not_judged_by_a_wait_that_others_cut_short(going: Going, 
     assert acked(producer) == ALL + 1 and not told
     producer.put()
     world.run()
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert acked(producer) == ALL + 2 and len(told) == 1
 
 
 def test_nobody_is_judged_by_what_others_gather(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
     world, producer, _, partition = going
-    told: list[AckPace] = []
+    told: list[AckBatching] = []
     for queue in (producer, world.producer()):
-        post_often(world, queue, RUN + 1)
+        post_often(world, queue, RUN_EVENTS + 1)
         world.broker.output.write_now()
         world.broker.turn(world.now)
-        monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(pace))
+        monkeypatch.setattr(AckBatching, "on_acks_sent", lambda pace, now: told.append(pace))
         queue.put()
         world.run()
         assert partition.tail.unwritten_bytes
-        world.advance(WAIT_S)
+        world.advance(BATCH_MAX_S)
     assert len(told) == 2 == len(set(told))
 
 
@@ -121,7 +121,7 @@ def test_acks_of_a_turn_that_is_written_at_once_share_one_as_before(going: Going
     other.put()
     world.run()
     assert not partition.tail.unwritten_bytes and acked(other) == 1 and acked(producer) == ALL
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert acked(producer) == ALL + 1
 
 
@@ -138,7 +138,7 @@ def test_a_duplicate_waits_like_others_and_is_not_delivered(going: Going) -> Non
     producer.put(guid=guid)
     world.run()
     assert partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1
 
 
@@ -166,13 +166,13 @@ def test_no_more_is_gathered_than_so_much(going: Going) -> None:
 
 def test_no_more_messages_are_gathered_than_so_many(going: Going) -> None:
     world, producer, consumer, partition = going
-    for _ in range(HELD_ACKS_MAX):
+    for _ in range(DELAYED_ACKS_MAX):
         producer.put()
     world.run()
     assert partition.tail.unwritten_bytes and acked(producer) == ALL
     producer.put()
     world.run()
-    assert not partition.tail.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 1 + HELD_ACKS_MAX
+    assert not partition.tail.unwritten_bytes and acked(producer) == pushed(consumer) == ALL + 1 + DELAYED_ACKS_MAX
 
 
 def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
@@ -181,7 +181,7 @@ def test_a_producer_that_is_gone_leaves_nothing_unwritten(going: Going) -> None:
     world.run()
     producer.client.drop()
     world.run()
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert not partition.tail.unwritten_bytes and pushed(consumer) == ALL + 1 and world.broker.storage.write_by == 0.0
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     world.run()
     append = partition.files.append
     monkeypatch.setattr(partition.files, "append", full)
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     world.broker.turn(world.now)
     assert world.broker.storage.write_by == 0.0, "there is nothing to wait for"
     producer.put()
@@ -213,7 +213,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     world.advance(1.0)
     producer.put()
     world.run()
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert partition.available and not partition.tail.journal
     assert acked(producer) == ALL + 3 and pushed(consumer) == ALL + 2, "each once"
 
@@ -231,7 +231,7 @@ def test_what_is_handed_on_again_is_delivered_once(going: Going, monkeypatch: py
     assert partition.available and session_of(producer).holds_acks
     world.broker.turn(world.now)
     assert acked(producer) == ALL and pushed(consumer) == ALL + 1
-    world.advance(WAIT_S)
+    world.advance(BATCH_MAX_S)
     assert acked(producer) == pushed(consumer) == ALL + 1
 
 
@@ -249,7 +249,7 @@ def test_other_durabilities_gather_nothing_of_this_kind(tmp_path: Path, durabili
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"durability": durability}})
     world.domain("d")
     producer, consumer = world.producer(), world.consumer()
-    post_often(world, producer, RUN + 2)
+    post_often(world, producer, RUN_EVENTS + 2)
     with world.storage_stalled():
         before = pushed(consumer)
         producer.put()

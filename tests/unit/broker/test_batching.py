@@ -4,110 +4,110 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.broker.batching import PAUSE_S, SyncPace
-from bmqtwist.link.pace import (
-    DOUBTS_MAX,
-    QUIET_S,
-    RUN,
-    SHARE_S,
-    SOON_S,
-    TRY_AGAIN_MAX_S,
-    TRY_AGAIN_S,
-    WAIT_S,
-    AckPace,
-    ConfirmPace,
+from bmqtwist.broker.batching import SYNC_DELAY_S, SyncBatching
+from bmqtwist.link.batching import (
+    BATCH_MAX_S,
+    BATCH_MIN_S,
+    IDLE_S,
+    PUT_GAP_S,
+    RUN_EVENTS,
+    SUSPEND_MAX_S,
+    SUSPEND_S,
+    USELESS_DELAYS_MAX,
+    AckBatching,
+    ConfirmBatching,
 )
 
-OFTEN = SOON_S / 4
+OFTEN = PUT_GAP_S / 4
 
 
-def post(pace: AckPace, now: float, count: int, every: float = OFTEN) -> float:
+def post(pace: AckBatching, now: float, count: int, every: float = OFTEN) -> float:
     """That many PUT events; the time behind them."""
     for _ in range(count):
         now += every
-        pace.arrived(now)
+        pace.on_puts(now)
     return now
 
 
 def test_acks_are_held_once_a_producer_has_posted_often_enough() -> None:
-    pace = AckPace()
-    now = post(pace, 0.0, RUN)
-    assert not pace.holding, "the first event follows none"
+    pace = AckBatching()
+    now = post(pace, 0.0, RUN_EVENTS)
+    assert not pace.delays, "the first event follows none"
     now = post(pace, now, 1)
-    assert pace.holding
-    pace.told(now)
-    assert pace.holding, "it went on until its ACKs were told"
+    assert pace.delays
+    pace.on_acks_sent(now)
+    assert pace.delays, "it went on until its ACKs were told"
 
 
 def test_events_of_one_chunk_count_once() -> None:
-    pace = AckPace()
-    for _ in range(10 * RUN):
-        pace.arrived(1.0)
-    assert not pace.holding
+    pace = AckBatching()
+    for _ in range(10 * RUN_EVENTS):
+        pace.on_puts(1.0)
+    assert not pace.delays
 
 
 def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
-    pace = AckPace()
-    now = post(pace, 0.0, 2 * RUN)
-    pace.arrived(now + 2 * SOON_S)
-    assert pace.holding, "once is nothing"
-    pace.arrived(now + 3 * SOON_S + WAIT_S)
-    assert not pace.holding
+    pace = AckBatching()
+    now = post(pace, 0.0, 2 * RUN_EVENTS)
+    pace.on_puts(now + 2 * PUT_GAP_S)
+    assert pace.delays, "once is nothing"
+    pace.on_puts(now + 3 * PUT_GAP_S + BATCH_MAX_S)
+    assert not pace.delays
 
 
 def test_a_producer_that_waits_for_its_acks_loses_little_time() -> None:
     """It posts again when it has its ACK: at once, or after all of a wait."""
-    pace, now, lost = AckPace(), 0.0, list[float]()
+    pace, now, lost = AckBatching(), 0.0, list[float]()
     while now < 100.0:
         now += OFTEN
-        pace.arrived(now)
-        if pace.holding:
+        pace.on_puts(now)
+        if pace.delays:
             lost.append(now)
-            now += WAIT_S
-            pace.told(now)
+            now += BATCH_MAX_S
+            pace.on_acks_sent(now)
     gaps = [later - sooner for sooner, later in zip(lost, lost[1:], strict=False)]
-    rests = [gap for gap in gaps if gap > TRY_AGAIN_S]
-    assert len(lost) % DOUBTS_MAX == 0 and len(lost) * WAIT_S < 0.5
+    rests = [gap for gap in gaps if gap > SUSPEND_S]
+    assert len(lost) % USELESS_DELAYS_MAX == 0 and len(lost) * BATCH_MAX_S < 0.5
     assert all(later > sooner - 0.001 for sooner, later in zip(rests, rests[1:], strict=False))
-    assert TRY_AGAIN_MAX_S < rests[-1] < TRY_AGAIN_MAX_S + 0.1
+    assert SUSPEND_MAX_S < rests[-1] < SUSPEND_MAX_S + 0.1
 
 
 def test_a_producer_that_waits_for_others_turns_is_given_up_as_well() -> None:
     """Its ACKs go with what others do, so that it comes back soon: but never before."""
-    pace = AckPace()
-    now = post(pace, 0.0, 2 * RUN)
-    for _ in range(DOUBTS_MAX):
-        assert pace.holding
-        now += SHARE_S
-        pace.told(now)
-        pace.arrived(now + OFTEN)
-    assert not pace.holding
+    pace = AckBatching()
+    now = post(pace, 0.0, 2 * RUN_EVENTS)
+    for _ in range(USELESS_DELAYS_MAX):
+        assert pace.delays
+        now += BATCH_MIN_S
+        pace.on_acks_sent(now)
+        pace.on_puts(now + OFTEN)
+    assert not pace.delays
 
 
 def test_a_producer_that_goes_on_by_fits_and_starts_is_no_other() -> None:
-    pace = AckPace()
-    now = post(pace, 0.0, 2 * RUN)
+    pace = AckBatching()
+    now = post(pace, 0.0, 2 * RUN_EVENTS)
     for number in range(1000):
         now = post(pace, now, 4)
-        pace.told(now + (2 * QUIET_S if number % 3 == 0 else 0.0))
-        assert pace.holding
+        pace.on_acks_sent(now + (2 * IDLE_S if number % 3 == 0 else 0.0))
+        assert pace.delays
 
 
 def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anything_else() -> None:
-    pace = ConfirmPace()
-    assert [pace.arrived(n * OFTEN) for n in range(RUN + 2)] == [False] * RUN + [True] * 2
-    assert pace.arrived((RUN + 1) * OFTEN + WAIT_S), "it was not read for so long"
-    pace.hurry()
-    assert not pace.arrived((RUN + 2) * OFTEN + WAIT_S)
-    late = ConfirmPace()
-    assert not any(late.arrived(n * 3 * SOON_S) for n in range(10 * RUN))
+    pace = ConfirmBatching()
+    assert [pace.on_confirms(n * OFTEN) for n in range(RUN_EVENTS + 2)] == [False] * RUN_EVENTS + [True] * 2
+    assert pace.on_confirms((RUN_EVENTS + 1) * OFTEN + BATCH_MAX_S), "it was not read for so long"
+    pace.reset()
+    assert not pace.on_confirms((RUN_EVENTS + 2) * OFTEN + BATCH_MAX_S)
+    late = ConfirmBatching()
+    assert not any(late.on_confirms(n * 3 * PUT_GAP_S) for n in range(10 * RUN_EVENTS))
 
 
 class Syncs:
     """One partition whose syncs take `takes` seconds, and how many messages each has covered."""
 
     def __init__(self, takes: float = 0.001) -> None:
-        self.pace, self.takes, self.now = SyncPace(), takes, 10.0
+        self.pace, self.takes, self.now = SyncBatching(), takes, 10.0
         self.position = self.done = 0
         self.ends: float | None = None
         self.began: list[tuple[float, int]] = []
@@ -118,7 +118,7 @@ class Syncs:
         if self.ends is not None and self.now >= self.ends:
             self.ends, self.done = None, self.began[-1][1]
         newest = self.position if self.position > self.done else 0
-        if not self.pace.pauses(self.now, newest, self.ends is not None) and newest and self.ends is None:
+        if not self.pace.delays(self.now, newest, self.ends is not None) and newest and self.ends is None:
             self.began.append((self.now, self.position))
             self.ends = self.now + self.takes
 
@@ -136,8 +136,8 @@ def test_syncs_of_a_flow_wait_for_more_messages() -> None:
     syncs = Syncs()
     syncs.go(0.1, 0.0002)
     between = [later - sooner for (sooner, _), (later, _) in zip(syncs.began[2:], syncs.began[3:], strict=False)]
-    assert min(between) >= PAUSE_S and max(between) <= PAUSE_S + syncs.takes + 0.001
-    assert syncs.pace.calm and syncs.position - syncs.done < 60
+    assert min(between) >= SYNC_DELAY_S and max(between) <= SYNC_DELAY_S + syncs.takes + 0.001
+    assert syncs.pace.delays_next and syncs.position - syncs.done < 60
 
 
 def test_a_producer_that_waits_for_its_ack_does_not_wait_for_a_pause() -> None:
@@ -147,7 +147,7 @@ def test_a_producer_that_waits_for_its_ack_does_not_wait_for_a_pause() -> None:
         while syncs.done < syncs.position:
             syncs.now += 0.0001
             syncs.turn()
-    assert len(syncs.began) == 100 and not syncs.pace.calm
+    assert len(syncs.began) == 100 and not syncs.pace.delays_next
     assert syncs.now < 10.0 + 100 * (syncs.takes + 0.0002)
 
 
@@ -161,7 +161,7 @@ def test_producers_that_all_wait_are_found_out(producers: int) -> None:
         syncs.now += 0.0001
         if syncs.pace.until and not waiting or waiting and syncs.pace.until not in (0.0, waiting[-1]):
             waiting.append(syncs.pace.until)
-    assert DOUBTS_MAX <= len(waiting) <= 4 * DOUBTS_MAX, "at first, and after 0.25 s, 0.5 s and so on"
+    assert USELESS_DELAYS_MAX <= len(waiting) <= 4 * USELESS_DELAYS_MAX, "at first, and after 0.25 s, 0.5 s and so on"
     assert syncs.done > 0.8 * producers * 2.0 / (syncs.takes + 0.0001 * (producers + 2)) / 2
 
 
@@ -174,4 +174,4 @@ def test_after_the_flow_has_ended_a_message_is_synced_at_once() -> None:
     assert syncs.done == syncs.position
     count = len(syncs.began)
     syncs.turn(1)
-    assert len(syncs.began) == count + 1 and not syncs.pace.calm
+    assert len(syncs.began) == count + 1 and not syncs.pace.delays_next
