@@ -5,8 +5,8 @@
                       messages; also delayed PUSHes, if it has many messages to confirm
 
 Batching begins after RUN_EVENTS events in quick succession. A batch older than BATCH_MIN_S goes out with the next turn that
-runs for any reason; after BATCH_MAX_S a turn is run for it. (Timers below a clock tick would cost more than the batch saves.)
-A producer that blocks on its ACKs sends nothing while they are delayed: `Trial` detects this and suspends the delay.
+runs for any reason; after BATCH_MAX_S a turn is run for it. (Timers below a clock tick cost more than the batch saves.) A
+producer that blocks on its ACKs sends nothing while they are delayed: `Trial` detects this and suspends the delay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 BATCH_MIN_S: Final = 0.002  # age from which a batch goes out with the next turn
 BATCH_MAX_S: Final = 0.005  # age at which a turn is run for a batch
-PUT_GAP_S: Final = 0.001  # largest gap of PUT events in quick succession (BATCH_MAX_S while ACKs are delayed); CONFIRMs: twice
+PUT_GAP_S: Final = 0.001  # gap of PUT events in quick succession (BATCH_MAX_S while ACKs are delayed); CONFIRMs: twice
 PAUSED_READ_BYTES_MAX: Final = 2048  # a read above this size ends a read pause: the consumer may block on a full send buffer
                                      # (4.6 kB with official SDKs)
 RUN_EVENTS: Final = 16  # events in quick succession before anything is delayed

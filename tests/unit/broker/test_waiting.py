@@ -458,7 +458,7 @@ def test_an_end_is_left_to_the_reactor_to_find(end: Any) -> None:
 
 
 def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
-    assert not connect(Tls())[0].rest()
+    assert not connect(Tls())[0].pause_reads()
     connection, _, driver = paused_connection()
     connection.connectionLost()
     connection.poll()
@@ -620,7 +620,7 @@ def test_a_client_with_a_second_read_pause_is_polled_once(loop: Any, monkeypatch
     rounds.work = [lambda: connection.dataReceived(b"confirm"), slow_down_and_resume]
     performer.reactor.doIteration(None)
     assert connection.reads_paused
-    monkeypatch.setattr(connection, "look", lambda: looked.append(rounds.now))
+    monkeypatch.setattr(connection, "poll", lambda: looked.append(rounds.now))
     begun = rounds.now
     rounds.work = [int] * int(4 * BATCH_MIN_S / OFTEN)
     performer.reactor.doIteration(None)
