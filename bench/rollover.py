@@ -96,9 +96,9 @@ def in_slices(bench: Bench, machine: Machine) -> dict[str, Any]:
     turns: list[tuple[float, float, float | None, str]] = []  # seconds by the clock, of work, ms of the machine; phases
     began = 0.0
     roll = bench.partition.roll
-    while not began or roll.phase is not Phase.RESTING:
+    while not began or roll.phase is not Phase.IDLE:
         phase = roll.phase
-        if phase is not Phase.RESTING and not began:
+        if phase is not Phase.IDLE and not began:
             began = time.perf_counter()
         machine.longest_ms()
         start, worked = time.perf_counter(), time.thread_time()

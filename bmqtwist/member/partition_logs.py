@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def written(self) -> Psn:
-        return self.partition.kept  # what lingers is not to be sent yet
+        return self.partition.collected
 
     @property
     def durable(self) -> Psn:
@@ -153,7 +153,7 @@ class PartitionLogs:
         except PartitionUnavailable as error:
             cell.inputs.append(LogFailed(str(error)))
             return
-        cell.partition.keep_batches()
+        cell.partition.collect_runs()
         cell.count_needed()
         cell.times = WriteTimes()
         cell.times.wrote(cell.written, self._host.now)

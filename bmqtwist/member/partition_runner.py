@@ -128,11 +128,11 @@ class PartitionRunner:
         own = cell.partition
         if own is not partition:
             return
-        if own.may_linger and cell.machine.targets and not at_once:
+        if own.may_delay_replication and cell.machine.targets and not at_once:
             if not cell.lingers:
                 cell.lingers = True
                 self._host.timers.at(now + LINGER_S, partial(self._send_lingering, cell))
-        elif own.keep_batches() and cell.times.is_due(now):
+        elif own.collect_runs() and cell.times.is_due(now):
             cell.times.wrote(cell.written, now)
         if cell.machine.role is not PartitionRole.UNKNOWN:
             self.step(cell, now, LogMoved())

@@ -1,6 +1,6 @@
-"""Whether a partition takes records: the state of its writer, a set of reasons why it does not.
+"""Availability of a partition: state machine of the reasons why it takes no records.
 
-The reasons add up and go away one by one; only a restart opens a partition again that is closed.
+Reasons are added and removed independently; a closed partition opens again only with a restart.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bmqtwist.machine import Cell, TransitionLog, check, table, to
 
 
 class WriterState(Enum):
-    """Why no records are taken."""
+    """Reasons why no records are taken."""
 
     OPEN = "open"
     DISABLED = "disabled"
@@ -25,7 +25,7 @@ class WriterState(Enum):
 
 
 class WriterEvent(Enum):
-    """What happens to a partition."""
+    """Events of a partition's writer."""
 
     ACTIVATE = "a newer lease"
     FOLLOW = "another node has the lease"
@@ -40,14 +40,14 @@ class WriterEvent(Enum):
 
 
 class Availability:
-    """The machine of one writer."""
+    """Availability of one partition's writer."""
 
     def __init__(self) -> None:
         self.state = WriterState.OPEN
         self.transitions = TransitionLog()  # times are epoch seconds
 
     def on(self, event: WriterEvent, wall: int, cause: str = "") -> None:
-        """Something has happened."""
+        """Handle an event; `cause` is noted in the transition history."""
         before = self.state
         TABLE[before][event].action(self, event)
         if self.state is not before:
@@ -58,10 +58,10 @@ class Availability:
         self.state, = TABLE[self.state][event].after
 
     def _stay(self, event: WriterEvent) -> None:
-        """The reasons are the same."""
+        """Keep the present reasons."""
 
     def has(self, reason: WriterState) -> bool:
-        """Is this one of the reasons?"""
+        """Return whether `reason` is one of the present reasons."""
         return reason.value in self.state.value
 
 
@@ -73,7 +73,7 @@ Row = dict[WriterEvent, Cell[WriterState]]
 
 
 def _row(**after: WriterState) -> Row:
-    """The events that change the reasons, with the next state; every state may be closed."""
+    """Build a row from the events that change the state; SYNC_FAILS and MISTAKE close every state."""
     return dict.fromkeys(WriterEvent, to(Availability._stay)) | {
         event: to(Availability._enter, _CLOSED) for event in (WriterEvent.SYNC_FAILS, WriterEvent.MISTAKE)} | {
         WriterEvent[name]: to(Availability._enter, state) for name, state in after.items()}

@@ -1,14 +1,13 @@
-"""Copies what is live into the next file set, in slices, while the partition goes on taking records.
+"""Copy of the live records into the next file set, in slices, while the partition takes new records.
 
-PSNs and timestamps stay as they are, DATA and QLIST offsets are those of the new files. Neighbouring DATA records are
-read with one call.
+PSNs and timestamps stay; DATA and QLIST offsets are those of the new files. Adjacent DATA records are read with one call.
 
-    begin            what is live now, in journal order; what died before its turn came is left out
-    then             what became live since, in journal order, and between it, by PSN, the DELETIONs of what was copied
-                     before it died: `ended`
-    slice() = True   nothing is left: the next set holds the present state
+    first            records live at the start of the copy, in journal order; records that end before their copy are omitted
+    then             records that became live since, in journal order, merged by PSN with the DELETIONs of copied messages
+                     and queues (`note_end`)
+    slice() = True   the copy is complete: the next set holds the present state
 
-PSNs in the next set ascend, as a reader of the area in front of its first sync point expects.
+PSNs in the next set ascend, as recovery requires for the records before the first sync point.
 """
 
 from __future__ import annotations
@@ -33,104 +32,104 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES
 
-_DENSE = 4  # so many keys for each live record make a list of the keys worth its memory
+_DENSE = 4  # keys per live record above which a list of the keys is used instead of their range
 
 
 class LiveCopy:
-    """One copy. `keys` and `offsets` tell the live keys of the copied messages and their new DATA offsets, dwords."""
+    """One copy. `keys`, `offsets`: live keys of the copied messages and their new DATA offsets in dwords."""
 
     def __init__(self, files: FileSets, state: PartitionState) -> None:
         self._files, self._state = files, state
         _, self._data_end, self._qlist_end = files.coming.positions()
         self.keys, self.offsets = array("Q"), array("I")
-        self.cursor = 0  # live key of the last record that was copied
+        self.cursor = 0  # live key of the last copied record
         live = state.live
         first, last = next(iter(live), 1), state.last_key
         keys: Sequence[int] = range(first, last + 1)
         self._keys = keys if len(keys) <= _DENSE * len(live) else list(live)
         self._at, self._total = 0, len(self._keys)
-        self._later = last + 1  # key of the next record that became live after the beginning
-        self._ended: deque[tuple[int, bytes]] = deque()  # (sequence, record), ascending
-        self._owed: set[bytes] = set()  # GUIDs of copied messages whose DELETION is still to be appended
-        self._large: tuple[Message, int] | None = None  # a message that is copied in pieces, bytes of it that are
+        self._later = last + 1  # next key among the records that became live during the copy
+        self._ends: deque[tuple[int, bytes]] = deque()  # (sequence, record), ascending
+        self._pending_ends: set[bytes] = set()  # GUIDs of copied messages whose DELETION is pending
+        self._large: tuple[Message, int] | None = None  # (message that is copied in pieces, bytes copied)
         self._journal: list[bytes] = []
         self._qlist: list[bytes] = []
-        self._runs: list[tuple[int, int]] = []  # (offset, size) of neighbouring DATA records in the old file
+        self._runs: list[tuple[int, int]] = []  # (offset, size) of adjacent DATA records in the old file
         self._pending = 0  # bytes in _runs
 
     @property
     def progress(self) -> float:
-        """How much of what was live at the beginning is copied, 0..1."""
+        """Copied part of the records that were live at the start, 0..1."""
         return self._at / self._total if self._total else 1.0
 
-    # ---- what dies meanwhile -------------------------------------------------------------------------------------
+    # ---- deletions during the copy -------------------------------------------------------------------------------
 
-    def ended(self, key: int, sequence: int, record: bytes) -> None:
-        """`record` ends the message, or the queue, whose first live record has `key`."""
+    def note_end(self, key: int, sequence: int, record: bytes) -> None:
+        """Note that `record` deletes the message, or the queue, whose first live record has `key`."""
         if key <= self.cursor:
-            self._ended.append((sequence, record))
+            self._ends.append((sequence, record))
 
-    def ended_unsaid(self, key: int, guid: bytes) -> None:
-        """The message is gone, its DELETION will be appended later."""
+    def note_pending_end(self, key: int, guid: bytes) -> None:
+        """Note that a message was deleted and its DELETION is pending."""
         if key <= self.cursor:
-            self._owed.add(guid)
+            self._pending_ends.add(guid)
 
-    def said(self, guid: bytes, sequence: int, record: bytes) -> None:
-        """The DELETION that was owed."""
-        if guid in self._owed:
-            self._owed.remove(guid)
-            self._ended.append((sequence, record))
+    def note_appended_end(self, guid: bytes, sequence: int, record: bytes) -> None:
+        """Note that a pending DELETION was appended."""
+        if guid in self._pending_ends:
+            self._pending_ends.remove(guid)
+            self._ends.append((sequence, record))
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Copy all that is left."""
+        """Copy all remaining records."""
         while not self.slice(ROLLOVER_CHUNK_BYTES // RECORD_BYTES, ROLLOVER_CHUNK_BYTES):
             pass
 
     def slice(self, records: int, size: int) -> bool:
-        """Copy up to `records` records and about `size` bytes of DATA; True: nothing is left."""
+        """Copy up to `records` records and about `size` bytes of DATA; True if the copy is complete. OSError."""
         live = self._state.live
-        looked, looked_max = 0, records * _DENSE
+        visited, visited_max = 0, records * _DENSE
         done = False
-        while len(self._journal) < records and self._pending < size and looked < looked_max:
-            looked += 1
+        while len(self._journal) < records and self._pending < size and visited < visited_max:
+            visited += 1
             if self._large is not None:
-                self._go_on(*self._large, size)
+                self._copy_piece(*self._large, size)
                 break
             key = self._next_key()
             if not key:
-                done = not self._end(1 << 62)
+                done = not self._copy_end(1 << 62)
                 if done:
                     break
                 continue
             item = live.get(key)
             if item is None:
-                self._step()
-            elif not self._end(_sequence(item)):
-                self._step()
+                self._advance()
+            elif not self._copy_end(_sequence(item)):
+                self._advance()
                 self._copy(key, item, size)
         self._flush()
         self._check_room()
         return done
 
     def _next_key(self) -> int:
-        """The key to look at next; 0 = there is none."""
+        """Return the next key to visit; 0 if there is none."""
         if self._at < self._total:
             return self._keys[self._at]
         return self._later if self._later <= self._state.last_key else 0
 
-    def _step(self) -> None:
+    def _advance(self) -> None:
         if self._at < self._total:
             self._at += 1
         else:
             self._later += 1
 
-    def _end(self, sequence: int) -> bool:
-        """Copy one record that ends something, if it comes before `sequence`; False: there is none."""
-        if not self._ended or self._at < self._total or self._ended[0][0] > sequence:
+    def _copy_end(self, sequence: int) -> bool:
+        """Copy one noted DELETION if its sequence number is below `sequence`; False if there is none."""
+        if not self._ends or self._at < self._total or self._ends[0][0] > sequence:
             return False
-        self._journal.append(self._ended.popleft()[1])
+        self._journal.append(self._ends.popleft()[1])
         return True
 
     def _copy(self, key: int, item: Live, size: int) -> None:
@@ -156,18 +155,18 @@ class LiveCopy:
         else:
             self._runs.append((offset, size))
         self._pending += size
-        self._record(message, size)
+        self._add_journal_record(message, size)
 
-    def _record(self, message: Message, size: int) -> None:
-        """Its journal record; its DATA record ends `size` bytes later."""
+    def _add_journal_record(self, message: Message, size: int) -> None:
+        """Add the MESSAGE record of a DATA record of `size` bytes at the end of the new DATA file."""
         self._journal.append(pack_message_record(message.sequence, message.lease, message.wall, message.queue_key,
                                                  self._data_end >> 3, message))
         self.keys.append(message.live_key)
         self.offsets.append(self._data_end >> 3)
         self._data_end += size
 
-    def _go_on(self, message: Message, done: int, size: int) -> None:
-        """The next piece of a large message; its journal record behind the last piece, if it still lives then."""
+    def _copy_piece(self, message: Message, done: int, size: int) -> None:
+        """Copy the next piece of a large message; after the last piece its journal record, if the message is still live."""
         self._flush()
         total = _record_bytes(message)
         piece = self._files.read_data(message.data_offset * 8 + done, min(size, total - done))
@@ -180,10 +179,10 @@ class LiveCopy:
             return
         self._large = None
         if message.live_key < 0:
-            self._data_end += total  # a whole record that nothing refers to
+            self._data_end += total  # an unreferenced DATA record remains
             return
         self.cursor = message.live_key
-        self._record(message, total)
+        self._add_journal_record(message, total)
 
     def _flush(self) -> None:
         if not self._journal:
@@ -196,45 +195,45 @@ class LiveCopy:
 
     def _check_room(self) -> None:
         if not self._files.sizes.hold(self._files.coming.positions()):
-            raise OSError(errno.ENOSPC, "what is live does not fit into a new file set")
+            raise OSError(errno.ENOSPC, "the live records do not fit into a new file set")
 
 
-class Moved:
-    """Where messages are whose `data_offset` still tells the place in the file set before.
+class Relocation:
+    """Present DATA offsets of messages whose `data_offset` still refers to the previous file set.
 
-    copy: what was copied, by live key. joined: live key of the last record before both sets were written; what came
-    after it, up to `last`, lies `distance` dwords further in the new set.
+    copy: offsets of copied messages by live key. joined: live key of the last record before both sets were written; later
+    records, up to key `last`, lie `distance` dwords further in the new set.
     """
 
     def __init__(self, state: PartitionState, copy: LiveCopy, joined: int, last: int, distance: int) -> None:
         self._state, self._keys, self._offsets = state, copy.keys, copy.offsets
         self._joined, self._last, self._distance = joined, last, distance
-        self._settled = 0  # keys up to this one are done
+        self._updated = 0  # messages up to this key have their new offset
         self._at, self._later = 0, joined + 1
 
     def offset(self, message: Message) -> int:
-        """The present DATA offset of a message, dwords."""
+        """Return the present DATA offset of a message, dwords."""
         key = message.live_key
-        if key <= self._settled or key > self._last:
+        if key <= self._updated or key > self._last:
             return message.data_offset
         if key > self._joined:
             return message.data_offset + self._distance
         return self._offsets[bisect_left(self._keys, key)]
 
-    def settle(self, count: int) -> bool:
-        """Tell up to `count` messages their new offset; True: that were all of them."""
+    def update(self, count: int) -> bool:
+        """Set the new offset of up to `count` messages; True if all are updated."""
         live = self._state.live
         for at in range(self._at, min(self._at + count, len(self._keys))):
             item = live.get(self._keys[at])
             if type(item) is Message:
                 item.data_offset = self._offsets[at]
-            self._settled, self._at = self._keys[at], at + 1
+            self._updated, self._at = self._keys[at], at + 1
             count -= 1
         for key in range(self._later, min(self._later + count, self._last + 1)):
             item = live.get(key)
             if type(item) is Message:
                 item.data_offset += self._distance
-            self._settled, self._later = key, key + 1
+            self._updated, self._later = key, key + 1
         return self._at == len(self._keys) and self._later > self._last
 
 

@@ -1,4 +1,4 @@
-"""Records on their way between nodes: taken apart, given the places of other files, applied to a state."""
+"""Records exchanged between nodes: split into runs, read with their DATA and QLIST records, applied to a replica's state."""
 
 from __future__ import annotations
 
@@ -37,56 +37,56 @@ _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE
 _DATA_AT = MESSAGE_RECORD.offset("data_dwords")
 _CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
-AHEAD_BYTES = 1 << 16  # of DATA, read at a time
-READ_BYTES = 1 << 16  # in one message to another node, of what is read again; one record may be larger
+READ_AHEAD_BYTES = 1 << 16  # of DATA per read
+READ_BYTES = 1 << 16  # per message to another node, of records read back from the files; one record may be larger
 _LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
 
 
 class Applier(Replay):
-    """Applies the records that come from another node."""
+    """Replay of the records received from a primary."""
 
     def __init__(self, state: PartitionState, roll: Rollover, begin_lease: Callable[[int], None], epoch: float) -> None:
         super().__init__(state, epoch)
         self._roll, self._begin_lease = roll, begin_lease
-        self._belongs, self._record = b"", b""
-        self.wall = 0  # of this node, when it applies a record
+        self._attached, self._record = b"", b""
+        self.wall = 0  # this node's clock, epoch seconds
 
-    def apply(self, record: bytes, belongs: bytes) -> None:
-        """One record in our own places, with the DATA or QLIST record that belongs to it."""
+    def apply(self, record: bytes, attached: bytes) -> None:
+        """Apply a JOURNAL record with offsets of this node's files, and its DATA or QLIST record."""
         head, lease, wall, body, _ = RECORD.unpack(record)
-        self._belongs, self._record = belongs, record
+        self._attached, self._record = attached, record
         self.run([(0, head, lease, wall, body)])
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
-        """From what came with the record."""
-        return checked(message, self._belongs)
+        """Read the DATA record received with the JOURNAL record."""
+        return checked(message, self._attached)
 
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
-        """From what came with the record."""
-        return qlist_entry(self._belongs)
+        """Read the QLIST record received with the JOURNAL record."""
+        return qlist_entry(self._attached)
 
     def seen_at(self, message: Message) -> float:
-        """Now, up to a second later: the clock of the node that it came to first may show anything."""
+        """Return the present time, rounded up by up to a second: the first node's clock may be wrong."""
         return self.wall + 1 - self.epoch
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
-        """Its application data are in DATA alone."""
+        """Add the GUID to the history; the application data is not cached."""
         super().stored(queue, message)
         self.state.cached_bytes -= message.size
 
     def journal_op(self, entry: Entry) -> None:
-        """A newer lease may begin."""
+        """Begin a newer lease with its first sync point."""
         if entry[2] > self.state.lease:
             self._begin_lease(entry[2])
 
     def deletion(self, entry: Entry) -> None:
-        """A copy that is under way is told; a message that the cluster did not get may be posted again."""
+        """Note the DELETION in a copy in progress; forget the GUID if the message had no quorum and may be posted again."""
         copy = self._roll.copy
         key, guid = self._record[23:28], self._record[28:44]
         queue = self.state.queues.get(key)
         message = queue.messages.get(guid) if queue is not None else None
         if copy is not None and message is not None:
-            copy.ended(message.live_key, entry[1] & SEQUENCE_MASK, self._record)
+            copy.note_end(message.live_key, entry[1] & SEQUENCE_MASK, self._record)
         super().deletion(entry)
         if queue is not None and entry[1] >> FLAGS_SHIFT & FLAGS_MASK == DeletionReason.NO_SC_QUORUM:
             queue.history.forget({guid})
@@ -95,24 +95,24 @@ class Applier(Replay):
         copy = self._roll.copy
         if copy is not None and queue is not None and queue.live_keys:
             sequence = int.from_bytes(self._record[:8], "big") & SEQUENCE_MASK
-            copy.ended(queue.live_keys[0], sequence, self._record)
+            copy.note_end(queue.live_keys[0], sequence, self._record)
         super().delete_queue(queue, key)
 
 
 def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
-    """The JOURNAL records of a run, each with the DATA or QLIST record that belongs to it. PeerError if they do not fit."""
+    """Return the JOURNAL records of a run, each with its DATA or QLIST record. PeerError if they do not fit."""
     found, data_at, qlist_at = list[tuple[bytes, bytes]](), 0, 0
     journal, data, qlist = run.journal, run.data, run.qlist
     if len(journal) % RECORD_BYTES:
         raise PeerError("no whole records", "journal", len(journal))
     for at in range(0, len(journal), RECORD_BYTES):
         record = journal[at:at + RECORD_BYTES]
-        kind, belongs = record[0] >> 4, b""
+        kind, attached = record[0] >> 4, b""
         if kind == _MESSAGE:
             if data_at + DATA_HEADER.size > len(data):
                 raise PeerError("a DATA record is missing", "data", data_at)
             size = (DATA_HEADER.unpack_from(data, data_at)[0] & DATA_WORDS_MASK) << 2
-            belongs = data[data_at:data_at + size]
+            attached = data[data_at:data_at + size]
             data_at += size
             if size <= DATA_HEADER.size or data_at > len(data):
                 raise PeerError("a DATA record is cut short", "data", data_at)
@@ -120,23 +120,23 @@ def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
             if qlist_at + QUEUE_RECORD_HEADER.size > len(qlist):
                 raise PeerError("a QLIST record is missing", "qlist", qlist_at)
             size = (QUEUE_RECORD_HEADER.unpack_from(qlist, qlist_at)[2] & QUEUE_RECORD_WORDS_MASK) << 2
-            belongs = qlist[qlist_at:qlist_at + size]
+            attached = qlist[qlist_at:qlist_at + size]
             qlist_at += size
             if not size or qlist_at > len(qlist):
                 raise PeerError("a QLIST record is cut short", "qlist", qlist_at)
-        found.append((record, belongs))
+        found.append((record, attached))
     if data_at != len(data) or qlist_at != len(qlist):
         raise PeerError("more DATA or QLIST than records", "data", data_at)
     return found
 
 
 def rest_of(run: RecordRun, after: Psn) -> RecordRun:
-    """What follows a record of a run that goes on from it (`RecordRun.goes_on`)."""
+    """Return the records of a run after `after`, where `RecordRun.continues(after)`."""
     return run if run.previous == after else _run_of(after, records_of(run)[after[1] - run.previous[1]:])
 
 
 def divided(run: RecordRun, records_max: int) -> list[RecordRun]:
-    """The same records in runs of at most so many."""
+    """Split a run into runs of at most `records_max` records."""
     if len(run.journal) <= RECORD_BYTES * records_max:
         return [run]
     records, previous, found = records_of(run), run.previous, list[RecordRun]()
@@ -147,17 +147,17 @@ def divided(run: RecordRun, records_max: int) -> list[RecordRun]:
 
 
 def _run_of(previous: Psn, records: list[tuple[bytes, bytes]]) -> RecordRun:
-    """A run of these records, each with what belongs to it."""
+    """Build a run of records, each given with its DATA or QLIST record."""
     parts: dict[bool, list[bytes]] = {True: [], False: []}
-    for record, belongs in records:
-        parts[record[0] >> 4 == _MESSAGE].append(belongs)
+    for record, attached in records:
+        parts[record[0] >> 4 == _MESSAGE].append(attached)
     head, lease, _, _, _ = RECORD.unpack(records[-1][0])
     return RecordRun(previous, (lease, head & SEQUENCE_MASK), b"".join([record for record, _ in records]),
                      b"".join(parts[True]), b"".join(parts[False]))
 
 
 def checked(message: Message, data: bytes) -> int:
-    """Complete a message from its DATA record; the bytes of that. RecordMismatch if the record is not what was written."""
+    """Complete a message from its DATA record; return its size, bytes. RecordMismatch if the record is damaged."""
     try:
         good = check_message(memoryview(data), 0, message)
         if good != len(data):
@@ -167,9 +167,9 @@ def checked(message: Message, data: bytes) -> int:
     return good
 
 
-class FilesAhead:
-    """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule. Up to `end`, where
-    nothing is written yet: whoever reads there lets the system make pages of zeros, megabytes at a time."""
+class ReadAhead:
+    """Reader of DATA and QLIST with read-ahead of DATA, which is mostly in journal order. It never reads beyond `end`:
+    reading unwritten preallocated blocks makes the kernel create pages of zeros, megabytes at a time."""
 
     def __init__(self, files: PartitionReader, end: int) -> None:
         self._files, self._end, self._start, self._data = files, end, 0, b""
@@ -178,16 +178,16 @@ class FilesAhead:
         return self._files.read_qlist(offset, size)
 
     def read_data(self, offset: int, size: int) -> bytes:
-        """Likewise."""
+        """Return up to `size` bytes of DATA."""
         at = offset - self._start
         if at < 0 or at + size > len(self._data):
-            ahead = max(size, min(AHEAD_BYTES, self._end - offset))
-            self._start, self._data, at = offset, self._files.read_data(offset, ahead), 0
+            wanted = max(size, min(READ_AHEAD_BYTES, self._end - offset))
+            self._start, self._data, at = offset, self._files.read_data(offset, wanted), 0
         return self._data[at:at + size]
 
 
-def attachment(files: FilesAhead, record: bytes, head: int) -> bytes:
-    """The DATA or QLIST record of a JOURNAL record, from the same files. OSError: it is not what was written."""
+def attachment(files: ReadAhead, record: bytes, head: int) -> bytes:
+    """Read the DATA or QLIST record of a JOURNAL record of the same files; b"" if it has none. OSError if it is damaged."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:
         offset = int.from_bytes(record[_DATA_AT:_DATA_AT + 4], "big") * 8
@@ -210,8 +210,8 @@ def attachment(files: FilesAhead, record: bytes, head: int) -> bytes:
     return b""
 
 
-def run_from(files: FilesAhead, journal: bytes, after: Psn, start: int) -> RecordRun:
-    """As many of the records in `journal`, which is read from the offset `start`, as go into one message. OSError."""
+def run_from(files: ReadAhead, journal: bytes, after: Psn, start: int) -> RecordRun:
+    """Return the first records of `journal` (read from offset `start`) that fit in one message to another node. OSError."""
     last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
     for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
         record = journal[at:at + RECORD_BYTES]
@@ -220,10 +220,10 @@ def run_from(files: FilesAhead, journal: bytes, after: Psn, start: int) -> Recor
         head, lease, _, _, magic = RECORD.unpack(record)
         if magic != MAGIC:
             raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
-        belongs = attachment(files, record, head)
-        if end and size + len(belongs) > READ_BYTES:
+        attached = attachment(files, record, head)
+        if end and size + len(attached) > READ_BYTES:
             break
-        (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
+        (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(attached)
         last, end = (lease, head & SEQUENCE_MASK), at + RECORD_BYTES
-        size += RECORD_BYTES + len(belongs)
+        size += RECORD_BYTES + len(attached)
     return RecordRun(after, last, journal[:end], b"".join(data), b"".join(qlist))

@@ -1,4 +1,4 @@
-"""The real disk: preallocated files written with pwrite, fdatasync, directory sync, and a lock on the directory."""
+"""Disk of the operating system: preallocated files, pwrite, fdatasync, directory sync, and a lock on the directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 from bmqtwist.storage.store import DirectoryBusy, File
 
 LOCK_NAME = ".bmqtwist.lock"
-FILE_MODE = 0o600  # messages are for the user the broker runs as
-_JOIN_BYTES_MAX: Final = 1 << 16  # of parts that are joined: handing them over one by one takes longer, as do larger copies
+FILE_MODE = 0o600  # only the broker's user may read messages
+_JOIN_BYTES_MAX: Final = 1 << 16  # of parts joined into one pwrite; single writes and larger copies take longer
 
 
 class RealFile:
@@ -34,11 +34,11 @@ class RealFile:
         return data
 
     def data_after(self, offset: int) -> int | None:
-        """Where the first byte may lie that was ever written: a preallocated block that was not is a hole."""
+        """Return the first offset that may have been written; unwritten preallocated blocks are holes."""
         try:
             return os.lseek(self._fd, offset, os.SEEK_DATA)
         except OSError as error:
-            return None if error.errno == errno.ENXIO else offset  # a file system that does not know its holes
+            return None if error.errno == errno.ENXIO else offset  # the file system does not support SEEK_DATA
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         total = 0
@@ -114,12 +114,12 @@ class RealDisk:
         return status.f_bavail * status.f_frsize
 
     def identify(self, directory: str) -> tuple[int, int]:
-        """Device and inode: what a directory is behind its names, symbolic links and mounts."""
+        """Return device and inode, equal for all names, symbolic links and mounts of a directory."""
         status = os.stat(directory)
         return status.st_dev, status.st_ino
 
     def complaint(self, directory: str) -> str:
-        """Why files cannot be made in a directory; empty = they can, if need be after it was made itself."""
+        """Return why the broker cannot create files in a directory, or create it; empty if it can."""
         if not os.path.exists(directory):
             parent = directory
             while not os.path.exists(parent):
@@ -131,15 +131,15 @@ class RealDisk:
         return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "it cannot be read and written by this user"
 
     def lock(self, directory: str) -> ExitStack:
-        """The lock file can be deleted while it is held, so the directory is locked beside it."""
+        """Lock the lock file and the directory itself, since the lock file can be deleted while it is locked."""
         held = ExitStack()
         try:
             file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             held.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            held.callback(os.close, place)
-            _lock_directory(place)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+            _lock_directory(descriptor)
         except OSError as error:
             held.close()
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -149,7 +149,7 @@ class RealDisk:
 
 
 def is_locked(directory: str) -> bool:
-    """Whether another process holds the directory at this moment; nothing is changed, and no lock file is made."""
+    """Return whether another process holds the lock of a directory, without creating a lock file."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -164,7 +164,7 @@ def is_locked(directory: str) -> bool:
 
 
 def _lock_directory(descriptor: int) -> None:
-    """Network file systems lock files only: there the lock file must do."""
+    """Lock a directory; network file systems support only the lock of the file, so their errors are ignored."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,13 +1,12 @@
-"""The file sets of one partition: names, choice at the start, creation, archive; the current, the next and the old set.
+"""File sets of one partition: names, selection at the start, creation, rollover to the next set, archive.
 
     <location>/bmq_<pid>.<YYYYMMDD_HHMMSS>.bmq_journal | .bmq_data | .bmq_qlist
 
-Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
-sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished. That mark is
-written when everything before it is durable; a set without it that is not the oldest one is the copy of an unfinished
-rollover, which may have holes, and is right only if there is no other. Nothing is ever deleted here but what a failed
-creation made; sets leave by archiving, and only the archive is thinned out. A damaged set gets a name the thinning does
-not know.
+The directory holds several sets only after a crash during a rollover. The set whose journal has the highest PSN is used; if
+two are equal, the one whose header is marked as complete. The mark is written when everything before it is durable. A set
+without a mark that is not the oldest one is the copy of an unfinished rollover; it may have gaps and is used only if there
+is no other. This module deletes only files of a failed creation; other sets move to the archive, where the oldest ones are
+deleted. Damaged sets get a prefix and are never deleted.
 """
 
 from __future__ import annotations
@@ -20,45 +19,45 @@ from typing import NoReturn
 
 from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
-from bmqtwist.storage.store import AHEAD_BYTES, DATA_HEADER_BYTES, Disk, File, FileSizes
+from bmqtwist.storage.store import DATA_HEADER_BYTES, PREWRITE_BYTES, Disk, File, FileSizes
 
 Read = Callable[[int, int], bytes]  # offset and size
 KINDS = FileType.JOURNAL, FileType.DATA, FileType.QLIST
 DAMAGED_PREFIX = "damaged."
-_JOURNAL_LAST = FileType.DATA, FileType.QLIST, FileType.JOURNAL  # a set without a journal is known to be a leftover
+_JOURNAL_LAST = FileType.DATA, FileType.QLIST, FileType.JOURNAL  # so a set without a journal is an incomplete creation
 _EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
 _KIND = {extension: kind for kind, extension in _EXTENSION.items()}
 _STAMP = r"\d{8}_\d{6}"
 
 
 def stamp(wall: int) -> str:
-    """`YYYYMMDD_HHMMSS`, UTC."""
+    """Format epoch seconds as `YYYYMMDD_HHMMSS`, UTC."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d_%H%M%S")
 
 
 class Reports:
-    """Of one partition and its files. Threads may add alarms."""
+    """Log lines and alarms of one partition. Any thread may add alarms."""
 
     def __init__(self, partition_id: int) -> None:
         self.subject = f"Partition [{partition_id}]"
-        self.listener: Callable[[str], None] = lambda text: None  # gets the lines for the log
+        self.listener: Callable[[str], None] = lambda text: None  # receives log lines
         self._alarms: list[tuple[str, str]] = []
 
     def inform(self, text: str) -> None:
         self.listener(f"{self.subject}: {text}")
 
     def alarm(self, category: str, text: str) -> None:
-        """Something that an operator must know; the text goes on from the name of the partition."""
+        """Raise an alarm; `text` follows the name of the partition."""
         self._alarms.append((category, self.subject + text))
 
     def take(self) -> list[tuple[str, str]]:
-        """(category, text) of the alarms since the last call."""
+        """Return the alarms since the last call as (category, text)."""
         alarms, self._alarms = self._alarms, []
         return alarms
 
 
 def _part_of(parts: list[bytes], start: int, size: int) -> list[bytes]:
-    """`size` bytes of all parts from `start` on, or as many as there are."""
+    """Return up to `size` bytes from offset `start` of the concatenated parts."""
     found: list[bytes] = []
     for part in parts:
         if start >= len(part):
@@ -73,7 +72,7 @@ def _part_of(parts: list[bytes], start: int, size: int) -> list[bytes]:
 
 
 class OpenFile:
-    """An open file. `end`: where the next write begins."""
+    """An open file. `end`: offset of the next write."""
 
     __slots__ = ("end", "file")
 
@@ -82,35 +81,36 @@ class OpenFile:
 
 
 class FileSet:
-    """Another thread may call `sync`. `base`: the timestamp in the names."""
+    """One open file set. Any thread may call `sync`. `base`: the timestamp in the names."""
 
     def __init__(self, base: str, files: dict[FileType, File]) -> None:
         self.base = base
         self.journal, self.data, self.qlist = (OpenFile(files[kind]) for kind in KINDS)
         self.each = self.journal, self.data, self.qlist  # in the order of KINDS
-        self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
+        self._guard = Lock()  # excludes a sync in another thread while the set is closed
         self._closed = False
-        self._unsynced_qlist = True  # it changes seldom: most syncs can leave it out
-        self._ahead = 0  # bytes that are written behind the end of DATA, of what `append` is given next
+        self._unsynced_qlist = True  # QLIST changes rarely, so most syncs omit it
+        self._prewritten = 0  # bytes written after the end of DATA, part of the next `append`
 
     def positions(self) -> tuple[int, int, int]:
-        """Where the next bytes of JOURNAL, DATA, QLIST go."""
+        """Return the write positions of JOURNAL, DATA, QLIST, bytes."""
         return self.journal.end, self.data.end, self.qlist.end
 
-    def append_ahead(self, data: list[bytes]) -> bool:
-        """Write the next AHEAD_BYTES of it; False: there is more. What fails here fails again in `append`."""
+    def prewrite(self, data: list[bytes]) -> bool:
+        """Write the next PREWRITE_BYTES of `data`; False if more remain. `append` repeats a failed write, and raises."""
+        done = self._prewritten
         try:
-            self._ahead += self.data.file.write(self.data.end + self._ahead, _part_of(data, self._ahead, AHEAD_BYTES))
+            self._prewritten += self.data.file.write(self.data.end + done, _part_of(data, done, PREWRITE_BYTES))
         except OSError:
             return True
-        return sum(map(len, data)) - self._ahead <= AHEAD_BYTES
+        return sum(map(len, data)) - self._prewritten <= PREWRITE_BYTES
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """DATA, QLIST, JOURNAL; positions move only when all is written."""
-        ahead, self._ahead = self._ahead, 0
-        if ahead:
-            data = _part_of(data, ahead, sum(map(len, data)))
-        data_bytes = ahead + self.data.file.write(self.data.end + ahead, data) if data else ahead
+        """Write DATA, QLIST, JOURNAL; positions advance only when all are written."""
+        done, self._prewritten = self._prewritten, 0
+        if done:
+            data = _part_of(data, done, sum(map(len, data)))
+        data_bytes = done + self.data.file.write(self.data.end + done, data) if data else done
         qlist_bytes = 0
         if qlist:
             self._unsynced_qlist = True
@@ -121,7 +121,7 @@ class FileSet:
         self.qlist.end += qlist_bytes
 
     def sync(self) -> None:
-        """The journal last: what it refers to is safe by then."""
+        """fdatasync DATA, QLIST and at last JOURNAL, which refers to both."""
         with self._guard:
             if self._closed:
                 return
@@ -144,7 +144,7 @@ class FileSet:
 
 
 class SetDirectory:
-    """`open` first. broken: a file of the chosen set had to be made anew."""
+    """Directory and archive of the sets of one partition; call `open` first. broken: a missing file was created empty."""
 
     def __init__(self, disk: Disk, location: str, archive: str, reports: Reports, partition_id: int, keep: int) -> None:
         self._disk, self._location, self._archive, self._reports = disk, location, archive, reports
@@ -153,9 +153,9 @@ class SetDirectory:
         self._pattern = re.compile(rf"bmq_{partition_id}\.({_STAMP})\.({'|'.join(_KIND)})")
 
     def open(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
-        """Choose the set by content, archive the others; create one if there is none.
+        """Select the set by content and archive the others; create one if there is none.
 
-        A set without DATA or QLIST gets an empty one (`broken`); a set without a journal is put aside as damaged.
+        A set without DATA or QLIST gets an empty one (`broken`); a set without a journal is archived as damaged.
         """
         found: dict[str, set[FileType]] = {}
         for name in self._disk.names(self._location):
@@ -169,7 +169,7 @@ class SetDirectory:
         chosen = max(usable, key=lambda base: (usable[base][2] or base == oldest, usable[base], base), default=None)
         for base in sorted(found):
             if base != chosen:
-                self._put_aside(base, found[base], chosen, usable.get(base))
+                self._archive_unused(base, found[base], chosen, usable.get(base))
         if chosen is None:
             opened = self.create(wall, sizes, preallocate)
             opened.sync()
@@ -180,10 +180,7 @@ class SetDirectory:
         return opened
 
     def _rank(self, base: str, alone: bool) -> tuple[int, int, bool] | None:
-        """How far a set reaches: (lease, sequence, rollover finished); None if there is nothing in it.
-
-        The only set there is (`alone`) is not read through.
-        """
+        """Return (lease, sequence, marked complete) of a set; None if it is empty. An only set (`alone`) is not scanned."""
         journal = self._disk.open(self.path(base, FileType.JOURNAL))
         try:
             size = journal.size()
@@ -200,8 +197,8 @@ class SetDirectory:
         finally:
             journal.close()
 
-    def _put_aside(self, base: str, kinds: set[FileType], chosen: str | None,
-                   rank: tuple[int, int, bool] | None) -> None:
+    def _archive_unused(self, base: str, kinds: set[FileType], chosen: str | None,
+                        rank: tuple[int, int, bool] | None) -> None:
         holds_messages = False
         if FileType.DATA in kinds and rank is None:
             data = self._disk.open(self.path(base, FileType.DATA))
@@ -229,7 +226,7 @@ class SetDirectory:
         return FileSet(base, files)
 
     def path(self, base: str, kind: FileType) -> str:
-        """Of a file in use."""
+        """Return the path of a file in the location directory."""
         return f"{self._location}/bmq_{self._partition_id}.{base}.{_EXTENSION[kind]}"
 
     def _free_stamp(self, wall: int) -> str:
@@ -239,7 +236,7 @@ class SetDirectory:
         return stamp(wall)
 
     def create(self, wall: int, sizes: FileSizes, preallocate: bool) -> FileSet:
-        """A new set, named after `wall` (UTC). OSError if it does not fit on the disk; then nothing of it is left."""
+        """Create a set named after `wall` (UTC). OSError if it does not fit on the disk; its files are removed then."""
         base, files = self._free_stamp(wall), dict[FileType, File]()
         headers = {kind: file_headers(kind, self._partition_id) for kind in KINDS}
         limits = dict(zip(KINDS, sizes.each, strict=True))
@@ -259,7 +256,7 @@ class SetDirectory:
         return created
 
     def sync(self) -> None:
-        """Make the names survive a loss of power."""
+        """Make the file names durable."""
         self._disk.sync_directory(self._location)
 
     def remove(self, base: str) -> None:
@@ -272,7 +269,7 @@ class SetDirectory:
     # ---- archive -------------------------------------------------------------------------------------------------
 
     def archive(self, base: str, damaged: bool, kinds: Iterable[FileType] = KINDS) -> None:
-        """Move a set into the archive; a `damaged` one is never deleted there."""
+        """Move a set to the archive; a `damaged` one is never deleted there."""
         prefix = DAMAGED_PREFIX if damaged else ""
         try:
             for kind in _JOURNAL_LAST:
@@ -285,7 +282,7 @@ class SetDirectory:
             self._reports.alarm("ROLLOVER", f": file set {base} cannot be archived: {error}.")
 
     def thin_archive(self) -> None:
-        """Delete the oldest sets in the archive but those that are to be kept."""
+        """Delete the oldest archived sets beyond the configured number."""
         try:
             names = [name for name in self._disk.names(self._archive) if self._pattern.fullmatch(name)]
             bases = sorted({name.split(".")[1] for name in names})
@@ -297,7 +294,7 @@ class SetDirectory:
             self._reports.alarm("ROLLOVER", f": the archive cannot be thinned out: {error}.")
 
     def _is_ours(self, name: str) -> bool:
-        """Whether a file of the archive is one of an archived set of this partition, by what it holds."""
+        """Return whether an archived file belongs to this partition, by its header."""
         file = self._disk.open(f"{self._archive}/{name}")
         try:
             return not check_file_header(file.read(0, DATA_HEADER_BYTES), _KIND[name.rpartition(".")[2]], self._partition_id)
@@ -310,10 +307,10 @@ def _closed(offset: int, size: int = 0) -> NoReturn:
 
 
 class FileSets:
-    """`open` first; `broken` then tells that a file of the set had to be made anew.
+    """Current, next and old file set of one partition; call `open` first. broken: a missing file was created empty.
 
-    The current set is written only through `append`. read_*: bytes of a file, fewer at its end; journal_after: as of
-    `File.data_after`, of the JOURNAL.
+    The current set is written only through `append`. read_*: read bytes of a file, fewer at its end; journal_after:
+    `File.data_after` of the JOURNAL.
     """
 
     def __init__(self, disk: Disk, location: str, archive: str, partition_id: int, sizes: FileSizes,
@@ -328,11 +325,11 @@ class FileSets:
         self.journal_after: Callable[[int], int | None] = _closed
         self._set: FileSet | None = None
         self._next: FileSet | None = None
-        self._old: FileSet | None = None  # no longer written, not yet archived
-        self._synced: tuple[FileSet, ...] = ()  # what `sync` covers; replaced as a whole, for the sake of its thread
+        self._old: FileSet | None = None  # waits for its archiving
+        self._synced: tuple[FileSet, ...] = ()  # sets that `sync` covers; a tuple, since a thread reads it
 
     def open(self, wall: int) -> None:
-        """Find the current set, or create it; see `SetDirectory.open`."""
+        """Select or create the current set, see `SetDirectory.open`."""
         self._use(self.directory.open(wall, self.sizes, self._preallocate))
         self.broken = self.directory.broken
 
@@ -345,18 +342,18 @@ class FileSets:
 
     @property
     def current(self) -> FileSet:
-        """The one that is written; OSError if it is closed."""
+        """The set that is written; OSError if it is closed."""
         if self._set is None:
             raise OSError("the file set is closed")
         return self._set
 
     def lengths(self) -> tuple[int, int, int]:
-        """Lengths on disk of JOURNAL, DATA, QLIST."""
+        """Return the lengths of JOURNAL, DATA, QLIST on disk, bytes."""
         journal, data, qlist = (each.file.size() for each in self.current.each)
         return journal, data, qlist
 
     def resume(self, journal: int, data: int, qlist: int) -> None:
-        """Set the positions; everything behind them becomes zeros up to the configured sizes."""
+        """Set the write positions and zero the files from there to the configured sizes."""
         for kind, each, end, limit in zip(KINDS, self.current.each, (journal, data, qlist), self.sizes.each, strict=True):
             each.file.resize(end, False)
             size = max(end, limit)
@@ -369,15 +366,15 @@ class FileSets:
             each.end = end
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
+        """Write DATA, QLIST, JOURNAL at the write positions and advance these. OSError: no position has changed."""
         self.current.append(journal, data, qlist)
 
-    def append_ahead(self, data: list[bytes]) -> bool:
-        """Write the next AHEAD_BYTES of what `append` will be given, where nothing refers to it. False: there is more."""
-        return self._set is None or self._set.append_ahead(data)  # `append` says that it is closed
+    def prewrite(self, data: list[bytes]) -> bool:
+        """Write the next PREWRITE_BYTES of the DATA of the next `append`; False if more remain."""
+        return self._set is None or self._set.prewrite(data)  # `append` raises if the set is closed
 
     def sync(self) -> None:
-        """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""
+        """fdatasync the current set, and the next one after `join_next`. For any thread."""
         for each in self._synced:
             each.sync()
 
@@ -399,7 +396,7 @@ class FileSets:
         return self._next
 
     def join_next(self) -> None:
-        """From now on the owner writes everything into both sets, and `sync` covers both."""
+        """Let `sync` cover both sets: the owner writes every batch to both from now on."""
         self._synced = (self.current, self.coming)
 
     def mark_next(self, mark: int) -> None:
@@ -412,14 +409,14 @@ class FileSets:
             coming.journal.file.sync()
 
     def switch_next(self) -> None:
-        """Make the next set current; the old one waits for `retire_old`."""
+        """Make the next set current; call `retire_old` afterwards."""
         self._old = self.current
         self._use(self.coming)
         self._next = None
         self.broken = False
 
     def retire_old(self, damaged: bool) -> None:
-        """Cut the old set to its positions (not a `damaged` one, which is kept for good), archive it. For any thread."""
+        """Truncate the old set to its positions (not a `damaged` one) and archive it. For any thread."""
         old, self._old = self._old, None
         if old is None:
             return
@@ -433,7 +430,7 @@ class FileSets:
         self.directory.thin_archive()
 
     def finish_roll(self, mark: int, damaged: bool) -> None:
-        """All that is left of a rollover at once."""
+        """Mark the next set, make it current and archive the old one."""
         self.mark_next(mark)
         self.switch_next()
         self.retire_old(damaged)
@@ -448,7 +445,7 @@ class FileSets:
         self.directory.remove(coming.base)
 
     def close(self, truncate: bool) -> None:
-        """Close the files; `truncate` cuts them to their positions first (clean stop)."""
+        """Close the files; `truncate` them to their positions first (clean stop)."""
         current, self._set, self._synced = self._set, None, ()
         self.read_journal = self.read_data = self.read_qlist = self.journal_after = _closed
         if current is None:

@@ -1,11 +1,10 @@
-"""What a node of several finds in its files: a log without holes, and how far it reaches.
+"""Recovery of a cluster member: finds a log without gaps in its files, and its last PSN.
 
-A single broker makes the best of damage. A node of several must not: it tells the others what it holds, so its log ends
-before the first record that is not whole, and the others have the rest. What a loss of power tore was never told to be
-safe here. Other damage is told: a record that is followed by two sync points, which are written a second apart and synced,
-was safe once. Of those that are not, the messages are whole as well that later records have deleted: other nodes are sent
-them. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put aside,
-and the node begins with nothing. A node that has lost what was safe remembers that until it has been healed.
+A single broker skips and repairs damage. A cluster member reports its log to the other members, so the log ends before the
+first damaged record, and the primary sends the rest. Records torn by a loss of power were never reported as durable. A
+record followed by two sync points, which are written a second apart and synced, was durable; if it is missing, the log is
+`doubtful` until it has been healed. After those, even deleted messages must be intact, since replicas may need them. Damage
+before the base, in the part that a rollover copied, makes the file set unusable: it is archived, and the log begins empty.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bmqtwist.storage.exchange import FilesAhead, attachment
+from bmqtwist.storage.exchange import ReadAhead, attachment
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan, is_sync_point
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
@@ -21,13 +20,13 @@ from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, PartitionReader
 
-SYNC_POINTS = 2  # behind a record, which was safe then
+SYNC_POINTS = 2  # after a record that was durable
 
 
 @dataclass(slots=True)
 class FoundLog:
-    """The log in the files, and the state that it leaves. `cut`: bytes of JOURNAL that count no more, though something is in
-    them; `lost`: the file set had to be put aside; `doubtful`: records that were safe are missing."""
+    """Log in the files, with the recovered state. `cut`: bytes of JOURNAL after the log's end that are not zero; `lost`: the
+    file set was archived as damaged; `doubtful`: durable records are missing."""
 
     summary: LogSummary
     recovered: RecoveredPartition
@@ -38,14 +37,14 @@ class FoundLog:
 
 @dataclass(slots=True)
 class RecoveryClock:
-    """As of `storage.recovery.recover`."""
+    """Arguments `epoch` and `wall_max` of `storage.recovery.recover`."""
 
     epoch: float = 0.0
     wall_max: int | None = None
 
 
 class FilesUpTo:
-    """A `PartitionReader` for which there is nothing behind a place in JOURNAL."""
+    """`PartitionReader` of a file set whose JOURNAL reads as zeros from an offset on."""
 
     def __init__(self, files: FileSets, journal_end: int) -> None:
         self._files, self._end = files, journal_end
@@ -53,43 +52,43 @@ class FilesUpTo:
         self.read_data, self.read_qlist, self.lengths = files.read_data, files.read_qlist, files.lengths
 
     def read_journal(self, offset: int, size: int) -> bytes:
-        """Bytes of the JOURNAL, zeros behind the end."""
+        """Read bytes of the JOURNAL, zeros after the end."""
         data = self._files.read_journal(offset, size)
         kept = max(0, self._end - offset)
         return data if len(data) <= kept else data[:kept] + bytes(len(data) - kept)
 
     def journal_after(self, offset: int) -> int | None:
-        """Where something may be."""
+        """Return the offset of the next bytes that may not be zero."""
         return self._files.journal_after(offset) if offset < self._end else None
 
 
 @dataclass(slots=True)
 class _Journal:
-    """What JOURNAL holds by itself. `end`: behind the last record that counts; `whole`: what was copied into it is."""
+    """Log in JOURNAL alone. `end`: offset after its last record; `whole`: the copied part is complete."""
 
     summary: LogSummary
     end: int
-    reach: int  # behind the last byte that is anything
+    reach: int  # offset after the last byte that may not be zero
     whole: bool
-    sync_points: list[Psn]  # also of those that do not count
+    sync_points: list[Psn]  # those after the log's end included
 
     def offset(self, psn: Psn) -> int:
-        """Behind the record with this PSN, which is in the log."""
+        """Return the offset after the record `psn` of the log."""
         return self.end - RECORD_BYTES * self.summary.distance(psn)
 
     def torn_at_the_end(self, files: PartitionReader) -> list[Psn]:
-        """The first record that may not have been safe yet and that cannot be sent to another node, if there is one."""
+        """Return the first record that may not have been durable and whose DATA or QLIST record is damaged; [] if none."""
         summary = self.summary
         counted = [psn for psn in self.sync_points if psn <= summary.last]
         safe = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
         start = self.offset(safe) if safe != NO_PSN else JOURNAL_HEADER_BYTES
         records = files.read_journal(start, self.end - start)
-        ahead = FilesAhead(files, files.lengths()[1])
+        reader = ReadAhead(files, files.lengths()[1])
         for at in range(0, len(records), RECORD_BYTES):
             record = records[at:at + RECORD_BYTES]
             head, lease, _, _, _ = RECORD.unpack(record)
             try:
-                attachment(ahead, record, head)
+                attachment(reader, record, head)
             except OSError:
                 return [(lease, head & SEQUENCE_MASK)]
         return []
@@ -97,7 +96,7 @@ class _Journal:
 
 def find_log(files: FileSets, known: Mapping[bytes, KnownQueue] | None, clock: RecoveryClock, partition_id: int,
              wall: int, limit: int | None = None) -> FoundLog:
-    """Read the file set; nothing of JOURNAL counts behind `limit`. OSError."""
+    """Read the file set, JOURNAL up to the offset `limit`. OSError."""
     journal = _read_journal(files, limit)
     reach, sync_points = journal.reach, journal.sync_points
     while journal.whole:
@@ -141,7 +140,7 @@ def _read_journal(files: FileSets, limit: int | None) -> _Journal:
         end = offset + RECORD_BYTES
     reach = length if broken or scan.stale and limit is None else end
     if copied and end <= scan.mark:
-        whole = False  # its sync point is not there
+        whole = False  # the sync point after the copied part is missing
     kept = tuple((lease, sequence) for lease, sequence in leases.items() if lease >= base[0])
     return _Journal(LogSummary(last, base, kept), end, reach, whole, sync_points)
 

@@ -1,13 +1,12 @@
-"""The durability gate of a partition: effects in order, each with the position of the record that it waits for; and marks of
-the copies in other nodes.
+"""Durability gate of a partition: releases effects in order once their records are written or durable; replication marks.
 
-    waiting.append(effect)      it waits for the record at `effect.position`, the newest there is
-    wrote(position, matters)    the records up to there are in the files
-    begin_sync ... end_sync     those that were written before it began survive a loss of power
-    release_written / _durable  the effects up to that mark, in the order in which they came
+    waiting.append(effect)      hold an effect until the record at `effect.position`, the newest one, is written or durable
+    mark_written(position, ..)  the records up to `position` are in the files
+    begin_sync ... end_sync     records written before the sync began are durable when it ends
+    release_written / _durable  return the effects up to that mark, in the order in which they were added
 
-Positions count the records of this process without gaps. A sync covers what was written before it began; what is written
-meanwhile waits for the next one. An effect is any object with an attribute `position`; those of the hot path are `Gated`.
+Positions count the records of this process without gaps. A sync covers the records written before it began; later ones
+need the next sync. An effect is any object with an attribute `position`; effects of the hot path derive from `Gated`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any, Protocol
 
 from bmqtwist.compiled import mypyc_attr
 
-COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
+COMMITTED_ALL = 1 << 62  # a position that no record reaches: every record counts as committed
 
 
 @mypyc_attr(acyclic=True)
 class Gated:
-    """What waits. `position`: of the record it waits for."""
+    """Effect held by a gate. `position`: position of the record that it needs."""
 
     __slots__ = ("position",)
 
@@ -31,34 +30,34 @@ class Gated:
 
 
 class Gate:
-    """Effects come out in the order in which they went in."""
+    """Effects in order, with the marks up to which records are written and durable."""
 
     __slots__ = ("written", "durable", "waiting", "_covers", "_token", "due", "running")
 
     def __init__(self) -> None:
-        self.written = self.durable = 0  # marks: positions up to which records are in the files, survive a loss of power
-        self.waiting: list[Any] = []  # effects whose records are not safe yet, in order
-        self._covers = 0  # what the sync under way will make durable
+        self.written = self.durable = 0  # positions up to which records are in the files, survive a loss of power
+        self.waiting: list[Any] = []  # effects held, in order of position
+        self._covers = 0  # position that the sync in progress will make durable
         self._token = 0
         self.running = False
-        self.due = False  # a sync is wanted, even if no effect waits for it
+        self.due = False  # a sync is needed although no effect waits for it
 
-    def wrote(self, position: int, matters: bool) -> None:
-        """Everything up to there was written. Unless it `matters`, no effect can wait for what is new: what was durable
-        still is as far as anybody asks."""
-        if not matters and self.durable == self.written:
+    def mark_written(self, position: int, awaited: bool) -> None:
+        """Mark the records up to `position` as written. `awaited` False: no effect depends on the new records, so they also
+        count as durable if all earlier ones are."""
+        if not awaited and self.durable == self.written:
             self.durable = position
         self.written = position
 
-    def all_durable(self) -> None:
+    def mark_all_durable(self) -> None:
         self.durable = self._covers = self.written
 
     def release_written(self) -> list[Any]:
-        """The effects whose records are written."""
+        """Return the effects whose records are written."""
         return self._release(self.written)
 
     def release_durable(self) -> list[Any]:
-        """The effects whose records survive a loss of power."""
+        """Return the effects whose records are durable."""
         return self._release(self.durable)
 
     def _release(self, mark: int) -> list[Any]:
@@ -68,7 +67,7 @@ class Gate:
         if waiting[-1].position <= mark:
             self.waiting = []
             return waiting
-        low, high = 0, len(waiting)  # the first that must wait; positions never fall
+        low, high = 0, len(waiting)  # binary search: positions never decrease
         while low < high:
             middle = (low + high) // 2
             if waiting[middle].position <= mark:
@@ -79,7 +78,7 @@ class Gate:
         return waiting[:low]
 
     def begin_sync(self) -> int | None:
-        """The token of a sync to start, None if none is needed or one is under way."""
+        """Return the token of a sync to start; None if none is needed or one is in progress."""
         if self.running or not self.due and (not self.waiting or self.durable == self.written):
             return None
         self._token += 1
@@ -89,14 +88,14 @@ class Gate:
 
     @property
     def newest(self) -> int:
-        """Position of the newest record that an effect waits for; 0 = none does."""
+        """Position of the last held effect; 0 if no effect is held."""
         return int(self.waiting[-1].position) if self.waiting else 0
 
     def is_running(self, token: int) -> bool:
         return self.running and token == self._token
 
     def end_sync(self, token: int) -> bool:
-        """The sync is done; False if it is not the one under way."""
+        """Mark the records of the sync as durable; False if `token` is not the sync in progress."""
         if not self.is_running(token):
             return False
         self.running = False
@@ -105,36 +104,35 @@ class Gate:
 
 
 class Copies(IntEnum):
-    """Which other nodes must have a message safe, beside the primary."""
+    """Which replicas must have stored a message, in addition to the primary."""
 
     NONE = 0
-    ONE = 1  # whichever
-    MAJORITY = 2  # a majority of all nodes, the primary among them
-    ALL = 3  # all that are available, and a majority in any case
+    ONE = 1  # any replica
+    MAJORITY = 2  # a majority of the members, the primary included
+    ALL = 3  # all available members, and at least a majority
 
 
 class Waiter(Protocol):
-    """What waits for the cluster to have records of a partition (`queue.root.Uncommitted`)."""
+    """Queue that is notified of commits of its partition (`queue.root.Uncommitted`)."""
 
     def committed(self, now: float) -> None:
-        """It has more than before."""
+        """Handle an increase of a mark."""
 
 
 class CopyMarks:
-    """`marks`: for each of `Copies`, the position up to which so many nodes have the records; `waiters`: who waits for
-    more."""
+    """`marks`: for each of `Copies`, the position up to which these nodes have the records; `waiters`: queues to notify."""
 
     __slots__ = ("marks", "counted", "pair_commits", "waiters")
 
     def __init__(self) -> None:
         self.marks = [COMMITTED_ALL] * len(Copies)
         self.counted = False  # a message waits for ONE or ALL
-        self.pair_commits = False  # what one other node has, too, is committed: there are no more than three
+        self.pair_commits = False  # a record stored by one replica is committed: the cluster has at most three members
         self.waiters: dict[Waiter, None] = {}
 
     @property
     def committed(self) -> int:
-        """Up to here the cluster has the records."""
+        """Position up to which a majority has stored the records."""
         return self.marks[Copies.MAJORITY]
 
     @committed.setter

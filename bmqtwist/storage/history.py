@@ -1,27 +1,26 @@
-"""Which GUIDs were stored lately: what makes a repeated PUT harmless.
+"""GUID history of a queue: detects repeated PUTs (deduplication).
 
-Every GUID is remembered for `window` seconds from its arrival, and forgotten at most an eighth of the window later:
+Every GUID is held for `window` seconds from its arrival, and dropped at most an eighth of the window later:
 
     newest                                                                                        oldest
     open: GUIDs in a dict  ->  closed bucket  ->  closed bucket  ->  ...  ->  closed bucket  ->  dropped
     up to 16384 GUIDs       16 bytes for each GUID, sorted, with the arrival of its newest;
-    or window / 8 seconds   every 128th GUID as a mark to find the place of another by
+    or window / 8 seconds   every 128th GUID is a mark for the search
 
     GUID      0      3                    10                 16
               +------+--------------------+-------------------+
               | v, # | timer tick         | client id         |      v: version, #: counter
               +------+--------------------+-------------------+
 
-Producers make their GUIDs with a rising timer, so most need no look-up at all: for each client id the highest tick
-seen is kept, and a GUID with a higher one is new. Others (retransmissions, GUIDs of the same tick or made by other
-threads) are looked up in every bucket whose range they fall into.
+Producers create GUIDs with an increasing timer, so most need no lookup: the history stores the highest tick of each client
+id, and a GUID with a higher tick is new. Other GUIDs (retransmissions, same tick, other threads) are searched in every
+bucket whose range includes them.
 
-The client ids kept are bounded. When there are too many, all are let go and their highest tick becomes a `floor`:
-for as long as GUIDs seen before can be remembered, a client met again starts at least there, so that "higher" still
-means "never seen".
+The number of client ids is limited. When it is exceeded, all are dropped and their highest tick becomes a `floor`: while
+earlier GUIDs are held, a client id seen again starts at least there, so that a higher tick still proves a new GUID.
 
-A tick above all that were ever met of a client also tells that the GUID was never added, however long ago: a queue that
-holds a million messages need not look whether it is one of them.
+A tick above all earlier ticks of a client also proves that the GUID was never added, at any time: a queue with a million
+messages needs no lookup of the GUID among them.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-BUCKET_GUIDS_MAX: Final = 16384  # the open bucket costs about six times as much for a GUID as a closed one
-CLIENTS_MAX: Final = 4096  # client ids with a remembered tick
-_SPANS: Final = 8  # a bucket covers at most this fraction of the window
-SPAN_SECONDS_MAX: Final = 30.0  # ... and at most this, so that a window can be made shorter
+BUCKET_GUIDS_MAX: Final = 16384  # an open bucket needs about six times the memory of a closed one
+CLIENTS_MAX: Final = 4096  # client ids with a stored tick
+_SPANS: Final = 8  # a bucket covers at most window / _SPANS
+SPAN_SECONDS_MAX: Final = 30.0  # and at most this, so that a shorter window takes effect
 _GUID_BYTES: Final = 16
 _MARK_GUIDS: Final = 128  # between two marks of a closed bucket
 _MARK_BYTES: Final = _MARK_GUIDS * _GUID_BYTES
@@ -43,12 +42,12 @@ _ABOVE_ALL: Final = b"\xff" * 8  # compares above every tick
 
 
 class _Bucket:
-    """Closed: keys sorted in one blob. A look-up finds the stretch between two marks, then lets `bytes.find` compare."""
+    """Closed bucket: sorted keys in one bytes object. A lookup bisects the marks, then uses `bytes.find` between two."""
 
     __slots__ = ("keys", "first", "last", "newest", "_marks")
 
     def __init__(self, guids: dict[bytes, None], newest: float) -> None:
-        keys = sorted(guids)  # GUIDs of one producer come almost in order: this is nearly linear
+        keys = sorted(guids)  # nearly linear: GUIDs of one producer arrive almost in order
         self.keys, self.first, self.last, self.newest = b"".join(keys), keys[0], keys[-1], newest
         self._marks = keys[::_MARK_GUIDS]
 
@@ -61,18 +60,18 @@ class _Bucket:
         at = (bisect_right(self._marks, guid) - 1) * _MARK_BYTES
         end = at + _MARK_BYTES
         at = self.keys.find(guid, at, end)
-        while at > 0 and at % _GUID_BYTES:  # the end of one GUID and the beginning of the next look like it
+        while at > 0 and at % _GUID_BYTES:  # a match across the boundary of two GUIDs
             at = self.keys.find(guid, at + 1, end)
         return at >= 0
 
 
 class GuidHistory:
-    """The GUIDs of one queue. `now` and `arrived` are seconds of one monotonic clock; a window of 0 keeps nothing.
+    """GUIDs of one queue. `now` and `arrived` are seconds of one monotonic clock; a window of 0 disables the history.
 
-    never_added: of the GUID that `seen_or_add` has just added, as of `was_never_added` before that.
+    never_added: result of `was_never_added` for the last GUID that `seen_or_add` added, before it was added.
     """
 
-    __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_let_go", "_floor",
+    __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_dropped", "_floor",
                  "_floor_until")
 
     def __init__(self, window: float) -> None:
@@ -83,7 +82,7 @@ class GuidHistory:
         self._buckets: deque[_Bucket] = deque()
         self._closed = 0  # GUIDs in closed buckets
         self._ticks: dict[bytes, bytes] = {}  # client id -> highest tick seen
-        self._let_go = b""  # the highest tick of those whose client id is not kept any more
+        self._dropped = b""  # highest tick of the dropped client ids
         self.never_added = False
         self._floor = b""
         self._floor_until = 0.0
@@ -95,10 +94,10 @@ class GuidHistory:
         return chain(*self._buckets, self._open)
 
     def seen_or_add(self, guid: bytes, now: float) -> bool:
-        """Whether this GUID was added within the window; if not, it is now."""
+        """Return whether the GUID was added within the window; add it otherwise."""
         window = self.window
         if window <= 0:
-            self._let_go, self.never_added = _ABOVE_ALL, False
+            self._dropped, self.never_added = _ABOVE_ALL, False
             return False
         opened = self._open
         if now >= self._due or len(opened) >= BUCKET_GUIDS_MAX:
@@ -108,12 +107,12 @@ class GuidHistory:
         last = self._ticks.get(client)
         if last is not None and tick > last:
             self._ticks[client] = tick
-            self.never_added = tick > self._let_go
+            self.never_added = tick > self._dropped
         elif guid in opened or self._in_buckets(guid, now):
             return True
         elif last is None:
-            self.never_added = tick > self._let_go
-            self._meet(client, tick, now)
+            self.never_added = tick > self._dropped
+            self._add_client(client, tick, now)
         else:
             self.never_added = False
         opened[guid] = None
@@ -121,31 +120,31 @@ class GuidHistory:
         return False
 
     def was_never_added(self, guid: bytes) -> bool:
-        """Whether it is certain, without a look-up, that this GUID was never added, however long ago."""
+        """Return whether the tick proves, without a lookup, that the GUID was never added at any time."""
         tick = guid[3:10]
-        return tick > self._ticks.get(guid[10:], b"") and tick > self._let_go
+        return tick > self._ticks.get(guid[10:], b"") and tick > self._dropped
 
     def add(self, guid: bytes, arrived: float) -> None:
-        """Remember a GUID found in storage; oldest first: one out of order counts as arrived with its predecessor."""
+        """Add a GUID found in storage, oldest first; arrival times that decrease are raised to the last one."""
         self.seen_or_add(guid, max(arrived, self._newest))
 
     def discard(self, guid: bytes) -> None:
-        """Forget a GUID that was added just now and not stored after all. An older one stays."""
+        """Remove a GUID of the open bucket, whose message was refused after all."""
         self._open.pop(guid, None)
 
     def shift(self, seconds: float) -> None:
-        """Everything arrived so much later: what was added before was told by another clock."""
+        """Add `seconds` to all arrival times, because the GUIDs so far were added with another clock."""
         self._newest, self._due, self._floor_until = self._newest + seconds, self._due + seconds, self._floor_until + seconds
         for bucket in self._buckets:
             bucket.newest += seconds
 
     def set_window(self, window: float, now: float) -> None:
-        """Remember for `window` seconds from now on, also what was added before."""
+        """Change the window, also for the GUIDs added before."""
         self.window = window
         self._turn(now)
 
     def forget(self, guids: set[bytes]) -> None:
-        """Forget GUIDs of any age; slow, for what should never happen."""
+        """Remove GUIDs of any age; slow, for rare repairs."""
         for guid in guids & self._open.keys():
             del self._open[guid]
         buckets, self._buckets, self._closed = self._buckets, deque(), 0
@@ -156,7 +155,7 @@ class GuidHistory:
                 self._closed += len(kept)
 
     def expire(self, now: float) -> None:
-        """Forget what is too old; for idle queues, since adding does it too."""
+        """Drop old GUIDs of an idle queue; adding GUIDs does so, too."""
         if now >= self._due:
             self._turn(now)
 
@@ -173,12 +172,12 @@ class GuidHistory:
     def _in_buckets(self, guid: bytes, now: float) -> bool:
         return any(guid in bucket for bucket in reversed(self._buckets) if bucket.newest + self.window >= now)
 
-    def _meet(self, client: bytes, tick: bytes, now: float) -> None:
-        """A client id without a remembered tick."""
+    def _add_client(self, client: bytes, tick: bytes, now: float) -> None:
+        """Store the tick of a new client id; drop all others first if they are too many."""
         if len(self._ticks) >= CLIENTS_MAX:
             highest = max(self._ticks.values())
             self._floor = max(self._floor, highest) if now <= self._floor_until else highest
             self._floor_until = now + self.window * (_SPANS + 1) / _SPANS
-            self._let_go = max(self._let_go, highest)
+            self._dropped = max(self._dropped, highest)
             self._ticks.clear()
         self._ticks[client] = tick if now > self._floor_until else max(tick, self._floor)

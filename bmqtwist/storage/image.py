@@ -1,10 +1,10 @@
-"""All that is live in a partition, on its way to a node that cannot be given records.
+"""Image of a partition: all its live records, sent to a replica that lacks too much to receive records one by one.
 
-    ImageSource    all of it, as of one record, in parts
-    ImageFiles     puts it beside the present files, which stay until it is complete
+    ImageSource    reads the live records as of one record, in parts
+    ImageFiles     writes them to a new file set; the current one stays until the image is complete
 
-After a rollover that is what the rollover has copied, as it lies in the files, up to its sync point: with the records that
-follow, which are sent as to any other node, that one's files become equal to those of the primary.
+After a rollover the image is the copied part of the files, up to its sync point. With the records that follow, which are
+sent as usual, the replica's files become equal to those of the primary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 
-from bmqtwist.storage.exchange import READ_BYTES, FilesAhead, checked, records_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, ReadAhead, checked, records_of, run_from
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -35,29 +35,29 @@ _MESSAGE, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.JOURNAL_OP)
 
 
 class ImageSource:
-    """All that is live in a partition as of the end of its last rollover, or as of its last record if there was none, or
-    none behind the record `behind`, in parts. The partition may go on; once it has moved to another file set, `OSError`
+    """Live records of a partition as of the end of its last rollover, in parts; as of its last record if the rollover ended
+    at or before the record `after`. The partition may take records meanwhile; after its next rollover, `part` raises OSError
     (ESTALE).
     """
 
-    def __init__(self, partition: ReplicatedPartition, behind: Psn = NO_PSN) -> None:
+    def __init__(self, partition: ReplicatedPartition, after: Psn = NO_PSN) -> None:
         if not partition.log.write_rest():
             raise OSError(errno.EIO, "its last records cannot be written")
-        if partition.roll.moved is not None:
-            partition.roll.moved.settle(1 << 62)
+        if partition.roll.relocation is not None:
+            partition.roll.relocation.update(1 << 62)
         self._files, self._set = partition.files, partition.files.current.base
-        self._ahead = FilesAhead(self._files, self._files.current.data.end)
+        self._reader = ReadAhead(self._files, self._files.current.data.end)
         base = partition.summary.base
-        copied_to = partition.cut_at(base) if base > behind else None
+        copied_to = partition.cut_at(base) if base > after else None
         self.at = partition.summary.last if copied_to is None else base
         self._slices: Iterator[list[Live]] = partition.state.live.snapshot() if copied_to is None else iter(())
-        self._items, self._next = list[Live](), 0  # of the present slice
+        self._items, self._next = list[Live](), 0  # of the current slice
         self._next_slice()
-        self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # of the JOURNAL, its sync point included
-        self.parts = 0  # so far
+        self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # JOURNAL offsets, the sync point included
+        self.parts = 0  # returned so far
 
     def part(self) -> tuple[RecordRun, bool]:
-        """The next one, and whether it is the last."""
+        """Return the next part, and whether it is the last."""
         if self._files.current.base != self._set:
             raise OSError(errno.ESTALE, "the partition has rolled over")
         self.parts += 1
@@ -68,7 +68,7 @@ class ImageSource:
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        run = run_from(self._ahead, journal, self.at, self._copied_at)
+        run = run_from(self._reader, journal, self.at, self._copied_at)
         self._copied_at += len(run.journal)
         return RecordRun(self.at, self.at, run.journal, run.data, run.qlist), self._copied_at == end
 
@@ -80,7 +80,7 @@ class ImageSource:
                 length = data_record_bytes(DATA_HEADER.size + len(item.options) + item.size)
                 if journal and size + length > READ_BYTES:
                     break
-                content = self._ahead.read_data(item.data_offset * 8, length)
+                content = self._reader.read_data(item.data_offset * 8, length)
                 if len(content) < length:
                     raise OSError(errno.EIO, "DATA is shorter than its records")
                 journal.append(pack_message_record(item.sequence, item.lease, item.wall, item.queue_key, item.data_offset,
@@ -105,7 +105,7 @@ class ImageSource:
 
 
 class ImageFiles:
-    """The next file set of a partition, as it is filled with an image. OSError, PeerError: it is of no use."""
+    """The next file set of a replica while it receives an image. OSError, PeerError: the image must be abandoned."""
 
     def __init__(self, partition: ReplicatedPartition, wall: int) -> None:
         partition.roll.stop(wall)
@@ -113,31 +113,31 @@ class ImageFiles:
         self._files, self._node_id = partition.files, partition.log.node_id
         self._files.abandon_roll()
         self._files.begin_roll(wall)
-        self._mark: int | None = None  # where the sync point is that came with the image
+        self._mark: int | None = None  # JOURNAL offset of the image's own sync point
 
     def take(self, run: RecordRun) -> None:
-        """One part, in order."""
+        """Write one part; parts arrive in order."""
         _, data_end, qlist_end = self._files.coming.positions()
         journal = []
         journal_end, self._mark = self._files.coming.positions()[0], None
-        for record, belongs in records_of(run):
+        for record, attached in records_of(run):
             head = int.from_bytes(record[:8], "big")
             journal.append(placed(record, head, data_end, qlist_end))
             if head >> TYPE_SHIFT == _MESSAGE:
                 message = Message(b"", None, crc=int.from_bytes(record[52:56], "big"))
-                checked(message, belongs)
-                data_end += len(belongs)
+                checked(message, attached)
+                data_end += len(attached)
             else:
-                qlist_end += len(belongs)
+                qlist_end += len(attached)
                 psn = int.from_bytes(record[8:12], "big"), head & SEQUENCE_MASK
                 self._mark = journal_end if head >> TYPE_SHIFT == _JOURNAL_OP and psn == run.last else None
             journal_end += RECORD_BYTES
         self._files.coming.append(journal, [run.data], [run.qlist])
         if not self._files.sizes.hold(self._files.coming.positions()):
-            raise OSError(errno.ENOSPC, "an image is larger than the files may be")
+            raise OSError(errno.ENOSPC, "the image is larger than the configured file sizes")
 
     def complete(self, at: Psn, wall: int) -> Callable[[], None]:
-        """All parts are here. What makes them the current file set, for a thread: the old one goes to the archive."""
+        """Complete the image after its last part; return a function for a thread that makes it the current file set."""
         mark, data, qlist = self._files.coming.positions()
         if self._mark is not None:
             mark = self._mark

@@ -1,8 +1,7 @@
-"""Which bytes of a JOURNAL are its records: the end, the gaps and the stale rest, found going forward.
+"""Scan of a JOURNAL: finds its records, damaged slots, its end and stale bytes after it.
 
-There is no checksum in a journal, but two things are known: records lie 60 bytes apart, and their sequence numbers rise
-by one. So a slot that cannot be read is damage, not the end, when a later slot holds exactly the PSN that the distance
-says; and bytes behind the last record that continue nothing are a stale rest.
+A journal has no checksums, but records lie 60 bytes apart and their sequence numbers rise by one. So an unreadable slot is
+damage, not the end, if a later slot holds the PSN that its distance requires; other bytes after the last record are stale.
 
 ```
  44            area_end                                     end            length
@@ -10,7 +9,7 @@ says; and bytes behind the last record that continue nothing are a stale rest.
   '- compacted: PSNs rise with gaps
 ```
 
-A record whose PSN alone is wrong, between good neighbours, is given the PSN its place says.
+A record between valid ones whose PSN alone is wrong gets the PSN of its offset.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 Entry = tuple[int, int, int, int, bytes]  # offset of the record, head, lease, wall, the 36 bytes of its body
 
 _CHUNK_BYTES = RECORD_BYTES << 16
-_JUMPS_MAX = 64  # unexplained jumps of the PSN that are followed before the rest counts as stale
+_JUMPS_MAX = 64  # accepted gaps of the PSN before the rest counts as stale
 _TYPE_AND_FLAGS = RECORD_HEADER.word(type=RECORD_HEADER.mask("type"), flags=RECORD_HEADER.mask("flags"))
 _OP = slice(JOURNAL_OP_RECORD.offset("op") - RECORD_HEADER.size,
             JOURNAL_OP_RECORD.offset("inner_sequence") - RECORD_HEADER.size)  # within the body of a JOURNAL_OP
 
 
 def is_sync_point(record: tuple[int, int, int, bytes, int]) -> bool:
-    """Is this unpacked RECORD a valid sync point?"""
+    """Return whether an unpacked RECORD is a valid sync point."""
     head, lease, _, body, magic = record
     return (magic == MAGIC and head >> TYPE_SHIFT == RecordType.JOURNAL_OP and head & SEQUENCE_MASK > 0 and lease > 0
             and int.from_bytes(body[_OP], "big") == SYNC_POINT_OP)
 
 
 def check_file_header(data: bytes, kind: FileType, partition_id: int | None) -> str | None:
-    """What is wrong with the 32-byte file header at the start of `data`; None if nothing is."""
+    """Return the error in the 32-byte file header at the start of `data`; None if it is valid."""
     if len(data) < FILE_HEADER.size:
         return "file is shorter than its header"
     header = FILE_HEADER.parse(data[:FILE_HEADER.size])
@@ -66,12 +65,12 @@ def check_file_header(data: bytes, kind: FileType, partition_id: int | None) -> 
 
 
 class JournalScan:
-    """Iterate once; then the attributes are final. `data_after` (File.data_after) spares the reading of what was never
-    written: a preallocated file is mostly that.
+    """Iterator over the records of one JOURNAL; iterate once, then the attributes are final. `data_after` (File.data_after)
+    skips the unwritten blocks of a preallocated file.
 
-    lease, sequence: PSN of the last accepted record, 0 if none. end: offset behind it. last_head: its head.
-    marked: the header's mark points at a sync point. problems: sentences for the operator. damaged: slots were lost or
-    repaired. stale: bytes that are not zero behind the end. preallocated: room for another record follows the end.
+    lease, sequence: PSN of the last accepted record, 0 if none. end: offset after it. last_head: its head. marked: the
+    header's mark points at a sync point. problems: sentences for the operator. damaged: slots were lost or repaired. stale:
+    bytes after the end are not zero. preallocated: an empty slot follows the end.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], length: int,
@@ -82,14 +81,14 @@ class JournalScan:
         self.problems: list[str] = []
         self.damaged = self.stale = False
         self._jumps = 0
-        self._resync = 0  # offset of the record that ends the present run of bad slots
+        self._resync = 0  # offset of the record that ends the present run of damaged slots
         self.mark = self._find_mark()
         self.marked = self.mark > 0
         self.area_end = self.mark or self._find_area_end()
 
     @property
     def preallocated(self) -> bool:
-        """Whether a whole empty slot follows the end: not a cleanly closed file."""
+        """True if an empty slot follows the end: the file was not closed by a clean stop."""
         return self._length - self.end >= RECORD_BYTES
 
     def _slot(self, offset: int) -> tuple[int, int, int, bytes, int] | None:
@@ -97,7 +96,7 @@ class JournalScan:
         return RECORD.unpack(data) if len(data) == RECORD_BYTES else None
 
     def _slots(self, offset: int) -> Iterator[tuple[int, tuple[int, int, int, bytes, int]]]:
-        """(offset, unpacked record) of every slot from `offset` on that is not all zero."""
+        """Iterate over (offset, unpacked record) of every non-zero slot from `offset` on."""
         while True:
             written = self._data_after(offset)
             if written is None:
@@ -114,7 +113,7 @@ class JournalScan:
             offset += whole
 
     def _find_mark(self) -> int:
-        """Offset of the sync point that ended the last rollover, 0 if there was none; problems of the header."""
+        """Return the offset of the sync point that ended the last rollover, 0 if none; report errors of the header."""
         header = self._read(0, JOURNAL_HEADER_BYTES)
         if len(header) < JOURNAL_HEADER_BYTES:
             self.damaged = self._length > 0
@@ -137,7 +136,7 @@ class JournalScan:
         return 0
 
     def _find_area_end(self) -> int:
-        """Offset of the first sync point: before it PSNs may have gaps. Without any: behind the last record."""
+        """Return the offset of the first sync point, before which PSNs may have gaps; without one the end of records."""
         end = self.start
         for offset, record in self._slots(self.start):
             if is_sync_point(record):
@@ -192,7 +191,7 @@ class JournalScan:
 
     def _judge(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
                expected: int) -> tuple[int, int] | None:
-        """The PSN to accept a record with that is not simply the next; (0, 0) = skip the slot; None = the end."""
+        """Return the PSN for a slot that does not hold the next record; (0, 0) to skip it; None if the journal ends."""
         head, record_lease, _, _, _ = record
         sequence = head & SEQUENCE_MASK
         if offset == self._resync:
@@ -210,7 +209,7 @@ class JournalScan:
 
     def _jump(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
               expected: int) -> tuple[int, int] | None:
-        """Nothing continues the journal at its distance: records may be missing, or it ends here (None)."""
+        """Return the PSN after a gap of missing records; None if the journal ends here."""
         psn = record[1], record[0] & SEQUENCE_MASK
         after = self._slot(offset + RECORD_BYTES)
         if (not _well_formed(record) or psn <= (lease, expected) or self._jumps >= _JUMPS_MAX or after is None
@@ -222,7 +221,7 @@ class JournalScan:
         return psn
 
     def _find_resync(self, bad: int, lease: int, expected: int) -> int:
-        """Offset of the first record behind `bad` that continues the journal at its distance; 0 if there is none."""
+        """Return the offset of the first record after `bad` with the PSN of its distance; 0 if there is none."""
         for offset, record in self._slots(bad + RECORD_BYTES):
             distance = (offset - bad) // RECORD_BYTES
             sequence = record[0] & SEQUENCE_MASK
@@ -232,7 +231,7 @@ class JournalScan:
         return 0
 
     def _report_run(self, start: int) -> None:
-        """Say what happens to the slots from `start` up to the record that continues the journal."""
+        """Report skipped and repaired slots from `start` to the record that continues the journal."""
         slots = [self._slot(offset) for offset in range(start, self._resync, RECORD_BYTES)]
         repaired = sum(slot is not None and _repairable(slot) for slot in slots)
         if repaired < len(slots):
@@ -243,7 +242,7 @@ class JournalScan:
                           " kept with the PSN of their place")
 
     def _anchor(self, offset: int, record: tuple[int, int, int, bytes, int]) -> tuple[int, int]:
-        """PSN of the first sync point: that of its header, or of its body if only that one fits the next record."""
+        """Return the PSN of the first sync point: from its header, or from its body if only that fits the next record."""
         head, lease, _, body, _ = record
         header, after = (lease, head & SEQUENCE_MASK), self._slot(offset + RECORD_BYTES)
         if after is None or not _well_formed(after) or not is_sync_point(record):
@@ -275,18 +274,18 @@ class JournalScan:
             position += len(chunk)
         self.stale = stale > 0
         if stale and any(_well_formed(record) for _, record in self._slots(self.end)):
-            self.damaged = True  # it may be worth a look: keep it
+            self.damaged = True  # keep the set for inspection
         if stale:
             self.problems.append(f"JOURNAL: up to {stale} B behind the last record, at offset {self.end}, continue"
                                  " nothing and are cut off")
 
 
 def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:
-    """Type 1..15, lease, sequence and magic: what makes a slot a record. (Types 6..15 are unknown but records.)"""
+    """Return whether a slot holds a record: magic, type 1..15, lease and sequence. (Types 6..15 are unknown records.)"""
     head, lease, _, _, magic = record
     return magic == MAGIC and head >= MESSAGE_HEAD and lease > 0 and head & SEQUENCE_MASK > 0
 
 
 def _repairable(record: tuple[int, int, int, bytes, int]) -> bool:
-    """A record of a known type, whatever its PSN."""
+    """Return whether a slot holds a record of a known type, with any PSN."""
     return record[4] == MAGIC and MESSAGE_HEAD <= record[0] < JOURNAL_OP_HEAD + (1 << TYPE_SHIFT)

@@ -1,11 +1,11 @@
-"""The file of the metadata ledger: `bmq_csl_*` in the storage directory, the newest of which counts.
+"""File of the metadata ledger: `bmq_csl_*` in the storage directory; the newest file is used.
 
-It holds a header, then records until the end or until zeros, in the form in which brokers send them to each other
-(`wire/cluster_events.py`). Reading never fails: a record that was torn while it was written is cut off, one that is damaged
-in the middle is skipped up to the next whole one, and either gives an alarm.
+A file holds a header, then records up to its end or to zeros, encoded as brokers exchange them (`wire/cluster_schema.py`).
+Reading never fails: a torn record at the end is cut off, a damaged one is skipped up to the next valid record; both raise
+an alarm.
 
-A new file is written whole under a temporary name, synced and renamed, so that the newest one is never half of one. One
-older file is kept for the operator.
+A new file is written under a temporary name, synced and renamed, so the newest file is always complete. One older file
+stays for the operator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bmqtwist.wire.layout import CLUSTER_STATE_HEADER
 
 LEDGER_HEADER_BYTES = LEDGER_HEADER.size
 LEDGER_SUFFIX = ".bmq_csl"
-DAMAGE_REPORTS_MAX = 16  # damaged places of one file that are told apart
+DAMAGE_REPORTS_MAX = 16  # damaged ranges of one file reported one by one
 
 _TEMPORARY = ".new"
 _STAMP_END = len("bmq_csl_YYYYMMDD_HHMMSS")
@@ -35,7 +35,7 @@ _NAME = re.compile(r"bmq_csl_\d{8}_\d{6}_([0-9A-F]{10})\.bmq_csl")
 
 @dataclass(slots=True)
 class LedgerEntry:
-    """A record with its place: offset in bytes, sizes of its header and body in words."""
+    """A record with its offset in bytes and the sizes of its header and body in words."""
 
     offset: int
     record: ClusterStateRecord
@@ -48,18 +48,17 @@ class LedgerEntry:
 
     @property
     def type_name(self) -> str:
-        """snapshot, update, commit, ack."""
+        """Name of the type: snapshot, update, commit, ack."""
         return self.record.type.name.lower()
 
 
 @dataclass(slots=True)
 class LedgerContents:
-    """What a ledger file holds.
+    """Content of a ledger file.
 
-    `entries`: all records that could be read; `end`: offset behind the last of them, where writing goes on; `log_id`: b"" if
-    there is no readable file header; `damaged`: something before `end` could not be read, so the file should be replaced;
-    `alarms`: a sentence for each thing that was not as it should be; `tail_zeros`: bytes of zeros behind `end`, if nothing
-    else is there: a live file, or one left by a crash.
+    `entries`: all readable records; `end`: offset after the last one, the write position; `log_id`: b"" if the file header
+    is unreadable; `damaged`: bytes before `end` are unreadable, so the file should be replaced; `alarms`: a sentence per
+    error; `tail_zeros`: number of zero bytes after `end` if no other bytes follow: a file in use, or one left by a crash.
     """
 
     log_id: bytes = b""
@@ -71,19 +70,19 @@ class LedgerContents:
 
 
 def pack_ledger_header(log_id: bytes) -> bytes:
-    """The first 8 bytes of a file."""
+    """Encode the first 8 bytes of a file."""
     if len(log_id) != 5 or not any(log_id):
         raise LocalError(f"a ledger's log id is 5 bytes, not all zero; not {log_id.hex()!r}")
     return LEDGER_HEADER.build(version=_VERSION, header_words=LEDGER_HEADER.words, log_id=log_id)
 
 
 def encode_ledger(log_id: bytes, records: Iterable[ClusterStateRecord]) -> bytes:
-    """A whole file."""
+    """Encode a file."""
     return b"".join((pack_ledger_header(log_id), *map(encode_cluster_state_record, records)))
 
 
 def read_ledger(data: bytes) -> LedgerContents:
-    """Read a whole file; b"" is a file that does not exist yet."""
+    """Read a file; b"" stands for an absent file."""
     found = LedgerContents()
     if not data:
         return found
@@ -100,7 +99,7 @@ def read_ledger(data: bytes) -> LedgerContents:
 
 
 def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
-    places = 0
+    ranges = 0
     while True:
         try:
             record, stop = read_cluster_state_record(data, pos, len(data))
@@ -109,8 +108,8 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
             if following is None:
                 break
             found.damaged = True
-            places += 1
-            if places <= DAMAGE_REPORTS_MAX:
+            ranges += 1
+            if ranges <= DAMAGE_REPORTS_MAX:
                 found.alarms.append(f"{following - pos} bytes of the ledger at offset {pos} cannot be read "
                                     f"({error.reason}) and are skipped")
             pos = following
@@ -128,7 +127,7 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
 
 
 def _next_record(data: bytes, pos: int) -> int | None:
-    """Offset of the first whole record at or after `pos`; records lie on words."""
+    """Return the offset of the first valid record at or after `pos`; records are aligned to words."""
     for match in _RECORD_START.finditer(data, pos):
         if not match.start() & 3:
             try:
@@ -140,18 +139,18 @@ def _next_record(data: bytes, pos: int) -> int | None:
 
 
 def ledger_file_name(log_id: bytes, wall: int) -> str:
-    """`bmq_csl_<UTC date>_<time>_<log id>.bmq_csl`, for a file begun at `wall` (seconds since the epoch)."""
+    """Return `bmq_csl_<UTC date>_<time>_<log id>.bmq_csl` for a file created at `wall` (seconds since the epoch)."""
     return f"bmq_csl_{datetime.fromtimestamp(wall, UTC):%Y%m%d_%H%M%S}_{log_id.hex().upper()}{LEDGER_SUFFIX}"
 
 
 def parse_ledger_file_name(name: str) -> bytes | None:
-    """The log id in a file name, None if it is not the name of a ledger."""
+    """Return the log id in a file name, None if it is not the name of a ledger."""
     match = _NAME.fullmatch(name)
     return bytes.fromhex(match.group(1)) if match else None
 
 
 class LedgerFile:
-    """The ledger of one node in `directory`. `open` first; all methods may raise OSError."""
+    """Ledger of one node in `directory`; call `open` first. Methods raise OSError."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk, self._directory = disk, directory
@@ -160,10 +159,9 @@ class LedgerFile:
         self._end = 0
 
     def open(self) -> None:
-        """Find the newest file; there may be none. What an unfinished replacement left is removed.
+        """Open the newest file, if there is one; remove temporary files of an unfinished replacement.
 
-        A process that was killed may have written what it did not come to sync. Whoever reads the file counts on what it
-        says, so that is made durable first.
+        The file is synced first: a killed process may have written records without a sync, and readers rely on them.
         """
         names = self._disk.names(self._directory)
         for name in names:
@@ -188,7 +186,7 @@ class LedgerFile:
         self._file, self._name, self._end = file, name, file.size()
 
     def read_all(self) -> bytes:
-        """The whole current file; b"" if there is none."""
+        """Return the content of the current file; b"" if there is none."""
         return self._file.read(0, self._end) if self._file is not None else b""
 
     def append(self, data: bytes) -> None:
@@ -197,7 +195,7 @@ class LedgerFile:
         self._end += len(data)
 
     def sync(self) -> None:
-        """Return when everything appended survives a loss of power."""
+        """Return when all appended records are durable."""
         self._current().sync()
 
     def truncate(self, size: int) -> None:
@@ -205,7 +203,7 @@ class LedgerFile:
         self._end = size
 
     def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
-        """Start a new file that holds `data`, synced; one with a later stamp than the current, even in one second."""
+        """Create a new file with `data`, synced, with a later timestamp in its name than the current file."""
         name = ledger_file_name(log_id, wall)
         while self._name and name[:_STAMP_END] <= self._name[:_STAMP_END]:
             wall += 1

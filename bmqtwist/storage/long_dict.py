@@ -1,8 +1,8 @@
-"""A dictionary for a million entries: as `dict`, in order of insertion, but it never moves more than PART_MAX at once.
+"""Dictionary for a million entries, in order of insertion, that never moves more than PART_MAX entries at once.
 
-A `dict` that grows moves all it has: 25 ms at 700,000 entries. This one goes on in another part when the last one is full.
-An entry is looked for where the last one was found, since most are asked for in order, then among the newest, then part by
-part, oldest first: 0.1 to 0.3 us for each part of what is not there. Where keys rise, `RisingDict` knows the part.
+A growing `dict` moves all its entries: 25 ms at 700,000. This one consists of parts and adds another part when the last is
+full. A lookup searches the part of the last hit, since most lookups are in order, then the newest part, then the others,
+oldest first: 0.1 to 0.3 us per part for an absent key. `RisingDict`, for ascending keys, finds the part by bisection.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, Generic, TypeVar, overload
 
-PART_MAX: Final = 20_000  # a dict of so many has grown for the last time at 10,922, into 0.6 MiB of new memory, in 1 to 3 ms
+PART_MAX: Final = 20_000  # a dict of this size grew last at 10,922 entries, to 0.6 MiB, in 1 to 3 ms
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class LongDict(Generic[K, V]):
-    """See above. As with a `dict`, nothing may change while it is iterated over."""
+    """Dictionary in parts. As with a `dict`, entries must not change during an iteration."""
 
     __slots__ = ("_parts", "_last", "_found", "_before", "_taken")
 
     def __init__(self) -> None:
         self._last: dict[K, V] = {}
-        self._parts: list[dict[K, V]] = [self._last]  # none is empty but the last one
-        self._found = self._last  # where something was found last; empty if it is no part any more
-        self._before = 0  # entries in the others
-        self._taken: list[dict[K, V]] = []  # parts that a snapshot has: they are copied before they change
+        self._parts: list[dict[K, V]] = [self._last]  # only the last may be empty
+        self._found = self._last  # part of the last hit; empty if it was removed
+        self._before = 0  # entries in all parts but the last
+        self._taken: list[dict[K, V]] = []  # parts of a snapshot, copied before they change
 
     def __len__(self) -> int:
         return self._before + len(self._last)
@@ -48,7 +48,7 @@ class LongDict(Generic[K, V]):
         return None
 
     def _parts_changed(self) -> None:
-        """There is a part more, or less."""
+        """Handle an added or removed part."""
 
     def __contains__(self, key: object) -> bool:
         last = self._last
@@ -63,7 +63,7 @@ class LongDict(Generic[K, V]):
     def get(self, key: K, default: V) -> V: ...
 
     def get(self, key: K, default: V | None = None) -> V | None:
-        """As of a `dict`."""
+        """Return the value of a key, or the default."""
         if len(self._parts) == 1:
             return self._last.get(key, default)
         part = self._part_of(key)
@@ -85,7 +85,7 @@ class LongDict(Generic[K, V]):
             self.add(key, value)
 
     def add(self, key: K, value: V) -> None:
-        """An entry that is not there yet."""
+        """Add an entry whose key is absent."""
         last = self._last
         if len(last) >= PART_MAX:
             self._before += len(last)
@@ -115,7 +115,7 @@ class LongDict(Generic[K, V]):
         return value
 
     def popitem(self) -> tuple[K, V]:
-        """The newest entry, which is gone then. KeyError if there is none."""
+        """Remove and return the newest entry. KeyError if there is none."""
         if not self._last and len(self._parts) > 1:
             self._parts.pop()
             self._last = self._parts[-1]
@@ -124,12 +124,12 @@ class LongDict(Generic[K, V]):
         return (self._own(self._last) if self._taken else self._last).popitem()
 
     def snapshot(self) -> Iterator[list[V]]:
-        """The values as they are now, whatever becomes of them meanwhile: oldest first, in lists of PART_MAX at most."""
+        """Iterate over the present values, oldest first, in lists of at most PART_MAX; later changes do not affect them."""
         self._taken = list(self._parts)
         return map(list, [part.values() for part in self._parts])
 
     def _own(self, part: dict[K, V]) -> dict[K, V]:
-        """The same part, or what stands for it from now on, which no snapshot has."""
+        """Return the part, replaced by a copy if a snapshot uses it."""
         for index, each in enumerate(self._taken):
             if each is part:
                 del self._taken[index]
@@ -160,12 +160,12 @@ class LongDict(Generic[K, V]):
         return chain.from_iterable([part.items() for part in self._parts])
 
     def newest_first(self) -> Iterator[V]:
-        """The values the other way round."""
+        """Iterate over the values, newest first."""
         return chain.from_iterable([reversed(part.values()) for part in reversed(self._parts)])
 
     def slices(self) -> Iterator[list[V]]:
-        """The values oldest first, in lists of PART_MAX at most, each as it is when it is asked for: entries may come and go
-        meanwhile."""
+        """Iterate over the values, oldest first, in lists of at most PART_MAX, each made on request; entries may be added
+        and removed meanwhile."""
         for part in list(self._parts):
             yield list(part.values())
 
@@ -174,13 +174,13 @@ class LongDict(Generic[K, V]):
 
 
 class RisingDict(LongDict[int, V]):
-    """Each key that is added is higher than all before: so the first keys of the parts tell which one has it."""
+    """`LongDict` with ascending integer keys: the first keys of the parts give the part of a key."""
 
     __slots__ = ("_firsts",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._firsts: list[int] = []  # of all parts but the last one: no key there is lower; empty = to be made anew
+        self._firsts: list[int] = []  # lowest keys of all parts but the last; empty = not computed
 
     def _parts_changed(self) -> None:
         self._firsts = []

@@ -1,11 +1,11 @@
-"""A disk in memory that fails like a real one: what was not synced may be lost, torn or written out of order.
+"""Simulated disk in memory, with the faults of a real one: unsynced data may be lost, torn or written out of order.
 
-Every file has two contents: what a reader of the running process sees (`content`) and what survives (`durable`).
-`crash` decides, per 512-byte sector written since the last sync, what reached the platter. Names behave alike:
+Every file has two contents: the one that the running process reads (`content`) and the one that survives a crash
+(`durable`). `crash` decides per 512-byte sector written since the last sync whether it survives. File names behave alike:
 creations, renames and removals survive only after `sync_directory`.
 
-Faults are armed on the disk: `capacity` (ENOSPC), `fail` (an errno for the next calls of a kind), `stop_after` (the
-process dies before the n-th operation that changes the disk), `flip` (one bit of a file).
+Faults: `capacity` (ENOSPC), `fail` (returns an errno for a call), `stop_after` (the process dies before the n-th operation
+that changes the disk), `flip` (changes bits of a file).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Protocol
 
 from bmqtwist.storage.store import DirectoryBusy
 
-SECTOR = 512  # bytes that reach a disk together or not at all
+SECTOR = 512  # bytes that a disk writes atomically
 
 
 class Chance(Protocol):
-    """Where randomness comes from: a seeded generator."""
+    """Seeded random generator."""
 
     def random(self) -> float:
-        """The next number, 0 <= n < 1."""
+        """Return the next number, 0 <= n < 1."""
 
 
 class Died(BaseException):
-    """The simulated process was killed; the disk keeps what it has. Not an Exception: nothing may catch it."""
+    """The simulated process was killed. A BaseException, so that no error handler catches it."""
 
 
 class _Node:
-    """The content of one file, whatever its names. Bytes from `len(content)` up to `length` are zeros."""
+    """Content of one file, independent of its names. Bytes from `len(content)` up to `length` are zeros."""
 
     __slots__ = ("content", "durable", "length", "touched", "reserved")
 
     def __init__(self, data: bytes = b"") -> None:
         self.content, self.durable = bytearray(data), bytearray(data)
-        self.length = self.reserved = len(data)  # length on disk; bytes of the disk it takes
+        self.length = self.reserved = len(data)  # length; bytes allocated on the disk
         self.touched: set[int] = set()  # sectors written since the last sync
 
     def read(self, offset: int, size: int) -> bytes:
@@ -58,14 +58,14 @@ class _Node:
             _put(self.durable, start, self.content[start:start + SECTOR])
 
     def resize(self, size: int) -> None:
-        """Cut or grow with zeros; lengths survive a crash at once."""
+        """Truncate or extend with zeros; lengths survive a crash without a sync."""
         del self.content[size:]
         del self.durable[size:]
         self.length = size
         self.reserved = min(self.reserved, size)
 
     def crash(self, survivors: set[int]) -> None:
-        """Of the sectors not synced, only the survivors are there afterwards."""
+        """Drop the unsynced sectors except the survivors."""
         self.persist(survivors)
         self.content = bytearray(self.durable)
         self.touched = set()
@@ -78,14 +78,14 @@ def _put(target: bytearray, offset: int, data: bytes | bytearray) -> None:
 
 
 class MemoryDisk:
-    """`store.Disk` in memory. `capacity`: bytes of all files together, None = endless."""
+    """`store.Disk` in memory. `capacity`: bytes of all files together, None = unlimited."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
-        self.steps = 0  # operations that changed the disk
-        self.stop_after: int | None = None  # die instead of the operation with this number
+        self.steps = 0  # number of operations that changed the disk
+        self.stop_after: int | None = None  # number of the operation at which the process dies
         self.fail: Callable[[str, str], int | None] = lambda operation, path: None  # errno to fail with
-        self.log: list[tuple[str, str]] = []  # (operation, path) of everything that changed the disk
+        self.log: list[tuple[str, str]] = []  # (operation, path) of the changes
         self.locked: set[str] = set()
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}
@@ -128,7 +128,7 @@ class MemoryDisk:
         return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
     def identify(self, directory: str) -> str:
-        """Its plain name: there are no links here."""
+        """Return the normalized path; there are no links."""
         return normpath(directory)
 
     def lock(self, directory: str) -> ExitStack:
@@ -142,7 +142,7 @@ class MemoryDisk:
     # ---- faults --------------------------------------------------------------------------------------------------
 
     def step(self, operation: str, path: str) -> None:
-        """Count an operation that changes the disk; die or fail if that was arranged."""
+        """Count an operation that changes the disk; die or fail as configured."""
         if self.stop_after is not None and self.steps >= self.stop_after:
             raise Died(operation, path)
         code = self.fail(operation, path)
@@ -152,7 +152,7 @@ class MemoryDisk:
         self.log.append((operation, path))
 
     def take(self, node: _Node, size: int, path: str) -> None:
-        """Reserve space so that `node` may have `size` bytes on the disk."""
+        """Allocate space so that `node` has at least `size` bytes on the disk."""
         more = size - node.reserved
         if more > 0 and self.capacity is not None and self.used_bytes() + more > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -162,7 +162,7 @@ class MemoryDisk:
         return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
 
     def crash(self, random: Chance | None = None) -> None:
-        """Lose power. Without `random` all unsynced writes and names are lost; with it each sector survives or not."""
+        """Simulate a loss of power. Unsynced writes and names are lost; with `random` each sector may survive."""
         nodes = {id(node): node for node in [*self._names.values(), *self._durable_names.values()]}
         for node in nodes.values():
             node.crash({sector for sector in sorted(node.touched) if random is not None and random.random() < 0.5})
@@ -172,27 +172,27 @@ class MemoryDisk:
 
     @property
     def unsynced(self) -> bool:
-        """Would a crash lose or tear anything?"""
+        """True if a crash could lose written data."""
         return any(node.touched for node in self._names.values())
 
     def kill(self) -> None:
-        """Kill the process (kill -9): everything written stays."""
+        """Simulate `kill -9`: all writes survive."""
         self.stop_after = None
         self.locked.clear()
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
-        """Change bits of one byte, on the platter too."""
+        """Invert the bits `mask` of one byte, durably."""
         node = self._names[path]
         changed = bytes([node.read(offset, 1)[0] ^ mask])
         _put(node.content, offset, changed)
         _put(node.durable, offset, changed)
 
     def content(self, path: str) -> bytes:
-        """What a reader of the running process sees."""
+        """Return the content that the running process reads."""
         return self._names[path].read(0, self._names[path].length)
 
     def put(self, path: str, data: bytes) -> None:
-        """A durable file with this content."""
+        """Create a durable file with this content."""
         self._names[path] = self._durable_names[path] = _Node(data)
 
     def paths(self) -> list[str]:
@@ -200,7 +200,7 @@ class MemoryDisk:
 
 
 class MemoryFile:
-    """`store.File` of a MemoryDisk; lengths survive a crash at once."""
+    """`store.File` of a MemoryDisk."""
 
     __slots__ = ("_disk", "_path", "_node")
 
@@ -214,7 +214,7 @@ class MemoryFile:
         return self._node.read(offset, size)
 
     def data_after(self, offset: int) -> int | None:
-        """What was ever written."""
+        """Return `offset` if it lies before the last written byte, else None."""
         return offset if offset < len(self._node.content) else None
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
@@ -236,4 +236,4 @@ class MemoryFile:
         self._node.resize(size)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no descriptor."""

@@ -1,10 +1,10 @@
-"""The writer of one partition, at its primary: operations in, records out, effects released when records are safe.
+"""Writer of one partition at its primary: appends records and releases effects once their records are durable.
 
-Each operation makes its record, applies it to the `PartitionState` and adds it to the tail of the log. A turn's records
-leave by one door, `PartitionLog.write`: the files first, then the replicas (`PartitionLog.take_batches`).
+Each operation builds its record, applies it to the `PartitionState` and adds it to the tail of the log. `PartitionLog.write`
+writes the records of a turn to the files and then passes them to the replicas (`PartitionLog.take_batches`).
 
-What may not be refused is *owed* when it cannot be appended, because the partition is disabled, full, or its disk fails:
-the state changes at once, and the record is appended as soon as the partition takes records again.
+CONFIRMs and DELETIONs are never refused. While the partition is disabled, full or its disk fails, they change the state at
+once and become *pending records*, which are appended as soon as the partition takes records again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.room import Room
 from bmqtwist.storage.state import PartitionState
 from bmqtwist.storage.store import (
-    AHEAD_BYTES,
     BEGINNING_BYTES,
     PAYLOAD_CACHE_BYTES,
+    PREWRITE_BYTES,
     SYNC_POINT_RESERVE_BYTES,
     PartitionUnavailable,
     PayloadDamaged,
@@ -59,13 +59,13 @@ _DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
 class Payloads:
-    """Of one partition. OSError: DATA cannot be read."""
+    """Application data of the messages of one partition. Methods raise OSError if DATA cannot be read."""
 
     def __init__(self, files: FileSets, roll: Rollover) -> None:
         self._files, self._roll = files, roll
 
     def whole(self, message: Message) -> bytes:
-        """The application data of a message. PayloadDamaged: DATA has something else."""
+        """Return the application data of a message; PayloadDamaged if its checksum does not match."""
         if message.payload is not None:
             return message.payload
         offset = self._offset(message)
@@ -77,36 +77,36 @@ class Payloads:
         return payload
 
     def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
-        """The first bytes; unchecked, unless it is all there is."""
+        """Return the first `size` bytes of the application data; the checksum is verified only if these are all of it."""
         if message.payload is not None or message.size <= size:
             return self.whole(message)
         return self.piece(message, 0, size)
 
     def piece(self, message: Message, start: int, size: int) -> bytes:
-        """Bytes from its midst, unchecked."""
+        """Return `size` bytes of the application data from offset `start` on, without a checksum."""
         return self._files.read_data(self._offset(message) + start, size)
 
     def _offset(self, message: Message) -> int:
-        moved = self._roll.moved
-        dwords = message.data_offset if moved is None else moved.offset(message)
+        relocation = self._roll.relocation
+        dwords = message.data_offset if relocation is None else relocation.offset(message)
         return dwords * 8 + _DATA_HEADER_BYTES + len(message.options)
 
 
 class Partition:
-    """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
+    """One partition at its primary. It takes records after `activate` has given it a lease."""
 
     def __init__(self, node_id: int, files: FileSets, recovered: RecoveredPartition | None = None,
                  durability: Durability = "group", cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
         self.partition_id, self.files, self.durability = files.partition_id, files, durability
         self.state = PartitionState() if recovered is None else recovered.state
-        self.replicated = False  # other nodes are sent the records
-        self.copies = CopyMarks()  # positions up to which other nodes have the records
+        self.replicated = False  # records are sent to replicas
+        self.copies = CopyMarks()  # positions up to which replicas have stored the records
         if recovered is not None:
             for text in recovered.alarms:
                 files.reports.alarm("RECOVERY", f": {text}")
             if not recovered.damaged:
                 files.resume(recovered.journal_end, recovered.data_end, recovered.qlist_end)
-        self._rewrite = recovered is not None and recovered.damaged  # the files are to be copied
+        self._rewrite = recovered is not None and recovered.damaged  # copy the files before the next lease
         self.log = log = PartitionLog(node_id, files, self.state, cache_bytes)
         self.tail, self.gate = log.tail, log.gate
         self.roll = Rollover(log, self._moved)
@@ -117,17 +117,17 @@ class Partition:
 
     @property
     def lease(self) -> int:
-        """Of the last record; 0 = this partition was never led."""
+        """Lease of the last record; 0 if the partition never had a primary."""
         return self.state.lease
 
     @property
     def sequence(self) -> int:
-        """Of the last record."""
+        """Sequence number of the last record."""
         return self.state.sequence
 
     @property
     def position(self) -> int:
-        """How many records this process has appended."""
+        """Number of records that this process has appended."""
         return self.log.base + self.state.sequence
 
     @property
@@ -136,19 +136,19 @@ class Partition:
 
     @property
     def available(self) -> bool:
-        """Whether records are taken: not disabled by an operator, not full, no failed disk."""
+        """True if records are taken: not disabled by an operator, not full, no failed disk."""
         return self.log.available
 
     def disable(self) -> None:
-        self.log.happens(WriterEvent.DISABLE)
+        self.log.on_event(WriterEvent.DISABLE)
 
     def enable(self) -> None:
-        self.log.happens(WriterEvent.ENABLE)
+        self.log.on_event(WriterEvent.ENABLE)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
     def append_message(self, queue_key: bytes, message: Message, wall: int) -> None:
-        """DATA and MESSAGE of a message whose `payload`, `crc`, `ref_count`, … are set; sets offset, PSN, `pending`."""
+        """Append DATA and MESSAGE records of a message with payload, CRC and ref_count; sets its offset, PSN, `pending`."""
         state, tail = self.state, self.tail
         options, payload = message.options, message.payload
         content = _DATA_HEADER_BYTES + len(options) + message.size
@@ -170,7 +170,7 @@ class Partition:
             tail.data += (header, payload, PADS[size - content])  # type: ignore[arg-type]
         tail.journal_end += RECORD_BYTES
         tail.data_end = offset + size
-        if size > AHEAD_BYTES:
+        if size > PREWRITE_BYTES:
             tail.large = True
         message.data_offset = offset >> 3
         message.lease, message.sequence = lease, sequence
@@ -180,13 +180,13 @@ class Partition:
             tail.dropped.append(message)
 
     def append_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """One app of several is done with a message (the last one writes only the DELETION). Owed if need be."""
+        """Append the CONFIRM of an app, or make it pending; the last app of a message appends its DELETION instead."""
         state, tail = self.state, self.tail
         queue = state.queues[queue_key]
-        if tail.journal_end > tail.journal_limit and not self._makes_room(wall):
-            if self.log.leading:  # who leads no longer decides nothing
+        if tail.journal_end > tail.journal_limit and not self._try_make_room(wall):
+            if self.log.leading:  # a former primary drops its decisions
                 message.pending &= ~queue.bit(app_key)
-                self.room.owe(partial(self._pay_confirm, queue_key, app_key, message, reason))
+                self.room.add_pending(partial(self._append_pending_confirm, queue_key, app_key, message, reason))
             return
         sequence = state.sequence + 1
         record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
@@ -197,7 +197,7 @@ class Partition:
         state.confirm(queue, queue.bit(app_key), message, record)
 
     def append_auto_confirm(self, queue_key: bytes, app_key: bytes, guid: bytes, wall: int) -> None:
-        """An app does not want the message `guid`, which is appended next."""
+        """Append the CONFIRM of an app whose subscriptions do not match the message `guid`, which is appended next."""
         state, tail = self.state, self.tail
         if tail.journal_end > tail.journal_limit:
             self.room.make(0, 0, wall)
@@ -208,14 +208,14 @@ class Partition:
         state.auto_confirm(queue, queue.bit(app_key), guid, record)
 
     def append_deletion(self, queue_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """The message is gone; it and its CONFIRMs are no longer live. Owed if need be."""
+        """Append the DELETION of a message, or make it pending; the message and its CONFIRMs are no longer live."""
         state, tail = self.state, self.tail
-        if tail.journal_end > tail.journal_limit and not self._makes_room(wall):
+        if tail.journal_end > tail.journal_limit and not self._try_make_room(wall):
             if self.log.leading:
                 if self.roll.copy is not None:
-                    self.roll.copy.ended_unsaid(message.live_key, message.guid)
+                    self.roll.copy.note_pending_end(message.live_key, message.guid)
                 state.deletion(state.queues[queue_key], message)
-                self.room.owe(partial(self._pay_deletion, queue_key, message.guid, reason))
+                self.room.add_pending(partial(self._append_pending_deletion, queue_key, message.guid, reason))
             return
         sequence = state.sequence + 1
         record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key,
@@ -224,28 +224,28 @@ class Partition:
         tail.journal.append(record)
         tail.journal_end += RECORD_BYTES
         if self.roll.copy is not None:
-            self.roll.copy.ended(message.live_key, sequence, record)
+            self.roll.copy.note_end(message.live_key, sequence, record)
         state.deletion(state.queues[queue_key], message)
 
-    def _makes_room(self, wall: int) -> bool:
-        """Is there room for a record without DATA and QLIST?"""
+    def _try_make_room(self, wall: int) -> bool:
+        """Return whether a record without DATA and QLIST fits, after a rollover if necessary."""
         try:
             self.room.make(0, 0, wall)
         except PartitionUnavailable:
             return False
         return True
 
-    def _pay_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
+    def _append_pending_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
         self.room.make(0, 0, wall)
         state = self.state
         record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
                                       queue_key, guid)
         self.log.append(record)
         if self.roll.copy is not None:
-            self.roll.copy.said(guid, state.sequence, record)
+            self.roll.copy.note_appended_end(guid, state.sequence, record)
 
-    def _pay_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """A CONFIRM that was owed, if it still says something."""
+    def _append_pending_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
+        """Append a pending CONFIRM unless its message or queue was deleted meanwhile."""
         state = self.state
         if message.live_key < 0 or queue_key not in state.queues:
             return
@@ -259,65 +259,64 @@ class Partition:
     # ---- the turn ------------------------------------------------------------------------------------------------
 
     def hold(self, effect: Gated) -> None:
-        """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
+        """Hold an effect until the records appended so far are written or durable, as `durability` says; sets `position`."""
         effect.position = self.log.base + self.state.sequence
         self.gate.waiting.append(effect)
 
     def busy(self) -> bool:
-        """Whether `flush` has anything to do, or other nodes wait for a sync of what was written outside of a turn, such as
-        the first record of a lease."""
+        """True if `flush` has work, or replicas wait for the sync of a record written outside of a turn (first record of a
+        lease)."""
         log, gate = self.log, self.gate
-        return bool(self.tail.journal or gate.waiting or log.owed) or (
+        return bool(self.tail.journal or gate.waiting or log.pending_records) or (
             log.shared and gate.due and self.durability == "group")
 
     def flush(self, wall: int) -> list[Any]:
-        """Write the turn's records, one write per file; the released effects, in order of `hold`.
+        """Write the turn's records with one write per file; return the released effects in order of `hold`.
 
-        After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
-        ones are taken.
+        After a failed write the partition takes no new records; the next flush writes the same records again.
         """
         log, tail, gate = self.log, self.tail, self.gate
         log.wall = wall
-        tail.large = tail.large and not log.broken and not self.files.append_ahead(tail.data)
+        tail.large = tail.large and not log.broken and not self.files.prewrite(tail.data)
         if tail.large or log.broken or tail.journal and not log.write():
             return []
-        if log.owed:
-            self.room.pay_late(wall)
+        if log.pending_records:
+            self.room.write_pending(wall)
         if self.durability == "none":
             return gate.release_written() if gate.waiting else []
         if self.durability == "always" and gate.durable != gate.written:
             if not log.sync():
                 return []
-            gate.all_durable()
+            gate.mark_all_durable()
         return gate.release_durable()
 
     def wants_sync(self) -> int | None:
-        """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
+        """Return the token of a `sync` to run now (durability `group`); None if none is due or one is in progress."""
         return self.gate.begin_sync() if self.durability == "group" and not self.log.broken else None
 
     def sync(self) -> None:
-        """fdatasync DATA, then JOURNAL: blocks, meant for a thread. An OSError must be reported to `sync_failed`."""
+        """fdatasync DATA, then JOURNAL. Blocks: run it in a thread and pass an OSError to `sync_failed`."""
         self.files.sync()
 
     def synced(self, token: int, wall: int) -> list[Any]:
-        """The sync `token` is done: the effects it releases."""
+        """Handle the end of the sync `token`; return the effects that it releases."""
         return self.gate.release_durable() if self.gate.end_sync(token) else []
 
     def sync_failed(self, token: int, error: OSError) -> None:
-        """The sync `token` failed: what the disk holds is unknown, so nothing more is taken until a restart."""
+        """Handle a failed sync: the content of the disk is unknown, so the partition closes until a restart."""
         if self.gate.is_running(token):
             self.log.close(WriterEvent.SYNC_FAILS, error)
 
     def fail(self) -> None:
-        """Something in here raised what nobody expected: nothing more is taken or written until a restart."""
+        """Close the partition until a restart, after an unexpected exception in its code."""
         self.log.close(WriterEvent.MISTAKE)
 
     # ---- primary, rollover, stop ---------------------------------------------------------------------------------
 
     def activate(self, lease: int, wall: int) -> None:
-        """Become primary with `lease`, greater than any before: sync point 1 of the lease; a damaged set is rewritten.
+        """Become primary with `lease`, greater than any before: rewrite a damaged set, append the lease's first sync point.
 
-        PartitionUnavailable if that copy fails (the old set is untouched); it may be called again.
+        PartitionUnavailable if the rewrite fails; the old set is unchanged then, and the call may be repeated.
         """
         log = self.log
         if lease <= self.lease:
@@ -325,31 +324,31 @@ class Partition:
         self.roll.stop(wall)
         if self._rewrite or self.tail.journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
-        log.happens(WriterEvent.ACTIVATE)
+        log.on_event(WriterEvent.ACTIVATE)
         log.base += self.sequence
         self.state.begin_lease(lease)
         log.sync_point(wall, force=True)
-        if self.durability != "none" and not (log.broken or log.shared):  # what was recovered may be in the page cache alone
+        if self.durability != "none" and not (log.broken or log.shared):  # recovered records may be in the page cache only
             log.sync()
 
     def _begin_rewrite(self, wall: int) -> None:
-        """Copy what is live into a new set, without a record in the present one: a lease that is over gives no numbers.
+        """Copy the live records into a new set; the old set gets no ROLLOVER record, because its lease has ended.
 
-        A damaged set is kept as evidence.
+        A damaged old set stays in the archive for inspection.
         """
         if not self.roll.rewrite(wall, self._rewrite, announced=False):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be copied: see its alarms")
         self._rewrite = False
 
     def sync_point(self, wall: int, force: bool = False) -> None:
-        """A REGULAR sync point of a primary, see `PartitionLog.sync_point`."""
+        """Append a REGULAR sync point if this node is primary, see `PartitionLog.sync_point`."""
         if self.log.leading:
             self.log.sync_point(wall, force)
 
     def rollover(self, wall: int) -> None:
-        """Roll over (admin command): at once, or in slices from the next turn on if there is much to be copied.
+        """Roll over (admin command): at once, or in slices from the next turn on if the live records are many.
 
-        PartitionUnavailable if the policy or the disk forbids it; replicas follow their primary.
+        PartitionUnavailable on a replica, if too little space would become free, or if the disk fails.
         """
         if not self.leading:
             text = f"Partition [{self.partition_id}]: Rollover rejected: node is not primary for this partition"
@@ -367,31 +366,30 @@ class Partition:
         self.room.full_alarmed = False
 
     def stop(self, wall: int, sync: bool = True) -> list[Any]:
-        """Last sync point of a primary, everything written (and synced), files closed at their lengths; the released
-        effects."""
+        """Append the last sync point of a primary, write (and sync) all records, close the files; return the effects."""
         log = self.log
         self.roll.stop(wall)
-        self.room.pay_late(wall)
+        self.room.write_pending(wall)
         self.sync_point(wall, force=True)
         written = log.write_rest()
         released: list[Any] = []
         if written and not log.broken and (not sync or log.sync()):
-            self.gate.all_durable()
+            self.gate.mark_all_durable()
             released = self.gate.release_durable()
-        if log.owed or self.tail.journal:
-            log.reports.alarm("FILE_IO", f" stops with {len(log.owed)} confirm(s) and deletion(s) and "
+        if log.pending_records or self.tail.journal:
+            log.reports.alarm("FILE_IO", f" stops with {len(log.pending_records)} confirm(s) and deletion(s) and "
                                          f"{len(self.tail.journal)} record(s) that it could not write: their messages come"
                                          " back at the next start.")
-        # a file that lacks its end, or ends with another record than a sync point, looks like one after a crash
+        # recovery takes a truncated file that does not end with a sync point for one cut by a crash
         self.files.close(truncate=written and not self._rewrite and self.leading)
         return released if self.leading else []
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- monitoring ----------------------------------------------------------------------------------------------
 
     def check_space(self, wall: int) -> None:
         """Raise the soft alarm if a file's outstanding part is large; call it every 20 s."""
         self.room.check(wall)
 
     def take_alarms(self) -> list[tuple[str, str]]:
-        """(category, text) of what an operator must know, since the last call."""
+        """Return the alarms since the last call as (category, text)."""
         return self.log.reports.take()

@@ -1,7 +1,7 @@
-"""The log of one partition at this node: records join the tail, a turn's records go to the files by one door, `write`.
+"""Log of one partition at this node: records are added to the tail; `write` writes the records of a turn to the files.
 
-Every record has a position, the number of records this process has appended before it and one, and a PSN (lease,
-sequence). Neither is ever given twice, and none is left out: a record that could not be written stays in the tail.
+Every record has a position, counted from 1 over the records that this process has appended, and a PSN (lease, sequence).
+Both are unique and without gaps: a record whose write failed stays in the tail.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Mirror = Callable[[list[bytes], list[bytes], list[bytes]], None]
 
 
 class Tail:
-    """The end of a partition's files: where the next records go, and those that are not written yet.
+    """End of a partition's files, with the unwritten records.
 
-    journal, data, qlist: the bytes to be written. *_end: bytes in use, these included. journal_limit, data_limit: up to
-    where records are appended without a further check; below 0 every append is checked. large: they are written over several
-    turns. dropped: messages whose payload leaves memory once it is written, since there are more than `cache_max` bytes.
+    journal, data, qlist: unwritten bytes. *_end: bytes in use, unwritten ones included. journal_limit, data_limit: offsets
+    up to which records are appended without a further check; below 0 every append is checked. large: the batch is written
+    over several turns. dropped: messages whose payload is freed after the write, as more than `cache_max` bytes are cached.
     """
 
     __slots__ = ("journal", "data", "qlist", "journal_end", "data_end", "qlist_end", "data_written", "journal_limit",
@@ -45,11 +45,11 @@ class Tail:
 
     @property
     def unwritten_bytes(self) -> int:
-        """Of messages."""
+        """Unwritten bytes of DATA."""
         return self.data_end - self.data_written
 
     def positions(self) -> tuple[int, int, int]:
-        """Bytes of JOURNAL, DATA, QLIST in use."""
+        """Return the bytes of JOURNAL, DATA, QLIST in use."""
         return self.journal_end, self.data_end, self.qlist_end
 
     def clear(self) -> None:
@@ -59,10 +59,10 @@ class Tail:
 
 @dataclass(slots=True)
 class Batch:
-    """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
+    """Records of one turn in order, as written. `first`: position of the first record.
 
-    journal: records of 60 bytes. data: the parts of the DATA records of its MESSAGEs, one behind the other; qlist: the
-    QLIST records of its CREATIONs and ADDITIONs.
+    journal: records of 60 bytes. data: parts of the DATA records of the MESSAGEs, in order; qlist: QLIST records of the
+    CREATIONs and ADDITIONs.
     """
 
     first: int
@@ -75,8 +75,7 @@ class Batch:
 
 
 def joined(batches: list[Batch], records_max: int) -> list[Batch]:
-    """The same records in fewer batches: those without messages join what follows, as long as a batch has no more than
-    `records_max` records."""
+    """Merge each batch without messages with the batch after it, up to `records_max` records per batch."""
     whole: list[Batch] = []
     for batch in batches:
         before = whole[-1] if whole else None
@@ -88,10 +87,10 @@ def joined(batches: list[Batch], records_max: int) -> list[Batch]:
 
 
 class PartitionLog:
-    """Shared by the parts of a `storage.partition.Partition`.
+    """Log shared by the parts of a `storage.partition.Partition`.
 
-    leading: this node gives out PSNs. primary_id: the node whose records these are. shared: other nodes wait for each record
-    (a cluster of several). owed: appends one after the other the records that found no room when their state was changed.
+    leading: this node is primary. primary_id: id of the primary. shared: replicas wait for each record (a cluster of several
+    nodes). pending_records: functions that append the pending records, oldest first.
     """
 
     def __init__(self, node_id: int, files: FileSets, state: PartitionState, cache_max: int) -> None:
@@ -103,44 +102,45 @@ class PartitionLog:
         self.tail = Tail(files.sizes.data, cache_max)
         self.gate = Gate()
         self.availability = Availability()
-        self.broken = False  # closed until a restart: nothing more is written
-        self.owed: deque[Callable[[int], None]] = deque()
-        self.keeps_batches = False  # for `take_batches`
+        self.broken = False  # closed until a restart
+        self.pending_records: deque[Callable[[int], None]] = deque()
+        self.retains_batches = False  # for `take_batches`
         self.batches: list[Batch] = []
-        self.roll_due = False  # `Rollover.step` has something to do
-        self.mirror: Mirror | None = None  # writes each batch into the next file set, too
+        self.roll_due = False  # `Rollover.step` has work
+        self.mirror: Mirror | None = None  # also writes each batch to the next file set
         sizes = files.sizes
         self._roll_at = tuple(size * BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
-        self._unmarked = False  # records since the last sync point
-        self._unwritable = False  # the last write has failed
+        self._unmarked = False  # records were written since the last sync point
+        self._unwritable = False  # the last write failed
         self.take_positions()
 
     def take_positions(self) -> None:
-        """The tail begins where the current file set ends."""
+        """Set the tail to the end of the current file set."""
         tail = self.tail
         tail.journal_end, tail.data_end, tail.qlist_end = self.files.current.positions()
         tail.data_written = tail.data_end
 
-    # ---- what may be written -------------------------------------------------------------------------------------
+    # ---- availability --------------------------------------------------------------------------------------------
 
     @property
     def available(self) -> bool:
-        """Whether records are taken: not disabled by an operator, not full, no failed disk."""
+        """True if records are taken: not disabled by an operator, not full, no failed disk."""
         return self.availability.state is WriterState.OPEN
 
-    def happens(self, event: WriterEvent, cause: str = "") -> None:
+    def on_event(self, event: WriterEvent, cause: str = "") -> None:
         self.availability.on(event, self.wall, cause)
         self.broken = self.availability.state is WriterState.CLOSED
         self.set_limit()
 
     def set_limit(self) -> None:
-        """Hot paths compare one number: below 0 sends every append the slow way, which says why or pays what is owed."""
-        free = self.available and self.leading and not self.owed
+        """Set the limit that hot paths compare; below 0 every append calls `Room.make`, which refuses it or appends pending
+        records first."""
+        free = self.available and self.leading and not self.pending_records
         self.tail.journal_limit = self.files.sizes.journal - NORMAL_RESERVE if free else -1
 
     def close(self, event: WriterEvent, error: BaseException | None = None) -> None:
-        """Nothing more is taken or written until a restart."""
-        self.happens(event, str(error or ""))
+        """Refuse all records and writes until a restart."""
+        self.on_event(event, str(error or ""))
         if event is WriterEvent.SYNC_FAILS:
             self.reports.alarm("FILE_IO", f" cannot be synced: {error}. It is closed to producers; check the disk and"
                                           " restart.")
@@ -148,13 +148,13 @@ class PartitionLog:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes) -> None:
-        """A record made with the next sequence number joins the tail."""
+        """Add a record with the next sequence number to the tail."""
         self.state.sequence += 1
         self.tail.journal.append(record)
         self.tail.journal_end += RECORD_BYTES
 
-    def write(self, matters: bool = True) -> bool:
-        """The one door of a batch; `matters` False if no effect can wait for what is in it."""
+    def write(self, awaited: bool = True) -> bool:
+        """Write the tail as one batch; `awaited` False if no effect depends on its records. False if the write failed."""
         tail = self.tail
         tail.large = False
         try:
@@ -164,22 +164,22 @@ class PartitionLog:
                 self._unwritable = True
                 self.reports.alarm("FILE_IO",
                                    f" cannot be written: {error}. Producers are refused until a retry succeeds.")
-                self.happens(WriterEvent.WRITE_FAILS, str(error))
+                self.on_event(WriterEvent.WRITE_FAILS, str(error))
             return False
         position = self.base + self.state.sequence
-        if self.keeps_batches:
+        if self.retains_batches:
             self.batches.append(Batch(position - len(tail.journal) + 1, tail.journal, tail.data, tail.qlist))
         if self.mirror is not None:
             self.mirror(tail.journal, tail.data, tail.qlist)
         tail.clear()
-        self.gate.wrote(position, matters or self.shared)
+        self.gate.mark_written(position, awaited or self.shared)
         self._unmarked = True
         if (tail.journal_end >= self._roll_at[0] or tail.data_end >= self._roll_at[1]
                 or tail.qlist_end >= self._roll_at[2]):
             self.roll_due = True
         if self._unwritable:
             self._unwritable = False
-            self.happens(WriterEvent.WRITTEN)
+            self.on_event(WriterEvent.WRITTEN)
         for message in tail.dropped:
             self.state.drop_payload(message)
         tail.dropped.clear()
@@ -188,11 +188,11 @@ class PartitionLog:
         return True
 
     def write_rest(self) -> bool:
-        """Write what is in the tail, if anything is; False: it is there still."""
+        """Write the tail unless it is empty; False if the write failed."""
         return not self.tail.journal or self.write()
 
     def sync(self) -> bool:
-        """Sync within this call; False: the log is closed, since what the disk holds is unknown."""
+        """Sync within this call; False if it failed and the log is closed, because the content of the disk is unknown."""
         try:
             self.files.sync()
         except OSError as error:
@@ -201,7 +201,7 @@ class PartitionLog:
         return True
 
     def take_batches(self) -> list[Batch]:
-        """What was written since the last call, oldest first; nothing unless `keeps_batches`."""
+        """Return the batches written since the last call, oldest first; empty unless `retains_batches`."""
         batches, self.batches = self.batches, []
         return batches
 
@@ -213,14 +213,14 @@ class PartitionLog:
                                     tail.qlist_end))
 
     def sync_point(self, wall: int, force: bool) -> None:
-        """A REGULAR sync point if anything was written since the last one (the 1 s tick), or always with `force`."""
+        """Write a REGULAR sync point if records were written since the last one (1 s timer), or always with `force`."""
         tail = self.tail
         if not force and not self._unmarked and not tail.journal or self.broken or not self.state.lease:
             return
         if tail.journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
-        matters = bool(tail.journal)
+        awaited = bool(tail.journal)
         self.append_sync_point(SyncPoint.REGULAR, wall)
-        if (force or not tail.large) and self.write(matters):  # that of a large batch goes out with it
+        if (force or not tail.large) and self.write(awaited):  # the sync point of a large batch is written with it
             self._unmarked = False
             self.gate.due = True

@@ -1,8 +1,8 @@
-"""Positions in the log of a partition as all nodes know them, and what nodes tell each other about their logs. Pure.
+"""Partition sequence numbers (PSNs), log summaries that nodes exchange, and runs of records. Pure.
 
 A PSN is (lease, sequence). One node writes under a lease, with the sequences 1, 2, 3, ..., so two logs that hold the same
-PSN are equal up to it. A compaction leaves the live records alone: from the *base* on a log holds every record, before it
-only what is still needed.
+PSN are equal up to it. A rollover copies live records only: a log holds every record after its *base*, and only the live
+ones before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Leases = tuple[tuple[int, int], ...]  # (lease, its last sequence in a log), asc
 
 @dataclass(slots=True, unsafe_hash=True)
 class LogSummary:
-    """A log: its last PSN, its base, and its leases from that of the base on."""
+    """Summary of a log: its last PSN, its base, and its leases from the base on."""
 
     last: Psn
     base: Psn
@@ -29,30 +29,30 @@ class LogSummary:
         self.last, self.base, self.leases = last, base, leases
 
     def holds(self, psn: Psn) -> bool:
-        """Whether the log has this record, or had it before its last compaction ended just there."""
+        """Return whether the log has this record, or its last rollover ended with it."""
         return psn == self.base or psn > self.base and any(lease == psn[0] and psn[1] <= end for lease, end in self.leases)
 
     def distance(self, psn: Psn) -> int:
-        """How many records follow one that the log holds."""
+        """Return the number of records after `psn`, which the log holds."""
         return sum(end - psn[1] if lease == psn[0] else end for lease, end in self.leases if lease >= psn[0])
 
     def extended(self, last: Psn) -> LogSummary:
-        """With more records, the last one of them given: of the last lease, or the first ones of a newer one."""
+        """Return the summary after appending records up to `last`, in the last lease or a newer one."""
         leases = self.leases[:-1] if self.leases and self.leases[-1][0] == last[0] else self.leases
         return LogSummary(last, self.base, (*leases, last))
 
     def cut(self, psn: Psn) -> LogSummary:
-        """Without what follows a record that the log holds."""
+        """Return the summary without the records after `psn`, which the log holds."""
         kept = tuple((lease, psn[1] if lease == psn[0] else end) for lease, end in self.leases if lease <= psn[0])
         return LogSummary(psn, self.base, kept)
 
     def rebased(self, base: Psn) -> LogSummary:
-        """After a compaction that ended at `base`."""
+        """Return the summary after a rollover that ended at `base`."""
         return LogSummary(self.last, base, tuple(each for each in self.leases if each[0] >= base[0]))
 
     @property
     def is_whole(self) -> bool:
-        """Whether base, leases and last PSN fit each other."""
+        """True if base, leases and last PSN are consistent."""
         numbers = [lease for lease, _ in self.leases]
         first = self.leases[0] if self.leases else NO_PSN
         return (numbers == sorted(set(numbers)) and all(lease > 0 and end > 0 for lease, end in self.leases)
@@ -61,7 +61,7 @@ class LogSummary:
 
 
 def common_prefix(one: LogSummary, other: LogSummary) -> Psn | None:
-    """The newest record that both logs hold; None if it may lie before the base of one of them."""
+    """Return the last record that both logs hold; None if it may lie before the base of one of them."""
     theirs = dict(other.leases)
     found = max(((lease, min(end, theirs[lease])) for lease, end in one.leases if lease in theirs), default=NO_PSN)
     return found if found >= one.base and found >= other.base else None
@@ -69,8 +69,8 @@ def common_prefix(one: LogSummary, other: LogSummary) -> Psn | None:
 
 @dataclass(slots=True)
 class RecordRun:
-    """Neighbouring records of a log, as they lie in its files: JOURNAL records, DATA records of the MESSAGEs and QLIST
-    records of the CREATIONs and ADDITIONs among them. `previous`: PSN of the record before the first; `last`: of the last.
+    """Consecutive records of a log: JOURNAL records, DATA records of their MESSAGEs, QLIST records of their CREATIONs and
+    ADDITIONs. `previous`: PSN of the record before the first; `last`: PSN of the last.
     """
 
     previous: Psn
@@ -84,21 +84,21 @@ class RecordRun:
 
     @property
     def size(self) -> int:
-        """Bytes of all three."""
+        """Bytes of all records."""
         return len(self.journal) + len(self.data) + len(self.qlist)
 
-    def goes_on(self, after: Psn) -> bool:
-        """Whether the next record is in it: the log had `after` just before the run, or has it in the run."""
+    def continues(self, after: Psn) -> bool:
+        """Return whether the run holds the record after `after`."""
         return self.previous == after or self.previous[0] == after[0] == self.last[0] and (
             self.previous[1] < after[1] < self.last[1])
 
     def leases(self) -> Leases:
-        """(lease, last sequence) of its records."""
+        """Return (lease, last sequence) of each lease in the run."""
         return leases_of(psns_of(self.journal))
 
 
 def joined_runs(runs: list[RecordRun]) -> RecordRun:
-    """One run with the records of several that follow one another."""
+    """Join consecutive runs."""
     if len(runs) == 1:
         return runs[0]
     return RecordRun(runs[0].previous, runs[-1].last, b"".join([run.journal for run in runs]),
@@ -106,11 +106,11 @@ def joined_runs(runs: list[RecordRun]) -> RecordRun:
 
 
 def psns_of(journal: bytes) -> Iterable[Psn]:
-    """The PSNs of JOURNAL records one behind the other; a rest that is no whole record is left out."""
+    """Iterate over the PSNs of JOURNAL records; an incomplete last record is omitted."""
     whole = len(journal) // RECORD_BYTES * RECORD_BYTES
     return ((lease, head & SEQUENCE_MASK) for head, lease, _, _, _ in RECORD.iter_unpack(memoryview(journal)[:whole]))
 
 
 def leases_of(psns: Iterable[Psn]) -> Leases:
-    """The last PSN of each lease, of ascending PSNs."""
+    """Return the last PSN of each lease, of ascending PSNs."""
     return tuple(dict(psns).items())

@@ -1,4 +1,4 @@
-"""Records about queues: CREATION, ADDITION, PURGE and DELETION, made by the primary of a partition."""
+"""Queue records of a primary: CREATION, ADDITION, PURGE and DELETION of queues and apps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Apps = list[tuple[str, bytes]]  # (appId, appKey) in order of creation
 
 
 class QueueRecords:
-    """Of one partition. PartitionUnavailable: there is no room for a record."""
+    """Queue records of one partition. Methods raise PartitionUnavailable if the record does not fit."""
 
     def __init__(self, log: PartitionLog, room: Room, roll: Rollover) -> None:
         self._log, self._room, self._roll = log, room, roll
 
     def create(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> StoredQueue:
-        """QLIST record and CREATION of a queue with its apps."""
+        """Append the QLIST record and CREATION of a queue with its apps."""
         record, entry = self._listed(QueueOp.CREATION, queue_key, uri, apps, wall)
         return self._log.state.create(queue_key, uri, apps, record, entry)
 
     def add_apps(self, queue_key: bytes, uri: str, apps: Apps, wall: int) -> None:
-        """QLIST record with the added apps, and ADDITION."""
+        """Append the QLIST record of added apps, and the ADDITION."""
         record, entry = self._listed(QueueOp.ADDITION, queue_key, uri, apps, wall)
         self._log.state.add_apps(self._log.state.queues[queue_key], apps, record, entry)
 
@@ -41,7 +41,7 @@ class QueueRecords:
         return record, entry
 
     def _append(self, op: QueueOp, queue_key: bytes, app_key: bytes, wall: int, qlist_bytes: int = 0) -> bytes:
-        """A QUEUE_OP; of one with a QLIST record the offset is where that one comes."""
+        """Append a QUEUE_OP; with `qlist_bytes` it refers to a QLIST record at the present end of QLIST."""
         tail, state = self._log.tail, self._log.state
         if tail.journal_end > tail.journal_limit:
             self._room.make(0, qlist_bytes, wall)
@@ -51,10 +51,10 @@ class QueueRecords:
         return record
 
     def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> MessageSteps:
-        """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on; the caller has the rest done.
+        """Append the PURGE of a queue (`app_key` None), or of one app from the message `start` on; return its steps.
 
-        It calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue is taken even
-        when the partition is full, and reopens it at its end.
+        The caller runs the steps and calls `append_deletion` for messages that no app needs any more. The purge of a whole
+        queue is accepted even when the partition is full, and reopens it at its end.
         """
         log, tail, state = self._log, self._log.tail, self._log.state
         if tail.journal_end > tail.journal_limit:
@@ -78,18 +78,18 @@ class QueueRecords:
 
     def _reopening(self, steps: MessageSteps) -> MessageSteps:
         yield from steps
-        self._log.happens(WriterEvent.PURGE)  # the next append tries a rollover
+        self._log.on_event(WriterEvent.PURGE)  # the next append tries a rollover
 
     def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> MessageSteps:
-        """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
+        """Append the DELETION of one app of a queue; return its steps, which the caller runs as for `purge`."""
         record = self._append(QueueOp.DELETION, queue_key, app_key, wall)
         return self._log.state.remove_app(self._log.state.queues[queue_key], app_key, record)
 
     def delete(self, queue_key: bytes, wall: int) -> None:
-        """DELETION of a queue: nothing of it is live any more."""
+        """Append the DELETION of a queue; none of its records stays live."""
         record = self._append(QueueOp.DELETION, queue_key, NULL_KEY, wall)
         queue = self._log.state.queues.get(queue_key)
         if queue is not None:
             if self._roll.copy is not None and queue.live_keys:
-                self._roll.copy.ended(queue.live_keys[0], self._log.state.sequence, record)
+                self._roll.copy.note_end(queue.live_keys[0], self._log.state.sequence, record)
             self._log.state.delete(queue)

@@ -1,10 +1,10 @@
-"""What a file set says: one pass forward over JOURNAL, then over the DATA records of the messages that are left.
+"""Recovery of a partition from its file set: one pass over JOURNAL, then over the DATA records of the live messages.
 
-Nothing here stops at damage. What is lost or put right becomes a sentence in `alarms`, and `damaged` asks for the live
-records to be copied into a new set, which leaves the old one as evidence.
+Recovery never stops at damage. Each loss or repair adds a sentence to `alarms`; `damaged` requests a copy of the live
+records to a new set, and the old set stays in the archive for inspection.
 
-Three kinds of messages come out: those that wait for apps, to be delivered; those with nothing pending, which every app
-has confirmed but whose DELETION was never written; and `quarantined`, whose stored data is not what the producer sent.
+Recovered messages are of three kinds: pending for apps, to be delivered; pending for no app, since every app has confirmed
+them but their DELETION was not written; and `quarantined`, whose stored data differs from the data that the producer sent.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from bmqtwist.storage.state import PartitionState, StoredQueue
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionReader
 
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
-_LISTED_MAX = 20  # GUIDs named in one alarm
-GAP_SECONDS_MAX = 1  # that may have passed between two MESSAGE records, for the GUIDs that are remembered
-_TAIL_BYTES = 1 << 20  # how far behind the end of DATA and QLIST stale bytes are looked for
+_LISTED_MAX = 20  # GUIDs per alarm
+GAP_SECONDS_MAX = 1  # counted between two MESSAGE records, for the age of GUIDs in the history
+_TAIL_BYTES = 1 << 20  # searched for stale bytes after the end of DATA and QLIST
 
 
 class KnownQueue(Protocol):
-    """A queue as the metadata ledger knows it."""
+    """A queue of the metadata ledger."""
 
     @property
     def uri(self) -> str:
@@ -59,10 +59,10 @@ class KnownQueue(Protocol):
 
 @dataclass(slots=True)
 class RecoveredPartition:
-    """What was found: the state, the PSN of the last record (0, 0: there is none), and where the files end, bytes.
+    """Recovered state, PSN of the last record ((0, 0) if there is none), and write positions of the files, bytes.
 
-    unlisted: keys of queues that the ledger does not know. unreadable: PSNs of records that are left out, and of
-    CREATIONs and ADDITIONs whose QLIST record is not what was written.
+    unlisted: keys of queues that the ledger does not list. unreadable: PSNs of skipped records, and of CREATIONs and
+    ADDITIONs with a damaged QLIST record.
     """
 
     state: PartitionState = field(default_factory=PartitionState)
@@ -86,9 +86,8 @@ def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = N
             partition_id: int | None = None, wall_max: int | None = None) -> RecoveredPartition:
     """Read the current file set.
 
-    known: queues of the metadata ledger, None if there is no ledger to compare with. epoch: wall minus monotonic clock,
-    seconds, for `Message.arrived`. wall_max: now, epoch seconds: what a clock that was ahead says arrived later counts as
-    having arrived now; None = it is not known.
+    known: queues of the metadata ledger, None without a ledger. epoch: wall minus monotonic clock, seconds, for
+    `Message.arrived`. wall_max: present time, epoch seconds, as upper bound of arrival times; None if unknown.
     """
     found = Recovery(files, known, epoch, wall_max)
     found.check_headers(partition_id)
@@ -98,41 +97,41 @@ def recover(files: PartitionReader, known: Mapping[bytes, KnownQueue] | None = N
 
 
 def listed(texts: list[str], limit: int) -> str:
-    """Up to `limit` of them, and how many more there are."""
+    """Join up to `limit` texts, followed by the number of the rest."""
     return ", ".join(texts[:limit]) + (f" and {len(texts) - limit} more" if len(texts) > limit else "")
 
 
 class Recovery(Replay):
-    """A replay that makes the best of whatever the files hold."""
+    """Replay that skips or repairs damaged records."""
 
     def __init__(self, files: PartitionReader, known: Mapping[bytes, KnownQueue] | None, epoch: float,
                  wall_max: int | None) -> None:
         self.recovered = RecoveredPartition()
         super().__init__(self.recovered.state, epoch, 1 << 62 if wall_max is None else wall_max)
         self.files, self.known, self._now = files, known, wall_max
-        self._seen_at, self._wall = 0.0, 0  # seconds counted between the MESSAGE records up to now; time of the last one
+        self._seen_at, self._wall = 0.0, 0  # seconds counted between MESSAGE records; time of the last one
         self.journal_size, self.data_size, self.qlist_size = files.lengths()
         self.scan = JournalScan(files.read_journal, self.journal_size, files.journal_after)
-        self.last_offset = 0  # of the DATA record of the last MESSAGE, bytes
+        self.last_offset = 0  # DATA offset of the last MESSAGE, bytes
         self.qlist_end, self.sync_data, self.sync_qlist = QLIST_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES
-        self.strangers: dict[bytes, int] = {}  # queueKey nobody knows -> its records
+        self.unknown_keys: dict[bytes, int] = {}  # queueKey without CREATION -> number of its records
         self.unmatched_confirms = 0
-        self.from_ledger: set[bytes] = set()  # queues whose apps only the ledger knows
-        self.listed: dict[bytes, tuple[str, Apps]] | None = None  # QLIST walked as a whole
+        self.from_ledger: set[bytes] = set()  # queues whose apps are only in the ledger
+        self.listed: dict[bytes, tuple[str, Apps]] | None = None  # all queues of QLIST
 
     def damage(self, text: str) -> None:
-        """Something is lost or wrong on disk: a person is told, and the set is copied."""
+        """Add an alarm about a loss or an error on disk, and request a copy of the set."""
         self.recovered.damaged = True
         self.recovered.alarms.append(text)
 
-    def left_out(self, entry: Entry) -> None:
-        """The state is not what this record would make of it."""
+    def skip(self, entry: Entry) -> None:
+        """Note that a record, or part of it, was not applied."""
         self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
 
     # ---- headers -------------------------------------------------------------------------------------------------
 
     def check_headers(self, partition_id: int | None) -> None:
-        """File headers; a wrong one is no reason not to read what follows."""
+        """Check the file headers; the records after a wrong header are read as usual."""
         readers = ((FileType.JOURNAL, self.files.read_journal), (FileType.DATA, self.files.read_data),
                    (FileType.QLIST, self.files.read_qlist))
         for kind, read in readers:
@@ -144,7 +143,7 @@ class Recovery(Replay):
     # ---- journal -------------------------------------------------------------------------------------------------
 
     def read_journal(self) -> None:
-        """Apply every accepted record, and say what did not fit together."""
+        """Apply every accepted record; report mismatches."""
         scan, recovered, state = self.scan, self.recovered, self.state
         self.run(scan)
         recovered.lease, recovered.sequence, recovered.journal_end = scan.lease, scan.sequence, scan.end
@@ -154,35 +153,35 @@ class Recovery(Replay):
         now = (self._wall if self._now is None else self._now) - self.epoch
         for queue in state.queues.values():
             queue.history.shift(now - self._seen_at)
-        for key, count in self.strangers.items():
-            self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which nothing explains:"
-                        " they are not carried on")
+        for key, count in self.unknown_keys.items():
+            self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which has no CREATION:"
+                        " they are dropped")
         if self.unmatched_confirms:
-            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name messages or apps that are"
-                                    " not there: ignored")
+            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name absent messages or apps:"
+                                    " ignored")
         if self.journal_size and not scan.preallocated and scan.last_head >> TYPE_SHIFT != RecordType.JOURNAL_OP:
             self.damage("JOURNAL: the file ends without a sync point: it was cut; later records are lost, and messages"
                         " confirmed since may be delivered again")
 
     def unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
-        """A record of a queue whose CREATION was not seen: the ledger or a walk over QLIST may know it."""
-        if key not in self.strangers:
+        """Create the queue of a record without CREATION from the ledger or QLIST; None if it is in neither."""
+        if key not in self.unknown_keys:
             record = self.known.get(key) if self.known else None
             listed = (record.uri, list(record.apps.items())) if record else self.walk_qlist().get(key)
             if listed is not None and key != NULL_KEY:
                 offset, head, lease, wall, _ = entry
                 self.damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
                             f" {'ledger' if record else 'QLIST'}")
-                # just before this record, where a lost one had the number, or (1, and two of them) equal to another
+                # the PSN before this record, which a lost record had; equal to another one if the sequence is 1
                 created = pack_queue_op((lease, max(1, (head & SEQUENCE_MASK) - 1)), wall, key, NULL_KEY, QueueOp.CREATION)
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
                                    from_ledger=record is not None)
-        self.strangers[key] = self.strangers.get(key, 0) + 1
-        self.left_out(entry)
+        self.unknown_keys[key] = self.unknown_keys.get(key, 0) + 1
+        self.skip(entry)
         return None
 
     def walk_qlist(self) -> dict[bytes, tuple[str, Apps]]:
-        """Every queue key in QLIST with its URI and apps."""
+        """Return URI and apps of every queue key in QLIST."""
         if self.listed is None:
             self.listed = {}
             for _, uri, key, apps in queue_records(self.files.read_qlist(0, self.qlist_size), QLIST_HEADER_BYTES)[0]:
@@ -192,49 +191,49 @@ class Recovery(Replay):
         return self.listed
 
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
-        """(URI, key, apps, bytes) of the QLIST record at `offset`; ValueError if there is none."""
+        """Return (URI, key, apps, record) of the QLIST record at `offset`; ValueError if there is none."""
         record = read_queue_record(self.files.read_qlist, offset)
         if offset < QLIST_HEADER_BYTES or record is None:
             raise ValueError("offset is outside of QLIST")
         return qlist_entry(record)
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
-        """DATA is read later, and only for what is left then."""
+        """Note the DATA offset; `read_data_files` reads DATA of the live messages only."""
         self.last_offset = message.data_offset * 8
         return 0
 
     def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
-        """A MESSAGE that cannot be kept."""
+        """Skip the MESSAGE and report it."""
         self.last_offset = MESSAGE_BODY.unpack(entry[4])[3] * 8
         if queue is not None:
-            self.left_out(entry)
+            self.skip(entry)
             what = "no GUID" if guid == NULL_GUID else f"GUID {guid.hex().upper()}, which is stored already"
             self.damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
-        """Remember its GUID; the reference count says which apps it waits for where only the ledger knows the apps."""
+        """Add the GUID to the history; if the apps come from the ledger, the reference count gives the pending ones."""
         super().stored(queue, message)
         if self.from_ledger and queue.key in self.from_ledger:
             saw = message.ref_count + len(message.confirms or ())
             message.pending &= (1 << saw) - 1 if saw < queue.app_count else -1
 
     def seen_at(self, message: Message) -> float:
-        """By the time that passed between messages: clocks that jumped, and the time for which nobody ran, count as little
-        as may be, since a GUID that is forgotten too early is a message that is stored twice."""
+        """Return the time counted so far, with at most GAP_SECONDS_MAX between two messages: clock jumps and downtime must
+        not expire GUIDs too early, as a repeated PUT would be stored twice."""
         self._seen_at += min(max(0, message.wall - self._wall), GAP_SECONDS_MAX)
         self._wall = message.wall
         return self._seen_at
 
     def unmatched(self, entry: Entry, why: str) -> None:
-        """A CONFIRM of something that is not there: counted."""
+        """Count the CONFIRM."""
         self.unmatched_confirms += 1
 
     def unknown(self, entry: Entry, why: str) -> None:
-        self.left_out(entry)
+        self.skip(entry)
         self.damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
 
     def journal_op(self, entry: Entry) -> None:
-        """Positions that must exist. Other operations than sync points mean nothing to us."""
+        """Check the positions in a sync point against the file lengths; ignore other operations."""
         _, op, _, _, _, dwords, words = JOURNAL_OP_BODY.unpack(entry[4])
         if op != SYNC_POINT_OP:
             return
@@ -249,7 +248,7 @@ class Recovery(Replay):
     # ---- queues --------------------------------------------------------------------------------------------------
 
     def declare(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
-        """CREATION or ADDITION: URI and apps from QLIST, held against the ledger."""
+        """Apply a CREATION or ADDITION with URI and apps from QLIST, corrected from the ledger."""
         known = self.known.get(key) if self.known else None
         try:
             if not qlist_offset:
@@ -257,13 +256,13 @@ class Recovery(Replay):
             uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
             self.qlist_end = max(self.qlist_end, qlist_offset + len(qlist))
             if listed_key != key or qlist[-4:] != QLIST_MAGIC:
-                self.left_out(entry)
+                self.skip(entry)
                 self.damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
                 qlist = pack_queue_record(uri, key, apps)
         except ValueError as error:
             uri, apps, qlist = "", [], b""
             if qlist_offset:
-                self.left_out(entry)
+                self.skip(entry)
             if qlist_offset or known is None:
                 self.damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
                             f" unreadable ({error})")
@@ -271,7 +270,7 @@ class Recovery(Replay):
         if known is not None:
             names = {app_key: app_id for app_id, app_key in known.apps.items()}
             corrected = [(names.get(app_key, app_id), app_key) for app_id, app_key in apps]
-            if not qlist or DEFAULT_APP_ID in known.apps:  # a queue without apps of its own: they never change
+            if not qlist or DEFAULT_APP_ID in known.apps:  # the default app only, which never changes
                 corrected = list(known.apps.items())
             if qlist and (uri, apps) != (known.uri, corrected):
                 self.damage(f"QLIST: the record at offset {qlist_offset} says {uri!r} {apps}, the ledger {known.uri!r}"
@@ -281,7 +280,7 @@ class Recovery(Replay):
         queue = self.state.queues.get(key)
         if queue is None:
             if not qlist:
-                self.strangers.setdefault(key, 0)
+                self.unknown_keys.setdefault(key, 0)
                 return
             if not apps and op == QueueOp.CREATION:
                 apps = [(DEFAULT_APP_ID, DEFAULT_APP_KEY)]
@@ -296,7 +295,7 @@ class Recovery(Replay):
     def create(self, key: bytes, uri: str, apps: Apps, record: bytes, qlist: bytes, from_ledger: bool) -> StoredQueue:
         if self.known is not None and key not in self.known:
             self.recovered.unlisted.add(key)
-        self.strangers.pop(key, None)
+        self.unknown_keys.pop(key, None)
         if from_ledger:
             self.from_ledger.add(key)
         else:
@@ -304,14 +303,14 @@ class Recovery(Replay):
         return self.state.create(key, uri, apps, record, qlist)
 
     def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
-        self.strangers.pop(key, None)
+        self.unknown_keys.pop(key, None)
         self.recovered.unlisted.discard(key)
         super().delete_queue(queue, key)
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
     def read_data_files(self) -> None:
-        """Sizes, options and checksums of the live messages, then where DATA and QLIST end."""
+        """Read sizes, options and checksums of the live messages; find the ends of DATA and QLIST."""
         bytes_of_good, damaged = check_messages(self.files.read_data, self.state.messages())
         for reason, messages in damaged.items():
             self.quarantine(reason, messages)
@@ -319,9 +318,9 @@ class Recovery(Replay):
         self.find_ends()
 
     def quarantine(self, reason: str, messages: list[Message]) -> None:
-        """Messages that must not be delivered; the old files keep what there is of them.
+        """Remove damaged messages; the archived files keep their data.
 
-        Their GUIDs are forgotten: a producer that never got an ACK posts them again, and they are new then.
+        Their GUIDs leave the history, so that a producer without an ACK can post them again.
         """
         guids = listed([message.guid.hex().upper() for message in messages], _LISTED_MAX)
         self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}")
@@ -333,7 +332,7 @@ class Recovery(Replay):
         self.recovered.quarantined += messages
 
     def find_ends(self) -> None:
-        """Write positions of DATA and QLIST, and whether anything lies behind them."""
+        """Set the write positions of DATA and QLIST; report stale bytes after them."""
         state = self.recovered
         end = DATA_HEADER_BYTES
         if self.last_offset:

@@ -1,7 +1,7 @@
-"""Applies the records of a journal to a `PartitionState`, as they are read back or as they arrive from a primary.
+"""Replay of journal records on a `PartitionState`, for recovery and for replicas.
 
-Decoding is here, what a record means is in `state.py`. Where a record does not fit the state, a hook decides: this class
-refuses (`RecordMismatch`: a replica has diverged), recovery makes the best of it.
+This module decodes records; `state.py` defines their effects. If a record does not fit the state, a hook method decides:
+`Replay` raises RecordMismatch (the replica has diverged), recovery skips or repairs the record.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Apps = list[tuple[str, bytes]]
 
 
 class RecordMismatch(LocalError):
-    """A record does not fit the state that the records before it left; nothing of it was applied."""
+    """A record does not fit the state after the records before it; it was not applied."""
 
 
 class Replay:
-    """One method for each kind of record, and one for each way in which it may not fit.
+    """One method for each type of record, one hook for each kind of mismatch.
 
-    `epoch`: wall minus monotonic clock, seconds, for `Message.arrived`. `wall_max`: what arrived later by its time counts
-    as having arrived then, epoch seconds.
+    `epoch`: wall minus monotonic clock, seconds, for `Message.arrived`. `wall_max`: upper bound of arrival times, epoch
+    seconds.
     """
 
     def __init__(self, state: PartitionState, epoch: float = 0.0, wall_max: int = 1 << 62) -> None:
@@ -91,7 +91,7 @@ class Replay:
         self.stored(queue, message)
 
     def deletion(self, entry: Entry) -> None:
-        """DELETION of a message; one that is not there is no concern, since compaction leaves out what is gone."""
+        """Apply the DELETION of a message; ignore an absent one, since a compaction omits deleted messages."""
         key, guid = DELETION_BODY.unpack(entry[4])
         queue = self.state.queues.get(key)
         if queue is not None:
@@ -100,7 +100,7 @@ class Replay:
                 self.state.deletion(queue, message)
 
     def confirm(self, entry: Entry) -> None:
-        """CONFIRM: one app is done with a message, or (auto-confirmed) does not want the one that follows."""
+        """Apply a CONFIRM: of a stored message, or (auto-confirmed) of the message that follows."""
         _, head, lease, wall, body = entry
         key, app_key, guid = CONFIRM_BODY.unpack(body)
         queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
@@ -109,7 +109,7 @@ class Replay:
         bit, message = queue.bit(app_key), queue.messages.get(guid)
         auto = head >> FLAGS_SHIFT & FLAGS_MASK == ConfirmReason.AUTO_CONFIRMED
         if not bit or message is None and not auto:
-            self.unmatched(entry, "names a message or an app that is not there")
+            self.unmatched(entry, "names an absent message or app")
             return
         record = RECORD.pack(head, lease, wall, body, MAGIC)
         if message is None:
@@ -144,7 +144,7 @@ class Replay:
             self.unknown(entry, f"is a QUEUE_OP with the unknown operation {op}")
 
     def declare(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
-        """CREATION or ADDITION: URI and apps are in QLIST."""
+        """Apply a CREATION or ADDITION, with URI and apps from QLIST."""
         uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
         queue = self.state.queues.get(key)
         if listed_key != key or (queue is None) != (op is QueueOp.CREATION):
@@ -155,59 +155,59 @@ class Replay:
             self.state.add_apps(queue, apps, record, qlist)
 
     def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
-        """DELETION of a whole queue, which may be gone already."""
+        """Apply the DELETION of a whole queue; None if it does not exist."""
         if queue is not None:
             self.state.delete(queue)
 
     def journal_op(self, entry: Entry) -> None:
-        """Sync points change nothing, but a new lease begins with one."""
+        """Begin a new lease with its first sync point; other sync points change nothing."""
         if entry[2] > self.state.lease:
             self.state.begin_lease(entry[2])
 
-    # ---- what the records refer to -------------------------------------------------------------------------------
+    # ---- DATA, QLIST and history ---------------------------------------------------------------------------------
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
-        """Complete a message from its DATA record; the bytes of that record."""
+        """Complete a message from its DATA record; return the size of that record, bytes."""
         raise RecordMismatch(f"no DATA record for message {message.guid.hex().upper()} of {queue.uri}")
 
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
-        """(URI, key, apps, bytes) of the QLIST record at `offset`; ValueError if there is none."""
+        """Return (URI, key, apps, record) of the QLIST record at `offset`; ValueError if there is none."""
         raise ValueError(f"no QLIST record at offset {offset}")
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
-        """A message was applied: its GUID counts as seen."""
+        """Add the GUID of an applied message to the history."""
         queue.history.add(message.guid, self.seen_at(message))
 
     def seen_at(self, message: Message) -> float:
-        """When a message was seen here, seconds of the monotonic clock."""
+        """Return when this node received a message, seconds of the monotonic clock."""
         return message.arrived
 
-    # ---- what does not fit ---------------------------------------------------------------------------------------
+    # ---- mismatches ----------------------------------------------------------------------------------------------
 
     def unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
-        """A record of a queue that has no CREATION; None = leave the record out."""
-        raise RecordMismatch(f"{_place(entry)} belongs to queue key {key.hex().upper()}, which has no CREATION")
+        """Handle a record of a queue without CREATION; return the queue, or None to skip the record."""
+        raise RecordMismatch(f"{_psn_text(entry)} belongs to queue key {key.hex().upper()}, which has no CREATION")
 
     def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
-        """A MESSAGE without a GUID, or with one that is stored already, or of no queue."""
-        raise RecordMismatch(f"{_place(entry)} is a MESSAGE with GUID {guid.hex().upper()}, which cannot be stored")
+        """Handle a MESSAGE without queue or GUID, or with a GUID that is stored already."""
+        raise RecordMismatch(f"{_psn_text(entry)} is a MESSAGE with GUID {guid.hex().upper()}, which cannot be stored")
 
     def unmatched(self, entry: Entry, why: str) -> None:
-        """A CONFIRM of something that is not there."""
-        raise RecordMismatch(f"{_place(entry)} {why}")
+        """Handle a CONFIRM of an absent message or app."""
+        raise RecordMismatch(f"{_psn_text(entry)} {why}")
 
     def unknown(self, entry: Entry, why: str) -> None:
-        """A record that means nothing to us."""
-        raise RecordMismatch(f"{_place(entry)} {why}")
+        """Handle a record of unknown type or operation, or an unexpected CREATION or ADDITION."""
+        raise RecordMismatch(f"{_psn_text(entry)} {why}")
 
 
-def _place(entry: Entry) -> str:
+def _psn_text(entry: Entry) -> str:
     return f"record {entry[2]}-{entry[1] & SEQUENCE_MASK}"
 
 
 def qlist_entry(data: bytes) -> tuple[str, bytes, Apps, bytes]:
-    """(URI, key, apps, bytes) of the QLIST record at the beginning of `data`; ValueError if it is none."""
+    """Return (URI, key, apps, record) of the QLIST record at the start of `data`; ValueError if it is invalid."""
     uri, key, apps, size = parse_queue_record(data)
-    if any(app_key == NULL_KEY for _, app_key in apps):  # whoever names it names the whole queue
+    if any(app_key == NULL_KEY for _, app_key in apps):  # the null key stands for the whole queue
         raise ValueError("an app without a key")
     return uri, key, apps, data[:size]

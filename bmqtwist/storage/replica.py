@@ -1,11 +1,11 @@
-"""A partition at one of several nodes: the log that its primary writes and its replicas repeat.
+"""Replicated partition of a cluster: the primary writes its log, the replicas append the same records.
 
-    primary    appends as any partition does; what it wrote is kept for a while as it is sent to the others (`recent_run`)
-    replica    `append_run`: checks records that came from another node, gives them the places of its own files, and applies
-               them; it compacts its files when it has to, without a PSN of its own
-    cut        `cut_at`: what follows a record is taken away; the state is read again from what is left
+    primary    appends as a single broker does; its last 8 MiB stay in memory for the replicas (`recent_run`)
+    replica    `append_run` checks received records, sets the offsets of its own files and applies them; it rolls over where
+               its primary does, or when a file is full, without records of its own
+    cut        `cut_at` gives the end of JOURNAL without the records after a PSN; the remaining files are then read again
 
-After a cut or an image (`image.py`) there is another `ReplicatedPartition` over the same files.
+After a cut or an image (`image.py`), a new `ReplicatedPartition` replaces this one over the same files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import islice
 
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.availability import WriterEvent
-from bmqtwist.storage.exchange import READ_BYTES, Applier, FilesAhead, divided, records_of, rest_of, run_from
+from bmqtwist.storage.exchange import READ_BYTES, Applier, ReadAhead, divided, records_of, rest_of, run_from
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.gate import Copies
@@ -39,10 +39,10 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
-RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept in memory
-MESSAGE_RECORDS_MAX = 128  # sent in one message to another node, which deals with them at once
-RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
-LINGERING_BATCHES_MAX = 16
+RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # limits of a written batch for it to stay in memory
+MESSAGE_RECORDS_MAX = 128  # per message to another node, which applies it in one turn
+RECENT_BYTES = 8 << 20  # of the last runs, in memory
+DELAYED_BATCHES_MAX = 16  # that replication may delay
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _OP_AT = QUEUE_OP_RECORD.offset("qlist_words") - 1
@@ -54,7 +54,7 @@ def _previous(run: RecordRun) -> Psn:
 
 
 class ReplicatedPartition(Partition):
-    """See above; `found` is what its files hold. Before `activate` and after `follow` it is a replica's."""
+    """Partition of a cluster member, `found` in its files. It is a replica before `activate` and after `follow`."""
 
     def __init__(self, node_id: int, files: FileSets, found: FoundLog, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES, epoch: float = 0.0, wall: int = 0) -> None:
@@ -68,28 +68,28 @@ class ReplicatedPartition(Partition):
         self._applier = Applier(self.state, self.roll, self.begin_lease, epoch)
         if self._rewrite:
             self._begin_rewrite(wall)
-        self.files.sync()  # what was found may be in the page cache alone
+        self.files.sync()  # recovered records may be in the page cache only
         self.gate.written = self.position
-        self.gate.all_durable()
+        self.gate.mark_all_durable()
         self.copies.committed = 0
 
     def _lead(self, leading: bool) -> None:
-        """From now on this node writes the partition, or another one does."""
-        self.log.leading = self.log.keeps_batches = self.replicated = leading
+        """Set whether this node is the primary."""
+        self.log.leading = self.log.retains_batches = self.replicated = leading
         self.log.set_limit()
 
     # ---- PSNs ----------------------------------------------------------------------------------------------------
 
     @property
     def summary(self) -> LogSummary:
-        """Of everything that was appended."""
+        """Summary of the log, unwritten records included."""
         last = self.state.lease, self.state.sequence
         if last != self._known.last:
             self._known = self._known.extended(last)
         return self._known
 
     def psn_at(self, position: int) -> Psn:
-        """Which record has this position."""
+        """Return the PSN of the record at a position."""
         for before, lease in reversed(self._starts):
             if position > before:
                 return lease, position - before
@@ -97,21 +97,21 @@ class ReplicatedPartition(Partition):
 
     @property
     def written(self) -> Psn:
-        """Up to here the records are in the files."""
+        """PSN of the last record in the files."""
         return self.psn_at(self.gate.written)
 
     @property
     def durable(self) -> Psn:
-        """Up to here they are safe by policy."""
+        """PSN of the last record that is durable, or written if durability is `none`."""
         return self.psn_at(self.gate.written if self.durability == "none" else self.gate.durable)
 
     def commit(self, psn: Psn) -> None:
-        """The cluster has the records of our own lease up to here."""
+        """Mark the records of this primary's lease up to `psn` as committed."""
         if psn[0] == self.lease and self.leading:
             self.copies.marks[Copies.MAJORITY] = self.log.base + psn[1]
 
     def copied(self, one: Psn, every: Psn) -> bool:
-        """Some other node has the records of our own lease up to `one`, all up to `every`. Whether that is news."""
+        """Note that one replica has the records of the present lease up to `one`, all up to `every`; True if a mark rose."""
         majority, before = self.copies.marks[Copies.MAJORITY], self.copies.marks
         some = self.log.base + one[1] if one[0] == self.lease else 0
         whole = self.log.base + every[1] if every[0] == self.lease else 0
@@ -128,7 +128,7 @@ class ReplicatedPartition(Partition):
     # ---- the primary ---------------------------------------------------------------------------------------------
 
     def activate(self, lease: int, wall: int) -> None:
-        """As `Partition.activate`; what this node has appended as a replica is in its files by then."""
+        """Become primary, see `Partition.activate`; the records appended as a replica must be written."""
         self._known = self.summary
         self._lead(True)
         self.log.primary_id = self.log.node_id
@@ -136,10 +136,9 @@ class ReplicatedPartition(Partition):
         self._starts.append((self.log.base, lease))
 
     def follow(self) -> bool:
-        """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
-        (cut)."""
+        """Become a replica. False: decisions of the queues are not in the files, so the log must be cut and read again."""
         self._lead(False)
-        self.log.happens(WriterEvent.FOLLOW)
+        self.log.on_event(WriterEvent.FOLLOW)
         self.copies.counted = False
         self.copies.committed = self._recent_bytes = 0
         self.forget_waiting()
@@ -148,8 +147,8 @@ class ReplicatedPartition(Partition):
         for queue in [queue for queue in self.state.queues.values() if queue.in_memory]:
             for message in [message for message in queue.messages.values() if message.live_key < 0]:
                 queue.drop(message)
-        clean = not self.log.owed and not self.tail.journal
-        self.log.owed.clear()
+        clean = not self.log.pending_records and not self.tail.journal
+        self.log.pending_records.clear()
         return clean
 
     def forget_waiting(self) -> None:
@@ -162,20 +161,20 @@ class ReplicatedPartition(Partition):
     # ---- reading for other nodes -----------------------------------------------------------------------------------
 
     @property
-    def may_linger(self) -> bool:
-        """Whether nobody waits until other nodes have what was written since `keep_batches`: confirms and the like."""
+    def may_delay_replication(self) -> bool:
+        """True if replication of the batches since `collect_runs` may be delayed: no effect depends on them (CONFIRMs)."""
         batches, waiting = self.log.batches, self.gate.waiting
-        if not batches or len(batches) > LINGERING_BATCHES_MAX or waiting and waiting[-1].position >= batches[0].first:
+        if not batches or len(batches) > DELAYED_BATCHES_MAX or waiting and waiting[-1].position >= batches[0].first:
             return False
         return not any(batch.data or batch.qlist for batch in batches)
 
     @property
-    def kept(self) -> Psn:
-        """Up to here `keep_batches` has seen what was written."""
+    def collected(self) -> Psn:
+        """PSN of the last written record that `collect_runs` has processed."""
         return self.psn_at(self.log.batches[0].first - 1) if self.log.batches else self.written
 
-    def keep_batches(self) -> bool:
-        """What was written since the last call, as it is sent; whether that is anything."""
+    def collect_runs(self) -> bool:
+        """Turn the batches written since the last call into runs for the replicas; True if there were any."""
         batches = joined(self.log.take_batches(), RUN_RECORDS_MAX)
         for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
@@ -186,19 +185,18 @@ class ReplicatedPartition(Partition):
         return bool(batches)
 
     def _remember(self, run: RecordRun) -> None:
-        """Records that were written last may be asked for when a compaction has taken them out of the files."""
+        """Add a run to the last ones in memory; a replica may need it after a rollover has removed its records."""
         self._recent.append(run)
         self._recent_bytes += run.size
         while self._recent_bytes > RECENT_BYTES:
             self._recent_bytes -= self._recent.popleft().size
 
     def offers(self, after: Psn) -> bool:
-        """Whether `recent_run` or `read_run` has what follows a record, or will: a compaction may have left it in memory."""
-        return self.summary.holds(after) or after == self.kept or self._recent_at(after) >= 0
+        """Return whether the records after `after` are, or will be, available from `recent_run` or `read_run`."""
+        return self.summary.holds(after) or after == self.collected or self._recent_at(after) >= 0
 
-    def bytes_behind(self, after: Psn) -> int:
-        """About how many bytes the records take that follow one of the log: counted for those that were written last, for
-        others by what a record takes on the average."""
+    def bytes_after(self, after: Psn) -> int:
+        """Estimate the bytes of the records after `after`: exact for runs in memory, by the average size for older ones."""
         wanted, counted, size = self.summary.distance(after), 0, 0
         for run in reversed(self._recent):
             if run.last <= after or counted >= wanted:
@@ -211,7 +209,7 @@ class ReplicatedPartition(Partition):
         return size + (wanted - counted) * (journal + data) // max(1, journal // RECORD_BYTES)
 
     def recent_run(self, after: Psn) -> RecordRun | None:
-        """Some of the records behind one, if they are kept in memory."""
+        """Return records that follow `after`, for one message to a replica; None if they are not in memory."""
         if self._recent and self._recent[-1].previous == after:
             return self._recent[-1]
         at = self._recent_at(after)
@@ -228,12 +226,12 @@ class ReplicatedPartition(Partition):
         return joined_runs(found)
 
     def _recent_at(self, after: Psn) -> int:
-        """Which one of those in memory goes on from a record; -1: none."""
+        """Return the index of the run in memory that continues after `after`; -1 if there is none."""
         at = bisect_right(self._recent, after, key=_previous) - 1
-        return at if at >= 0 and self._recent[at].goes_on(after) else -1
+        return at if at >= 0 and self._recent[at].continues(after) else -1
 
     def read_run(self, after: Psn) -> RecordRun | None:
-        """Some of the written records behind one that the log holds, read again; None: there are none. OSError."""
+        """Read records that follow `after` from the files, for one message; None if the log has none. OSError."""
         summary = self.summary
         count = summary.distance(after) - len(self.tail.journal)
         if count <= 0 or not summary.holds(after):
@@ -242,50 +240,50 @@ class ReplicatedPartition(Partition):
         journal = self.files.read_journal(start, RECORD_BYTES * min(count, MESSAGE_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        ahead = FilesAhead(self.files, self.files.current.data.end)
-        return run_from(ahead, journal, after, start)
+        reader = ReadAhead(self.files, self.files.current.data.end)
+        return run_from(reader, journal, after, start)
 
     # ---- the replica -----------------------------------------------------------------------------------------------
 
-    def append_run(self, run: RecordRun, behind: Psn, wall: int) -> None:
-        """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
-        not fit, those before it are appended. OSError: there is no room."""
+    def append_run(self, run: RecordRun, after: Psn, wall: int) -> None:
+        """Append the records of `run` after `after`, the last PSN of this log. PeerError or RecordMismatch: a record does
+        not fit; the records before it are appended. OSError: the files are full."""
         self._applier.wall = wall
         state, tail = self.state, self.tail
         head: int
         lease: int
         recorded: int
-        for record, belongs in records_of(run):
+        for record, attached in records_of(run):
             head, lease, recorded, body, magic = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK
-            if psn <= behind:
+            if psn <= after:
                 continue
             follows = (psn == (state.lease, state.sequence + 1) or lease > state.lease and psn[1] == 1
                        and is_sync_point((head, lease, recorded, body, magic)))
             if magic != MAGIC or not follows:
                 raise PeerError(f"record {lease}-{psn[1]} does not follow {state.lease}-{state.sequence}", "journal", 0)
             kind = head >> TYPE_SHIFT
-            self._make_room(len(belongs) if kind == _MESSAGE else 0, len(belongs) if kind == _QUEUE_OP else 0, wall)
+            self._make_room(len(attached) if kind == _MESSAGE else 0, len(attached) if kind == _QUEUE_OP else 0, wall)
             own = placed(record, head, tail.data_end, tail.qlist_end)
-            self._applier.apply(own, belongs)
+            self._applier.apply(own, attached)
             state.sequence = psn[1]
             tail.journal.append(own)
             tail.journal_end += RECORD_BYTES
             if kind == _MESSAGE:
-                tail.data.append(belongs)
-                tail.data_end += len(belongs)
-            elif belongs:
-                tail.qlist.append(belongs)
-                tail.qlist_end += len(belongs)
+                tail.data.append(attached)
+                tail.data_end += len(attached)
+            elif attached:
+                tail.qlist.append(attached)
+                tail.qlist_end += len(attached)
             if kind == _QUEUE_OP:
                 self.log.reports.inform(
                     f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
             elif kind == _JOURNAL_OP:
-                self._sync_point_came(own, wall)
+                self._on_sync_point(own, wall)
         self._remember(run)
 
-    def _sync_point_came(self, record: bytes, wall: int) -> None:
-        """A replica rolls over where its primary did, so that their files are equal."""
+    def _on_sync_point(self, record: bytes, wall: int) -> None:
+        """Roll over where the primary did, so that the files stay equal."""
         self.log.primary_id = int.from_bytes(record[_NODE_AT:_NODE_AT + 4], "big", signed=True)
         if record[_KIND_AT] == SyncPoint.ROLLOVER:
             if self.roll.small:
@@ -298,20 +296,19 @@ class ReplicatedPartition(Partition):
             raise OSError(errno.ENOSPC, f"Partition [{self.partition_id}] is full")
 
     def _has_room(self, data: int, qlist: int) -> bool:
-        """Whether the files take one more record, with `data` bytes in DATA and `qlist` bytes in QLIST."""
+        """Return whether one more record fits, with `data` bytes in DATA and `qlist` bytes in QLIST."""
         tail, sizes = self.tail, self.files.sizes
         return (tail.data_end + data <= sizes.data and tail.qlist_end + qlist <= sizes.qlist
                 and tail.journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= sizes.journal)
 
     def cut_at(self, psn: Psn | None) -> int | None:
-        """Where JOURNAL ends if the record is the last one of the log; None: where it ends now."""
+        """Return the end of JOURNAL, bytes, if `psn` were the last record of the log; None for its present end."""
         if psn is None:
             return None
         return self.files.current.journal.end - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self.tail.journal))
 
     def abandon(self, wall: int) -> None:
-        """Another partition takes its place, if its files can be read: nothing is under way any more, and the log ends with
-        the last record that is in them."""
+        """Stop all work before another partition replaces this one; the log ends with the last record in the files."""
         self.roll.stop(wall)
         unwritten = len(self.tail.journal)
         if 0 < unwritten < self.sequence:

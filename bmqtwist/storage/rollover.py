@@ -1,18 +1,18 @@
-"""Rollover: the live records of a partition move into a new file set while it goes on taking records.
+"""Rollover of a partition: copies its live records into a new file set while the partition takes new records.
 
-A small partition moves in one step, at the moment when a record does not fit. A large one begins early and moves in
-slices between its turns; whatever waits for the disk is a `Job` for another thread:
+A small partition rolls over in one step, when a record does not fit. A large one begins early and copies in slices
+between its turns; blocking disk operations are a `Job` for another thread:
 
-    RESTING     until a file is so full that a rollover is worth it
-    CREATING    job: the next file set
-    COPYING     slices of live records (compaction.LiveCopy); jobs: a sync of the next set now and then
-                nothing is left: a sync point of kind ROLLOVER into the old set, one with the same PSN into the next set
-    MARKING     every batch is written into both sets; job: the next set is synced and marked as complete
-    SWITCHING   the next set becomes the current one when no record waits to be written
-    RETIRING    job: the old set is archived; slices: messages learn where they are now (compaction.Moved)
+    IDLE        until a file is so full that a rollover is worthwhile
+    CREATING    job: create the next file set
+    COPYING     slices of live records (compaction.LiveCopy); jobs: a sync of the next set after each 16 MiB
+                at the end: a sync point of kind ROLLOVER in the old set, one with the same PSN in the next set
+    MARKING     every batch is written to both sets; job: sync the next set and mark it as complete
+    SWITCHING   the next set becomes the current one when no record is unwritten
+    RETIRING    job: archive the old set; slices: update the DATA offsets of messages (compaction.Relocation)
 
-Until the mark is safe the old set is right after a crash, from then on both are: they hold the same records. If a file is
-full before a copy is through, the rest of it is done in one step, too.
+Until the mark is durable, recovery uses the old set; afterwards either set is valid, as both hold the same records. If a
+file is full before the copy is complete, the rest is copied in one step.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from functools import partial
 from threading import Lock
 
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
-from bmqtwist.storage.compaction import LiveCopy, Moved
+from bmqtwist.storage.compaction import LiveCopy, Relocation
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.partition_log import BEGIN_PERCENT, PartitionLog
 from bmqtwist.storage.records import TYPE_SHIFT, QueueOp, RecordType, SyncPoint, pack_sync_point
 from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES
 
-REPLICA_BEGIN_PERCENT = 85  # of a replica, which repeats what its primary does, whose files are as full as its own
-GAIN_PERCENT = 10  # of that file must be garbage then
-SMALL_RECORDS, SMALL_BYTES = 8192, 4 << 20  # live records and bytes of DATA up to which one step is short enough
+REPLICA_BEGIN_PERCENT = 85  # used part of a replica's file; higher, as a replica usually follows a rollover of its primary
+GAIN_PERCENT = 10  # minimum part of that file that a rollover frees
+SMALL_RECORDS, SMALL_BYTES = 8192, 4 << 20  # live records and bytes of DATA up to which a rollover runs in one step
 SLICE_RECORDS, SLICE_BYTES = 512, 1 << 19  # of one slice of a copy
-SETTLED_RECORDS = 4096  # of one slice of RETIRING
-SYNC_BYTES = 16 << 20  # written to the next set before it is synced once more
-RETRY_S = 5  # between two tries in one step when the disk does not take a new file set
-RETRY_EARLY_S = 60  # between two tries in slices
+UPDATED_RECORDS = 4096  # messages per slice of RETIRING
+SYNC_BYTES = 16 << 20  # written to the next set between two syncs
+RETRY_S = 5  # between two attempts in one step
+RETRY_EARLY_S = 60  # between two attempts in slices
 
 _MESSAGE_DATA = MESSAGE_RECORD.offset("data_dwords")
-_QUEUE_OP_QLIST = QUEUE_OP_RECORD.offset("qlist_words")  # behind the operation
+_QUEUE_OP_QLIST = QUEUE_OP_RECORD.offset("qlist_words")  # the operation is before it
 _JOURNAL_OP_DATA, _JOURNAL_OP_QLIST = JOURNAL_OP_RECORD.offset("data_dwords"), JOURNAL_OP_RECORD.offset("qlist_words")
 
 
 class Phase(Enum):
-    """How far a rollover is."""
+    """Phases of a rollover."""
 
-    RESTING = "resting"
+    IDLE = "idle"
     CREATING = "creating"
     COPYING = "copying"
     MARKING = "marking"
@@ -56,19 +56,19 @@ class Phase(Enum):
 
 
 class RolloverEvent(Enum):
-    """What happens to a rollover."""
+    """Events of a rollover."""
 
-    STEP = "there is time for a slice"
-    DONE = "the job was done"
-    FAILED = "the job failed"
-    UNMIRRORED = "a batch cannot be written into the next set"
-    FINISH = "there is no room left: whatever it takes, now"
-    ABANDON = "the partition stops"
-    BEGIN = "an operator wants one"
+    STEP = "time for a slice"
+    DONE = "job done"
+    FAILED = "job failed"
+    UNMIRRORED = "batch not written to the next set"
+    FINISH = "file full: finish in one step"
+    ABANDON = "partition stops"
+    BEGIN = "operator or primary requests a rollover"
 
 
 class Job:
-    """Blocking work for another thread. Nothing is done once it was cancelled; `cancel` waits for a `run` in progress."""
+    """Blocking work for another thread. A cancelled job does nothing; `cancel` waits for a `run` in progress."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
@@ -77,7 +77,7 @@ class Job:
         self.taken = self.failed = False
 
     def run(self) -> None:
-        """Do it; OSError if the disk fails."""
+        """Run the action unless the job is cancelled; OSError if the disk fails."""
         with self._guard:
             if not self._cancelled:
                 try:
@@ -92,8 +92,8 @@ class Job:
 
 
 class NextSet:
-    """The next file set while every batch is written into both: how far its DATA (dwords) and QLIST (words) records lie from
-    those of the present one, and the live key of the last record before."""
+    """The next file set while every batch is written to both sets. Its DATA records (dwords) and QLIST records (words) are
+    shifted against the current set; `joined`: live key of the last record before."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._files = log.files
@@ -103,7 +103,7 @@ class NextSet:
         self.data_shift, self._qlist_shift = next_data - data >> 3, next_qlist - qlist >> 2
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
-        """A batch was written into the present set. OSError."""
+        """Write a batch, already written to the current set, to the next one. OSError."""
         self._files.coming.append([self._shifted(record) for record in journal], data, qlist)
         if not self._files.sizes.hold(self._files.coming.positions()):
             raise OSError(errno.ENOSPC, "the next file set is full")
@@ -120,26 +120,26 @@ class NextSet:
 
 
 class Rollover:
-    """The rollovers of one partition, one after the other. `on_moved`: the next file set is the current one.
+    """State machine of the rollovers of one partition. `on_switched` is called when the next file set has become current.
 
-    copy: notes what dies while it runs. moved: tells the DATA offsets of messages that do not know their own yet.
+    copy: the copy in progress, which notes deletions. relocation: offsets of messages that are not updated yet.
     """
 
-    def __init__(self, log: PartitionLog, on_moved: Callable[[], None]) -> None:
-        self._log, self._files, self._on_moved = log, log.files, on_moved
-        self.phase = Phase.RESTING
+    def __init__(self, log: PartitionLog, on_switched: Callable[[], None]) -> None:
+        self._log, self._files, self._on_switched = log, log.files, on_switched
+        self.phase = Phase.IDLE
         self.transitions = TransitionLog()  # times are epoch seconds
         self.copy: LiveCopy | None = None
-        self.moved: Moved | None = None
-        self._job: Job | None = None  # the one in progress
+        self.relocation: Relocation | None = None
+        self._job: Job | None = None  # in progress
         self._copied: LiveCopy | None = None  # from COPYING to SWITCHING
-        self._next: NextSet | None = None  # from MARKING to SWITCHING, unless a batch could not be written into it
-        self._synced_bytes = self._syncing_bytes = 0  # of the next set: at the last sync, and at the one under way
+        self._next: NextSet | None = None  # from MARKING to SWITCHING, unless a batch failed
+        self._synced_bytes = self._syncing_bytes = 0  # of the next set: at the last sync, at the sync in progress
         self._mark = 0
         self._began = (0, 0, 0)  # bytes in use of JOURNAL, DATA, QLIST when the copy began
-        self.ended_at = (0, 0)  # PSN of the last record that was copied: from there on the next set holds every record
+        self.ended_at = (0, 0)  # PSN from which on the next set holds every record
         self._wall = 0  # of the last step, epoch seconds
-        self._not_before = self._not_early_before = 0  # epoch seconds: when a rollover that failed may be tried again
+        self._not_before = self._not_early_before = 0  # epoch seconds: no attempt before
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -152,14 +152,14 @@ class Rollover:
         return answer
 
     def step(self, wall: int) -> bool:
-        """Do one slice of what is to be done, when the records of the turn are written; True: there is more."""
+        """Run one slice, after the records of the turn are written; True if the next slice can follow at once."""
         self._wall = wall
         more = self._on(RolloverEvent.STEP, wall)
-        self._log.roll_due = self.phase is not Phase.RESTING
+        self._log.roll_due = self.phase is not Phase.IDLE
         return more
 
     def take_job(self) -> Job | None:
-        """The job that nobody has taken yet: to be run, then to be reported to `done` or `failed`."""
+        """Return a job to run in a thread and report to `done` or `failed`; None if there is none, or it was taken."""
         job = self._job
         if job is None or job.taken:
             return None
@@ -178,30 +178,30 @@ class Rollover:
             self._on(RolloverEvent.FAILED, wall)
 
     def finish(self, wall: int) -> bool:
-        """Roll over within this call, whatever it takes; False: the old set stays."""
+        """Complete a rollover within this call; False if the old set stays."""
         if wall < self._not_before:
             return False
         self._wall = wall
         return self._log.write_rest() and self._on(RolloverEvent.FINISH, wall)
 
     def begin(self, wall: int) -> None:
-        """Roll over in slices, however full the files are; one that is under way goes on."""
+        """Begin a rollover in slices, however full the files are; a rollover in progress continues."""
         self._on(RolloverEvent.BEGIN, wall)
 
     def stop(self, wall: int) -> None:
-        """The partition stops: what was begun is forgotten."""
+        """Abandon a rollover in progress, because the partition stops."""
         self._on(RolloverEvent.ABANDON, wall)
 
     @property
     def small(self) -> bool:
-        """Is so little live that one step is short enough?"""
+        """True if the live records are so few that one step is short enough."""
         state = self._log.state
         return len(state.live) <= SMALL_RECORDS and state.outstanding()[1] <= SMALL_BYTES
 
     # ---- in slices -----------------------------------------------------------------------------------------------
 
-    def _watch(self, wall: int) -> bool:
-        """Begin if it is time to, and worth it."""
+    def _check_due(self, wall: int) -> bool:
+        """Begin a rollover if a file is full enough and enough of it is garbage."""
         log = self._log
         sizes, kept = self._files.sizes, log.state.outstanding()
         begin = BEGIN_PERCENT if log.leading else REPLICA_BEGIN_PERCENT
@@ -227,11 +227,11 @@ class Rollover:
         return True
 
     def _copy(self, wall: int) -> bool:
-        """One slice; when nothing is left and most of the next set is synced, both sets are written."""
+        """Copy one slice; after the last one, write to both sets from now on."""
         log, files, copy = self._log, self._files, self._copied
         if copy is None or log.broken:
-            return self._gave_up(wall)
-        if log.tail.unwritten_bytes:  # they cannot be read back yet
+            return self._abandon(wall)
+        if log.tail.unwritten_bytes:  # not readable from DATA yet
             return False
         try:
             done = copy.slice(SLICE_RECORDS, SLICE_BYTES)
@@ -246,12 +246,12 @@ class Rollover:
                 self._join(wall)
         except OSError as error:
             _report_failure(self._log, "rollover failed", error, RETRY_EARLY_S)
-            return self._gave_up(wall)
+            return self._abandon(wall)
         return False
 
     @property
     def late(self) -> bool:
-        """Do the files fill faster than the copy gets on? Or is it at its end, where it runs after the last records?"""
+        """True if the files fill faster than the copy proceeds, or only records newer than its start remain."""
         if self._copied is None:
             return False
         if self._copied.progress == 1.0:
@@ -265,7 +265,7 @@ class Rollover:
         return True
 
     def _join(self, wall: int) -> None:
-        """Both sets end with a sync point of one PSN; from here on they get the same records."""
+        """End both sets with a sync point of the same PSN; from now on both receive the same records."""
         self._mark = _end_both(self._log, wall, announced=True)
         self.ended_at = self._log.state.lease, self._log.state.sequence
         self.copy, self._next = None, NextSet(self._log)
@@ -291,74 +291,74 @@ class Rollover:
         if not log.write_rest() and not log.broken:
             return False
         joined = self._next
-        if copy is None or joined is None or log.broken:  # that batch did not go into the next set
-            return self._gave_up(wall)
+        if copy is None or joined is None or log.broken:  # a batch did not reach the next set
+            return self._abandon(wall)
         self._files.switch_next()
-        self.moved = Moved(log.state, copy, joined.joined, log.state.last_key, joined.data_shift)
+        self.relocation = Relocation(log.state, copy, joined.joined, log.state.last_key, joined.data_shift)
         self._forget()
-        self._on_moved()
+        self._on_switched()
         _inform(self._log, "ROLLOVER COMPLETE")
         self.phase = Phase.RETIRING
         self._job = Job(partial(self._files.retire_old, False))
         return True
 
-    def _settle(self, wall: int) -> bool:
-        if self.moved is not None and self.moved.settle(SETTLED_RECORDS):
-            self.moved = None
+    def _update_offsets(self, wall: int) -> bool:
+        if self.relocation is not None and self.relocation.update(UPDATED_RECORDS):
+            self.relocation = None
         self._retired(wall)
-        return self.moved is not None
+        return self.relocation is not None
 
     def _retired(self, wall: int) -> bool:
-        if self._job is None and self.moved is None:
-            self.phase = Phase.RESTING
+        if self._job is None and self.relocation is None:
+            self.phase = Phase.IDLE
         return False
 
     def _cancel_job(self) -> bool:
-        """End the job, if there is one; False: it has failed."""
+        """Cancel the job, if there is one; False if it has failed."""
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
         return job is None or not job.failed
 
-    # ---- giving up -----------------------------------------------------------------------------------------------
+    # ---- abandonment ---------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         self.copy = self._copied = self._next = self._log.mirror = None
 
-    def _gave_up(self, wall: int) -> bool:
-        """Whatever there is of a next set goes; the old one stays."""
+    def _abandon(self, wall: int) -> bool:
+        """Remove the next set; the old one stays."""
         self._cancel_job()
         self._forget()
-        self.phase = Phase.RESTING
+        self.phase = Phase.IDLE
         self._files.abandon_roll()
         self._not_early_before = wall + RETRY_EARLY_S
         return False
 
     def _fail_at_once(self, error: OSError, wall: int, what: str = "rollover failed") -> bool:
-        """Something of a rollover in one step failed."""
+        """Report the failure of a rollover in one step and abandon it."""
         _report_failure(self._log, what, error, RETRY_S)
         self._not_before = wall + RETRY_S
-        return self._gave_up(wall)
+        return self._abandon(wall)
 
     # ---- in one step ---------------------------------------------------------------------------------------------
 
     def _finish(self, wall: int) -> bool:
-        """The rest of a rollover, or all of it."""
+        """Do the rest of a rollover, or all of it."""
         phase, state = self.phase, self._log.state
         if phase in (Phase.COPYING, Phase.MARKING):
             done = 100 if self._copied is None else round(100 * self._copied.progress)
             self._log.reports.alarm("ROLLOVER", f": a file is full before its live records were copied in slices ({done} %):"
                                                 " the rest is done at once. Larger files would leave more time.")
         clean = self._cancel_job()
-        if phase in (Phase.RESTING, Phase.CREATING):
+        if phase in (Phase.IDLE, Phase.CREATING):
             return self.rewrite(wall, damaged=False, announced=True)
         copy, joined = self._copied, self._next
         if not clean or copy is None:
-            return self._gave_up(wall)
+            return self._abandon(wall)
         if phase is Phase.COPYING:
             return self._complete(copy, wall, damaged=False, announced=True)
         if joined is None:
-            return self._gave_up(wall)
+            return self._abandon(wall)
         try:
             if phase is Phase.MARKING:
                 self._files.mark_next(self._mark)
@@ -367,12 +367,12 @@ class Rollover:
             return self._fail_at_once(error, wall)
         self._files.switch_next()
         self._files.retire_old(False)
-        self._arrived(Moved(state, copy, joined.joined, state.last_key, joined.data_shift))
+        self._complete_switch(Relocation(state, copy, joined.joined, state.last_key, joined.data_shift))
         return True
 
     def rewrite(self, wall: int, damaged: bool, announced: bool) -> bool:
-        """The live records into a new set; `announced`: by a ROLLOVER record in the old one. False: the old set stays."""
-        if self.phase is not Phase.CREATING:  # that one has been told of
+        """Copy the live records to a new set; `announced`: append ROLLOVER to the old one. False if the old set stays."""
+        if self.phase is not Phase.CREATING:  # logged already
             _inform(self._log, "Initiating rollover")
         try:
             if not self._files.rolling:
@@ -382,7 +382,7 @@ class Rollover:
         return self._complete(LiveCopy(self._files, self._log.state), wall, damaged, announced)
 
     def _complete(self, copy: LiveCopy, wall: int, damaged: bool, announced: bool) -> bool:
-        """The rest of a copy, and everything behind it."""
+        """Do the rest of a copy and switch to the next set."""
         state = self._log.state
         try:
             copy.run()
@@ -391,36 +391,36 @@ class Rollover:
             self._files.finish_roll(mark, damaged)
         except OSError as error:
             return self._fail_at_once(error, wall)
-        self._arrived(Moved(state, copy, state.last_key, state.last_key, 0))
+        self._complete_switch(Relocation(state, copy, state.last_key, state.last_key, 0))
         return True
 
-    def _arrived(self, moved: Moved) -> None:
-        """The next set is the current one, and synced as a whole."""
-        moved.settle(1 << 62)
+    def _complete_switch(self, relocation: Relocation) -> None:
+        """Update all offsets; the next set is current and durable."""
+        relocation.update(1 << 62)
         self._forget()
-        self.moved = None
-        self.phase = Phase.RESTING
-        self._on_moved()
+        self.relocation = None
+        self.phase = Phase.IDLE
+        self._on_switched()
         _inform(self._log, "ROLLOVER COMPLETE")
-        self._log.gate.all_durable()
+        self._log.gate.mark_all_durable()
 
     def _retire_now(self, wall: int) -> bool:
         self._cancel_job()
         self._files.retire_old(False)
-        if self.moved is not None:
-            self.moved.settle(1 << 62)
-        self.moved = None
-        self.phase = Phase.RESTING
+        if self.relocation is not None:
+            self.relocation.update(1 << 62)
+        self.relocation = None
+        self.phase = Phase.IDLE
         return True
 
-    def _again(self, wall: int) -> bool:
-        """Full before the last rollover was through."""
+    def _restart(self, wall: int) -> bool:
+        """Complete the last rollover and do another one, because a file is full again."""
         self._retire_now(wall)
         return self._finish(wall)
 
 
 def _inform(log: PartitionLog, what: str) -> None:
-    """A line with what is in the files."""
+    """Log the used bytes of the files and the number of live records."""
     sizes, (journal, data, qlist) = log.files.sizes, log.tail.positions()
     log.reports.inform(f"{what}: JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST "
                        f"{qlist} of {sizes.qlist} bytes; {len(log.state.live)} live records")
@@ -431,12 +431,12 @@ def _report_failure(log: PartitionLog, what: str, error: OSError, retry_s: int) 
 
 
 def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:
-    """A sync point behind the copied records, with the PSN of the last record of the old set; its offset."""
+    """Append a sync point to the copied records, with the PSN of the last record of the old set; return its offset."""
     files, state = log.files, log.state
     if announced and log.leading:
         log.append_sync_point(SyncPoint.ROLLOVER, wall)
-        if not log.write(matters=False):
-            raise OSError(errno.EIO, "its ROLLOVER record waits to be written")
+        if not log.write(awaited=False):
+            raise OSError(errno.EIO, "the ROLLOVER record is not written yet")
     mark, data, qlist = files.coming.positions()
     if not state.lease:
         return 0
@@ -446,7 +446,7 @@ def _end_both(log: PartitionLog, wall: int, announced: bool) -> int:
 
 
 def _added(record: bytes, offset: int, shift: int) -> bytes:
-    """A record with `shift` added to its 32-bit field at `offset`."""
+    """Return a record with `shift` added to its 32-bit field at `offset`."""
     value = int.from_bytes(record[offset:offset + 4], "big") + shift
     return record[:offset] + value.to_bytes(4, "big") + record[offset + 4:]
 
@@ -456,27 +456,27 @@ def _ignore(roll: Rollover, wall: int) -> bool:
 
 
 _IGNORED: dict[RolloverEvent, Cell[Phase]] = dict.fromkeys(RolloverEvent, to(_ignore))
-_GIVEN_UP = dict.fromkeys((RolloverEvent.FAILED, RolloverEvent.ABANDON, RolloverEvent.UNMIRRORED),
-                          to(Rollover._gave_up, Phase.RESTING))
+_ABANDONED = dict.fromkeys((RolloverEvent.FAILED, RolloverEvent.ABANDON, RolloverEvent.UNMIRRORED),
+                           to(Rollover._abandon, Phase.IDLE))
 
 TABLE = table(Phase, RolloverEvent, {
-    Phase.RESTING: _IGNORED | {
-        RolloverEvent.STEP: to(Rollover._watch, Phase.CREATING), RolloverEvent.FINISH: to(Rollover._finish),
+    Phase.IDLE: _IGNORED | {
+        RolloverEvent.STEP: to(Rollover._check_due, Phase.CREATING), RolloverEvent.FINISH: to(Rollover._finish),
         RolloverEvent.BEGIN: to(Rollover._begin, Phase.CREATING)},
-    Phase.CREATING: _IGNORED | _GIVEN_UP | {
+    Phase.CREATING: _IGNORED | _ABANDONED | {
         RolloverEvent.DONE: to(Rollover._created, Phase.COPYING),
-        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
-    Phase.COPYING: _IGNORED | _GIVEN_UP | {
-        RolloverEvent.STEP: to(Rollover._copy, Phase.MARKING, Phase.RESTING), RolloverEvent.DONE: to(Rollover._next_synced),
-        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
-    Phase.MARKING: _IGNORED | _GIVEN_UP | {
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.IDLE)},
+    Phase.COPYING: _IGNORED | _ABANDONED | {
+        RolloverEvent.STEP: to(Rollover._copy, Phase.MARKING, Phase.IDLE), RolloverEvent.DONE: to(Rollover._next_synced),
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.IDLE)},
+    Phase.MARKING: _IGNORED | _ABANDONED | {
         RolloverEvent.DONE: to(Rollover._marked, Phase.SWITCHING),
-        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
-    Phase.SWITCHING: _IGNORED | _GIVEN_UP | {
-        RolloverEvent.STEP: to(Rollover._switch, Phase.RETIRING, Phase.RESTING),
-        RolloverEvent.FINISH: to(Rollover._finish, Phase.RESTING)},
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.IDLE)},
+    Phase.SWITCHING: _IGNORED | _ABANDONED | {
+        RolloverEvent.STEP: to(Rollover._switch, Phase.RETIRING, Phase.IDLE),
+        RolloverEvent.FINISH: to(Rollover._finish, Phase.IDLE)},
     Phase.RETIRING: _IGNORED | {
-        RolloverEvent.STEP: to(Rollover._settle, Phase.RESTING), RolloverEvent.DONE: to(Rollover._retired, Phase.RESTING),
-        RolloverEvent.FAILED: to(Rollover._retired, Phase.RESTING), RolloverEvent.FINISH: to(Rollover._again, Phase.RESTING),
-        RolloverEvent.ABANDON: to(Rollover._retire_now, Phase.RESTING)},
+        RolloverEvent.STEP: to(Rollover._update_offsets, Phase.IDLE), RolloverEvent.DONE: to(Rollover._retired, Phase.IDLE),
+        RolloverEvent.FAILED: to(Rollover._retired, Phase.IDLE), RolloverEvent.FINISH: to(Rollover._restart, Phase.IDLE),
+        RolloverEvent.ABANDON: to(Rollover._retire_now, Phase.IDLE)},
 })

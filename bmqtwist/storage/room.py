@@ -1,4 +1,4 @@
-"""The room in a partition's files: when a record does not fit, the partition rolls over, pays what it owes, or refuses."""
+"""Free space of a partition's files: rolls over when a record does not fit, refuses records, appends pending records."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ SOFT_ALARM_PERIOD_S = 15 * 60  # between two soft alarms
 
 
 class Room:
-    """Of one partition, at its primary."""
+    """Free space of one partition, at its primary."""
 
     def __init__(self, log: PartitionLog, roll: Rollover) -> None:
         self._log, self._roll = log, roll
-        self._paying = False
+        self._appending = False
         self.full_alarmed = False  # since the last rollover
         self._soft_until = 0  # epoch seconds: no soft alarm before
 
     def refuse(self) -> None:
-        """PartitionUnavailable unless records are taken."""
+        """Raise PartitionUnavailable unless records are taken."""
         log = self._log
         if not (log.available and log.leading):
-            why = ("led by another node, or by none" if not log.leading
+            why = ("without a primary at this node" if not log.leading
                    else "disabled by an operator" if log.availability.has(WriterState.DISABLED)
                    else "full: purge a queue" if log.availability.has(WriterState.FULL) else "failing to write its files")
             raise PartitionUnavailable(f"{log.reports.subject} is {why}")
 
     def may_roll(self, needed: tuple[int, int, int] = (0, 0, 0)) -> bool:
-        """Would a rollover leave enough of every file free, `needed` bytes of each taken?"""
+        """Return whether a rollover would leave enough of every file free, with `needed` bytes of each in use."""
         return self._log.files.sizes.leaves_enough(self._log.state.outstanding(), needed)
 
     def make(self, data: int, qlist: int, wall: int) -> None:
-        """Pay what is owed and roll over, so that one record with `data` and `qlist` bytes fits: or PartitionUnavailable."""
+        """Append pending records, roll over if a record with `data` and `qlist` bytes does not fit. PartitionUnavailable."""
         log = self._log
         self.refuse()
-        if log.owed and not self._paying:
-            self.pay(wall)
+        if log.pending_records and not self._appending:
+            self.append_pending(wall)
         sizes, (journal_end, data_end, qlist_end) = log.files.sizes, log.tail.positions()
         if data_end + data > sizes.data:
             name, needed = "DATA", (0, data, 0)
@@ -56,56 +56,56 @@ class Room:
                 return
             raise PartitionUnavailable(f"{subject} cannot roll over: see its alarms")
         if log.state.leaving:
-            raise PartitionUnavailable(f"{subject} has no room until a purge is over")
+            raise PartitionUnavailable(f"{subject} is full until a purge is complete")
         if not self.full_alarmed:
             self.full_alarmed = True
             log.reports.alarm("PARTITION_READONLY", self.text(
                 f" cannot take more: its {name} file is full and a rollover would not free {AVAILABLE_PERCENT_MIN}%."
                 " Purge a queue as a whole."))
         if name == "JOURNAL":
-            log.happens(WriterEvent.NO_ROOM)
+            log.on_event(WriterEvent.NO_ROOM)
         raise PartitionUnavailable(f"{subject} is full ({name} file)")
 
     def roll(self, wall: int) -> bool:
-        """Roll over within this call; False = the old set stays."""
+        """Roll over within this call; False if the old set stays."""
         if not self._roll.finish(wall):
             return False
         self._log.sync_point(wall, force=True)
         return True
 
-    # ---- what is owed --------------------------------------------------------------------------------------------
+    # ---- pending records -----------------------------------------------------------------------------------------
 
-    def owe(self, record: Callable[[int], None]) -> None:
-        """A record that could not be appended, and may not be refused."""
-        self._log.owed.append(record)
+    def add_pending(self, record: Callable[[int], None]) -> None:
+        """Add a record to the pending ones: it cannot be appended now, and must not be refused."""
+        self._log.pending_records.append(record)
         self._log.set_limit()
 
-    def pay(self, wall: int) -> None:
-        """Append the records that are owed, oldest first; what finds no room stays owed."""
-        owed = self._log.owed
-        self._paying = True
+    def append_pending(self, wall: int) -> None:
+        """Append the pending records, oldest first. PartitionUnavailable: the rest stays pending."""
+        pending = self._log.pending_records
+        self._appending = True
         try:
-            while owed:
-                owed[0](wall)
-                owed.popleft()
+            while pending:
+                pending[0](wall)
+                pending.popleft()
         finally:
-            self._paying = False
+            self._appending = False
             self._log.set_limit()
 
-    def pay_late(self, wall: int) -> None:
-        """Records that were owed are written in a turn that needs none of its own."""
-        if not self._log.owed or not self._log.available:
+    def write_pending(self, wall: int) -> None:
+        """Append and write the pending records, in a turn without other records."""
+        if not self._log.pending_records or not self._log.available:
             return
         try:
-            self.pay(wall)
+            self.append_pending(wall)
         except PartitionUnavailable:
-            pass  # said already; the rest stays owed
+            pass  # reported already; the rest stays pending
         self._log.write_rest()
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- monitoring ----------------------------------------------------------------------------------------------
 
     def text(self, what: str) -> str:
-        """The text of an alarm about how much of the files is needed."""
+        """Return an alarm text with the outstanding part of each file."""
         return f"{what} Outstanding: {self._log.files.sizes.shares(self._log.state.outstanding())}."
 
     def check(self, wall: int) -> None:

@@ -1,6 +1,6 @@
-"""The files of a node's vote and of its promises: two slots, written in turn, each synced before its value counts.
+"""Files of a node's vote and of its promises: two slots, written alternately and synced before the value takes effect.
 
-A write that was torn leaves the other slot, which holds what was durable before. Where no slot is whole, the value is lost.
+After a torn write the other slot holds the previous value. If both slots are damaged, the value is lost.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Vote = tuple[int, int | None]  # term; id of the node
 
 
 class SlotFile(ABC, Generic[V]):
-    """The file `name` in `directory`. All methods may raise OSError; `write` is for any thread, one call at a time.
+    """File `name` in `directory`. Methods raise OSError; `write` is for any thread, one call at a time.
 
-    nothing: the value before the first write. distance: bytes between the slots, so many that no sector holds both.
+    nothing: the value before the first write. distance: offset of the second slot, bytes; the slots share no sector.
     """
 
     name: str
@@ -35,19 +35,19 @@ class SlotFile(ABC, Generic[V]):
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk, self._directory = disk, directory
         self._file: File | None = None
-        self._number = 0  # of the last write
-        self._listed = False  # its name survives a loss of power, as far as this object knows
+        self._number = 0  # number of the last write
+        self._listed = False  # the file's name is known to be durable
 
     @abstractmethod
     def _packed(self, value: V) -> bytes:
-        """The bytes of a value."""
+        """Encode a value."""
 
     @abstractmethod
     def _unpacked(self, data: bytes) -> tuple[V, int]:
-        """The value at the beginning of `data`, and its bytes; StructError."""
+        """Decode the value at the start of `data`; return it with its size in bytes. StructError."""
 
     def read(self) -> tuple[V, bool]:
-        """The value, durable from now on though its writer may have been killed before its sync; and whether it is lost."""
+        """Return (value, lost). Syncs the file first, since the last writer may have been killed before its sync."""
         if self.name not in self._disk.names(self._directory):
             return self.nothing, False
         self._file = self._disk.open(f"{self._directory}/{self.name}")
@@ -62,7 +62,7 @@ class SlotFile(ABC, Generic[V]):
         return value, False
 
     def _decoded(self, slot: bytes) -> tuple[int, V] | None:
-        """Number of the write and value; None: the slot is not whole."""
+        """Return (number of the write, value) of a slot; None if it is damaged."""
         try:
             magic, version, write = SLOT.struct.unpack_from(slot)
             value, size = self._unpacked(slot[SLOT.size:])
@@ -73,13 +73,13 @@ class SlotFile(ABC, Generic[V]):
         return (write, value) if whole else None
 
     def write(self, value: V) -> None:
-        """Return when the value survives a loss of power."""
+        """Write a value; return when it is durable."""
         if self._file is None:
             self._file = self._disk.create(f"{self._directory}/{self.name}")
         slot = SLOT.struct.pack(self.magic, _VERSION, self._number + 1) + self._packed(value)
         self._file.write((self._number + 1) % 2 * self.distance, [slot + crc32(slot).to_bytes(4, "big")])
         self._file.sync()
-        if not self._listed:  # the process that made the file may have died, or failed, before it came to this
+        if not self._listed:  # also if the file's creator was killed before this call
             self._disk.sync_directory(self._directory)
             self._listed = True
         self._number += 1
@@ -91,7 +91,7 @@ class SlotFile(ABC, Generic[V]):
 
 
 class VoteFile(SlotFile[Vote]):
-    """A node's term and vote."""
+    """File of a node's term and vote."""
 
     name, magic, distance, nothing = "bmqtwist_vote", b"BMQV", 4096, (0, None)
 
@@ -106,14 +106,14 @@ class VoteFile(SlotFile[Vote]):
 
 @dataclass(frozen=True, slots=True)
 class StoredPromise:
-    """Of one partition: nothing of a lease below this one is taken. `doubtful`: durable records may be missing."""
+    """Promise for one partition: records of leases below `lease` are refused. `doubtful`: durable records may be missing."""
 
     lease: int = 0
     doubtful: bool = False
 
 
 class PromiseFile(SlotFile[Sequence[StoredPromise]]):
-    """What a node has promised to the primaries of its partitions, by partition."""
+    """File of a node's promises to the primaries, by partition."""
 
     name, magic, distance, nothing = "bmqtwist_promises", b"BMQP", 1 << 16, ()
 

@@ -1,32 +1,32 @@
-"""What the records of a partition mean: the one place where a record changes what is stored.
+"""State of a partition: queues, messages and live records, changed only by applying records.
 
-A primary applies each record as it makes it, recovery as it reads it back, a replica as it receives it; whoever applied
-the same records holds the same state:
+A primary applies each record when it appends it, recovery when it reads it, a replica when it receives it. The same records
+give the same state:
 
     record                   queues                                            live records
     ------------------------ ------------------------------------------------- ---------------------------------
-    CREATION, ADDITION       a queue begins; apps join it                      + the record with its QLIST entry
-    MESSAGE                  waits for every app but those auto-confirmed      + the message
-    CONFIRM                  the app is done with the message                  + the record
-    CONFIRM, auto-confirmed  the app does not want the message that follows    + the record
-    DELETION                 the message is gone                               - the message and its CONFIRMs
-    PURGE                    all messages are gone                             - all of them; + the record
-    PURGE of an app          the app is done with messages from `start` on     + the record
-    QUEUE DELETION of an app the app is done with everything and leaves        + the record
-    QUEUE DELETION           the queue is gone                                 - everything of it
+    CREATION, ADDITION       create a queue; add apps to it                    + the record with its QLIST entry
+    MESSAGE                  pending for all apps except auto-confirmed ones   + the message
+    CONFIRM                  no longer pending for the app                     + the record
+    CONFIRM, auto-confirmed  the next message will not be pending for the app  + the record
+    DELETION                 remove the message                                - the message and its CONFIRMs
+    PURGE                    remove all messages                               - all of them; + the record
+    PURGE of an app          messages from `start` on: not pending for the app + the record
+    QUEUE DELETION of an app no message is pending for the app; remove the app + the record
+    QUEUE DELETION           remove the queue                                  - all its records
 
-A record is live while it is needed to come to the present state: a rollover copies the live records, in order, and
-nothing else. `live` maps ascending numbers to what is needed to write each of them again:
+A record is live while it is needed to restore the present state: a rollover copies the live records, in order, and
+nothing else. `live` maps ascending keys to the data needed to write each record again:
 
     Message             a MESSAGE with its DATA record
     bytes               a CONFIRM, PURGE or app-level DELETION, verbatim
     (bytes, bytes)      a CREATION or ADDITION with its QLIST record
 
-Messages of queues that live in memory only have no records and no live key, but the same rules.
+Messages of in-memory queues follow the same rules, without records and live keys.
 
-A purge, or the end of an app, may concern a million messages. Its record says all; what it means for each message is done
-in steps, by an iterator that gives the messages of each step. Until it is through, messages of a purged queue are in no
-queue, but still live: a rollover may copy them, before the PURGE.
+A purge, or the removal of an app, may affect a million messages: its record is applied at once, its effect on messages in
+steps, by an iterator that yields the messages of each step. Until it ends, messages of a purged queue are in no queue, but
+still live: a rollover may copy them, before the PURGE.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_byte
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
 
 Live = Message | bytes | tuple[bytes, bytes]
-MessageSteps = Generator[list[Message], None, None]  # the messages of each step, when it is done
+MessageSteps = Generator[list[Message], None, None]  # the messages of each completed step
 
 BIGGEST_QUEUES = 10  # listed in an alarm
-HISTORY_SECONDS = 3600.0  # GUIDs younger than that are remembered until the domain says how long its own are
+HISTORY_SECONDS = 3600.0  # window of a queue's history until its domain configures it
 
 
 @dataclass(frozen=True, slots=True)
 class StoredApp:
-    """An app of a stored queue; `bit` stands for it in `Message.pending`, and for no other app of the queue ever."""
+    """An app of a stored queue. `bit`: its bit in `Message.pending`, never reused for another app of the queue."""
 
     app_id: str
     key: bytes
@@ -59,17 +59,16 @@ class StoredApp:
 
     @property
     def ordinal(self) -> int:
-        """Which app of the queue it is, counted from 0 over all there ever were."""
+        """Number of the app, counted from 0 over all apps of the queue, removed ones included."""
         return self.bit.bit_length() - 1
 
 
 class StoredQueue:
-    """What is stored in one queue and which apps still need it. Changed by `PartitionState` alone.
+    """Messages and apps of one queue. Only `PartitionState` changes it.
 
-    apps: app key -> app, those registered now. mask: their bits. messages: GUID -> message, in order of arrival.
-    history: GUIDs seen lately, those of removed messages included. in_memory: whether it ever held messages that have no
-    records. live_keys: of its CREATION, ADDITION, PURGE and app-level DELETION records. auto_*: the auto-confirms that wait
-    for their message.
+    apps: app key -> registered app. mask: their bits. messages: GUID -> message, in order of arrival. history: recent GUIDs,
+    removed messages included. in_memory: True once it held messages without records. live_keys: of its CREATION, ADDITION,
+    PURGE and app-level DELETION records. auto_*: the auto-confirms whose message has not arrived.
     """
 
     __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "in_memory", "live_keys", "auto_guid", "auto_mask",
@@ -87,16 +86,16 @@ class StoredQueue:
         self._bits: dict[bytes, int] = {}  # app key -> bit, removed apps included
 
     def bit(self, app_key: bytes) -> int:
-        """The bit of an app, also of a removed one; 0 = it was never here."""
+        """Return the bit of an app, also of a removed one; 0 if the key is unknown."""
         return self._bits.get(app_key, 0)
 
     @property
     def app_count(self) -> int:
-        """How many apps there ever were."""
+        """Number of all apps, removed ones included."""
         return len(self._bits)
 
     def join(self, apps: Iterable[tuple[str, bytes]]) -> None:
-        """Register apps (appId, key) in order; those that were here before are left out."""
+        """Register apps (appId, key) in order; skip keys that were registered before."""
         for app_id, key in apps:
             if key not in self._bits:
                 bit = self._bits[key] = 1 << len(self._bits)
@@ -104,27 +103,27 @@ class StoredQueue:
                 self.mask |= bit
 
     def hold(self, message: Message) -> None:
-        """A message that lives in memory only: no record, the same rules."""
+        """Add a message of an in-memory queue, without a record."""
         self.in_memory = True
         message.pending = self.mask
         message.queue_key = self.key
         self.messages.add(message.guid, message)
 
     def drop(self, message: Message) -> None:
-        """A message that lived in memory only is gone."""
+        """Remove a message of an in-memory queue."""
         message.pending = 0
         del self.messages[message.guid]
 
     def leave(self, app_key: bytes) -> MessageSteps:
-        """Unregister an app: it is done with everything."""
+        """Unregister an app; no message is pending for it any more."""
         bit = self.bit(app_key)
         self.apps.pop(app_key, None)
         self.mask &= ~bit
         return self.done_with(bit)
 
     def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> MessageSteps:
-        """An app is done with the messages that are here now and whose PSN is `start` or later: those that it had, oldest
-        first. Whoever takes them removes those that nobody needs any more."""
+        """Clear the app's pending bit of the present messages from PSN `start` on; yield those that had it, oldest first.
+        The caller removes messages that are pending for no app."""
         return self._done_with(list(self.messages.newest_first()), bit, start)
 
     def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> MessageSteps:
@@ -132,7 +131,7 @@ class StoredQueue:
             stored = self.messages
             step = [message for message in reversed(waiting[-MESSAGES_AT_ONCE:]) if message.pending & bit
                     and (message.lease, message.sequence) >= start and stored.get(message.guid) is message]
-            del waiting[-MESSAGES_AT_ONCE:]  # what is gone is not kept alive
+            del waiting[-MESSAGES_AT_ONCE:]  # frees removed messages
             for message in step:
                 message.pending &= ~bit
             yield step
@@ -141,9 +140,9 @@ class StoredQueue:
 class PartitionState:
     """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
 
-    data_bytes, qlist_bytes: what a rollover would keep of DATA and QLIST, file headers included. cached_bytes: of
-    payloads in memory. last_key: of the newest record that was ever live. leaving: messages of purged queues that are still
-    live, with their queues.
+    data_bytes, qlist_bytes: bytes of DATA and QLIST that a rollover would copy, file headers included. cached_bytes: of
+    payloads in memory. last_key: highest live key so far. leaving: (queue, its messages that are still live) of purges in
+    progress.
     """
 
     __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key", "leaving")
@@ -158,27 +157,27 @@ class PartitionState:
         self.leaving: list[tuple[StoredQueue, LongDict[bytes, Message]]] = []
 
     def begin_lease(self, lease: int) -> None:
-        """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
+        """Begin a lease with sequence number 0; drop auto-confirms of the last lease whose message never came."""
         self.lease, self.sequence = lease, 0
         for queue in self.queues.values():
             self.drop_auto(queue)
 
     def outstanding(self) -> tuple[int, int, int]:
-        """Bytes of JOURNAL, DATA, QLIST that a rollover would keep."""
+        """Return the bytes of JOURNAL, DATA, QLIST that a rollover would copy, file headers included."""
         return JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self.data_bytes, self.qlist_bytes
 
     def messages(self) -> Iterable[Message]:
-        """Every message in the journal, in its order."""
+        """Iterate over the live messages in journal order."""
         return (item for item in self.live.values() if type(item) is Message)
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
     def message(self, queue: StoredQueue, message: Message, record_bytes: int) -> None:
-        """MESSAGE with a DATA record of `record_bytes`: from now on it waits for the apps of the queue."""
+        """Apply a MESSAGE with a DATA record of `record_bytes`; it is pending for the apps of the queue."""
         message.pending = queue.mask
         message.queue_key = queue.key
         if queue.auto_keys:
-            self._settle_auto(queue, message)
+            self._apply_auto_confirms(queue, message)
         self.last_key = key = self.last_key + 1
         message.live_key = key
         self.live.add(key, message)
@@ -187,7 +186,7 @@ class PartitionState:
         self.cached_bytes += message.size
 
     def confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
-        """CONFIRM: one app of several is done with a message."""
+        """Apply a CONFIRM: the message is no longer pending for the app."""
         message.pending &= ~bit
         self.last_key = key = self.last_key + 1
         self.live.add(key, record)
@@ -197,7 +196,7 @@ class PartitionState:
             message.confirms.append(key)
 
     def auto_confirm(self, queue: StoredQueue, bit: int, guid: bytes, record: bytes) -> None:
-        """CONFIRM, auto-confirmed: an app does not want the message `guid`, whose MESSAGE comes next."""
+        """Apply an auto-confirmed CONFIRM: the message `guid`, whose MESSAGE comes next, will not be pending for the app."""
         if guid != queue.auto_guid:
             self.drop_auto(queue)
             queue.auto_guid = guid
@@ -206,7 +205,7 @@ class PartitionState:
         queue.auto_mask |= bit
         queue.auto_keys.append(self.last_key)
 
-    def _settle_auto(self, queue: StoredQueue, message: Message) -> None:
+    def _apply_auto_confirms(self, queue: StoredQueue, message: Message) -> None:
         if queue.auto_guid == message.guid:
             message.confirms = queue.auto_keys
             message.pending &= ~queue.auto_mask
@@ -215,13 +214,13 @@ class PartitionState:
             self.drop_auto(queue)
 
     def drop_auto(self, queue: StoredQueue) -> None:
-        """Auto-confirms that no message follows mean nothing."""
+        """Remove auto-confirms whose message did not follow."""
         for key in queue.auto_keys:
             del self.live[key]
         queue.auto_guid, queue.auto_mask, queue.auto_keys = b"", 0, []
 
     def deletion(self, queue: StoredQueue, message: Message) -> None:
-        """DELETION: the message is gone, it and its CONFIRMs are no longer live."""
+        """Apply a DELETION: remove the message; it and its CONFIRMs are no longer live."""
         del queue.messages[message.guid]
         message.pending = 0
         live, size = self.live, message.size
@@ -242,14 +241,14 @@ class PartitionState:
     # ---- queues --------------------------------------------------------------------------------------------------
 
     def create(self, key: bytes, uri: str, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> StoredQueue:
-        """CREATION of a queue with its apps (appId, key); `entry` is its QLIST record."""
+        """Apply a CREATION of a queue with its apps (appId, key); `entry` is its QLIST record."""
         queue = self.queues[key] = StoredQueue(key, uri)
         queue.join(apps)
         self._keep(queue, (record, entry))
         return queue
 
     def add_apps(self, queue: StoredQueue, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> None:
-        """ADDITION: apps join for the messages that come from now on."""
+        """Apply an ADDITION: later messages will be pending for these apps, too."""
         queue.join(apps)
         self._keep(queue, (record, entry))
 
@@ -258,13 +257,13 @@ class PartitionState:
         return self.empty(queue)
 
     def empty(self, queue: StoredQueue) -> MessageSteps:
-        """All messages leave a queue, which is empty from now on."""
+        """Empty a queue at once; remove its messages in steps."""
         leaving, queue.messages = queue.messages, LongDict()
         self.leaving.append((queue, leaving))
         return self._leave(queue, leaving)
 
     def _leave(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> MessageSteps:
-        last = StoredQueue(queue.key, queue.uri)  # where they are until they are gone
+        last = StoredQueue(queue.key, queue.uri)  # holds each message until its removal
         while leaving:
             step = []
             for _ in range(min(len(leaving), MESSAGES_AT_ONCE)):
@@ -279,17 +278,17 @@ class PartitionState:
         self.leaving = [each for each in self.leaving if each[1] is not leaving]
 
     def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> MessageSteps:
-        """PURGE of one app: it is done with the messages whose PSN is `start` or later. (0, 0) = all."""
+        """Apply a PURGE of one app, of the messages whose PSN is `start` or later; (0, 0) = all."""
         self._keep(queue, record)
         return queue.done_with(queue.bit(app_key), start)
 
     def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> MessageSteps:
-        """DELETION of an app: it is done with everything and leaves the queue."""
+        """Apply the DELETION of an app: remove it from the queue."""
         self._keep(queue, record)
         return queue.leave(app_key)
 
     def delete(self, queue: StoredQueue) -> None:
-        """DELETION of a whole queue: nothing of it is live any more."""
+        """Apply the DELETION of a queue: none of its records stays live."""
         at_once(self.empty(queue))
         for owner, leaving in self.leaving:
             if owner is queue:
@@ -308,10 +307,10 @@ class PartitionState:
         if type(item) is tuple:
             self.qlist_bytes += len(item[1])
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- monitoring ----------------------------------------------------------------------------------------------
 
     def biggest_text(self) -> str:
-        """The queues that hold most in the files, for the operator; walks all live records."""
+        """Return an alarm text with the queues that use most of the files; walks all live records."""
         totals: dict[bytes, list[int]] = {}
         for message in self.messages():
             total = totals.setdefault(message.queue_key, [0, 0])

@@ -114,5 +114,5 @@ def lag(cell: Cell, durable: Psn, now: float) -> Tree:
     if records is None:
         return _UNKNOWN_LAG
     seconds = cell.times.behind(durable, now) if records else 0.0
-    return {"lagRecords": records, "lagBytes": cell.partition.bytes_behind(durable),
+    return {"lagRecords": records, "lagBytes": cell.partition.bytes_after(durable),
             "lagMs": None if seconds is None else round(seconds * 1000, 1)}

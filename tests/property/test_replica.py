@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kit.partition_work import work
 from kit.storage_kit import WALL, open_files
 
-from bmqtwist.storage.compaction import LiveCopy, Moved
+from bmqtwist.storage.compaction import LiveCopy, Relocation
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
@@ -79,7 +79,7 @@ class Follower(Replay):
         mark, data, qlist = files.coming.positions()
         files.coming.append([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
         files.finish_roll(mark, False)
-        Moved(state, copy, state.last_key, state.last_key, 0).settle(1 << 62)
+        Relocation(state, copy, state.last_key, state.last_key, 0).update(1 << 62)
 
     def restart(self) -> None:
         """What is in the files is enough."""
@@ -113,7 +113,7 @@ class Primary:
         files = open_files(self.disk, sizes=SIZES)
         recovered = recover(files)
         self.partition = Partition(1, files, recovered)
-        self.partition.log.keeps_batches = True
+        self.partition.log.retains_batches = True
         self.follower.position = self.partition.position  # positions count the records of a process
         self.partition.activate(recovered.lease + 1, WALL)
         self.handover()

@@ -102,7 +102,7 @@ class Pair:
         """Everything that is written reaches the replica."""
         source = self.primary.partition
         source.flush(WALL)
-        source.keep_batches()
+        source.collect_runs()
         last = self.replica.partition.summary.last
         common = last if source.offers(last) else common_prefix(self.replica.partition.summary, source.summary)
         if common is None:
@@ -149,7 +149,7 @@ class Pair:
             if name == "flush":
                 self.primary.partition.flush(WALL)
                 if value % 3:
-                    self.primary.partition.keep_batches()
+                    self.primary.partition.collect_runs()
             elif name == "sync":
                 machine.sync()
             elif name == "tick":
@@ -266,7 +266,7 @@ def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch
     for number in range(30):
         pair.run("put", number)
     source.flush(WALL)
-    source.keep_batches()
+    source.collect_runs()
     while after != source.written:
         run = source.recent_run(after)
         assert run is not None and run.previous == after and run.leases() == (run.last,)

@@ -44,7 +44,7 @@ class ScenarioResult:
 @contextmanager
 def sliced_rollovers() -> Iterator[None]:
     """What counts as a large partition otherwise is what a scenario stores."""
-    small = {"SMALL_RECORDS": 3, "SMALL_BYTES": 1000, "SLICE_RECORDS": 4, "SLICE_BYTES": 2000, "SETTLED_RECORDS": 5,
+    small = {"SMALL_RECORDS": 3, "SMALL_BYTES": 1000, "SLICE_RECORDS": 4, "SLICE_BYTES": 2000, "UPDATED_RECORDS": 5,
              "SYNC_BYTES": 4000, "BEGIN_PERCENT": 30}
     usual = {name: getattr(rollover, name) for name in small}
     try:

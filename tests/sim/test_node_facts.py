@@ -225,10 +225,10 @@ def test_bytes_behind_are_estimated_where_they_are_not_remembered() -> None:
     nodes.run(1.0)
     partition = nodes.partition(nodes.primary())
     after = (partition.lease, partition.sequence - 40)
-    exact = partition.bytes_behind(after)
+    exact = partition.bytes_after(after)
     partition._recent.clear()
-    assert exact > 40 * 60 and 0.2 * exact < partition.bytes_behind(after) < 5 * exact
-    assert partition.bytes_behind((partition.lease, partition.sequence)) == 0
+    assert exact > 40 * 60 and 0.2 * exact < partition.bytes_after(after) < 5 * exact
+    assert partition.bytes_after((partition.lease, partition.sequence)) == 0
 
 
 # -- messages on any replica ------------------------------------------------------------------------------------------------

@@ -66,10 +66,10 @@ class Writer:
         try:
             at_once(self.partition.queues.purge(KEY, None, None, WALL))
         except PartitionUnavailable:
-            self.partition.log.happens(WriterEvent.PURGE)
+            self.partition.log.on_event(WriterEvent.PURGE)
 
     def follow(self) -> None:
-        self.partition.log.happens(WriterEvent.FOLLOW)
+        self.partition.log.on_event(WriterEvent.FOLLOW)
 
     def write_fails(self) -> None:
         self.disk.fail = lambda operation, path: errno.EIO if operation == "write" else None

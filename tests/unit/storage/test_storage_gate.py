@@ -32,11 +32,11 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
             held += 1
             needs.append(matter)
         elif step == "write":
-            gate.wrote(position, True)
+            gate.mark_written(position, True)
             written = position
         elif step == "tick" and position == written:
             position += 1
-            gate.wrote(position, False)
+            gate.mark_written(position, False)
             written = position
         elif step == "release":
             out = gate.release_durable()
@@ -53,13 +53,13 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
             assert gate.end_sync(finished) and not gate.end_sync(finished)
             out = gate.release_durable()
         elif step == "roll":
-            gate.all_durable()
+            gate.mark_all_durable()
             durable = covers = written
         for effect in out:
             assert needs[effect.number] <= durable
         released += [effect.number for effect in out]
     gate.written = position
-    gate.all_durable()
+    gate.mark_all_durable()
     released += [effect.number for effect in gate.release_durable()]
     assert released == list(range(held))
 

@@ -450,7 +450,7 @@ def test_two_brokers_cannot_share_a_directory() -> None:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (partition_module, fileset):
-        monkeypatch.setattr(module, "AHEAD_BYTES", 1000)
+        monkeypatch.setattr(module, "PREWRITE_BYTES", 1000)
 
 
 def test_a_large_message_is_written_over_several_turns_and_its_record_last(small_steps: None) -> None:

@@ -33,7 +33,7 @@ DEFAULT = [("__default", b"0\0\0\0\0")]
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large otherwise is large here, too."""
     for name, value in (("SMALL_RECORDS", 20), ("SMALL_BYTES", 4000), ("SLICE_RECORDS", 9), ("SLICE_BYTES", 900),
-                        ("SETTLED_RECORDS", 11), ("SYNC_BYTES", 6000)):
+                        ("UPDATED_RECORDS", 11), ("SYNC_BYTES", 6000)):
         monkeypatch.setattr(rollover, name, value)
     monkeypatch.setattr(stored_state, "MESSAGES_AT_ONCE", 2)
 
@@ -138,12 +138,12 @@ class Life:
             if drawn > 0.98:
                 self.partition.sync_point(WALL)
 
-    def write(self, matters: bool = True) -> bool:
+    def write(self, awaited: bool = True) -> bool:
         """The door of every batch: what is stored before and after it."""
         end = self.disk.stop_after
         if not self.faulty and (end is None or end - self.disk.steps < 200):  # where somebody will look at it
             self.states = [self.states[-1], state(self.partition.state)]  # type: ignore[arg-type]
-        return self._write(matters)
+        return self._write(awaited)
 
     def turn(self) -> None:
         """Write, release, and go on with the rollover."""
@@ -243,16 +243,16 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
     elif event is RolloverEvent.FAILED:
         roll.failed(life.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
     elif event is RolloverEvent.FINISH:
-        assert partition.log.write() and roll.finish(WALL) and roll.phase is Phase.RESTING
+        assert partition.log.write() and roll.finish(WALL) and roll.phase is Phase.IDLE
     elif event is RolloverEvent.UNMIRRORED:
         roll._on(event, WALL)
         assert roll.phase is phase or not partition.files.rolling
     elif event is RolloverEvent.BEGIN:
         roll.begin(WALL)
-        assert roll.phase is (Phase.CREATING if phase is Phase.RESTING else phase) and partition.log.roll_due
+        assert roll.phase is (Phase.CREATING if phase is Phase.IDLE else phase) and partition.log.roll_due
     else:
         roll.stop(WALL)
-        assert roll.phase is Phase.RESTING and not partition.files.rolling
+        assert roll.phase is Phase.IDLE and not partition.files.rolling
     for _ in range(60):
         life.round()
     life.check_payloads()
@@ -265,13 +265,13 @@ def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_
     life = Life(3)
     base = life.partition.files.current.base
     life.partition.rollover(WALL)
-    assert life.partition.files.current.base != base and life.partition.roll.phase is Phase.RESTING
+    assert life.partition.files.current.base != base and life.partition.roll.phase is Phase.IDLE
     base = life.partition.files.current.base
     monkeypatch.setattr("bmqtwist.storage.rollover.SMALL_RECORDS", 0)
     life.partition.rollover(WALL)
     assert life.partition.files.current.base == base and life.partition.roll.phase is Phase.CREATING
     life.partition.rollover(WALL)  # once more while it is under way: nothing else happens
-    life.until(Phase.RESTING)
+    life.until(Phase.IDLE)
     assert life.partition.files.current.base != base
     life.check_payloads()
 
@@ -290,7 +290,7 @@ def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: 
         life.until(Phase.RETIRING)
         assert "Partition [0]: ROLLOVER COMPLETE: " in told[-1] and "Partition [0]: Initiating rollover: " in told[-2]
         life.check_payloads()
-        life.until(Phase.RESTING)
+        life.until(Phase.IDLE)
         life.check_payloads()
     assert all("Initiating" in text for text in told[::2]) and all("COMPLETE" in text for text in told[1::2])
     assert len(told[1::2]) >= 5, "some may be done at once"
@@ -372,7 +372,7 @@ def test_a_small_partition_rolls_over_in_one_step_when_a_record_does_not_fit(mon
     life = Life(6, live=8)
     for _ in range(2000):
         life.round()
-    assert set(life.phases) == {Phase.RESTING} and [path for path in life.disk.paths() if path.startswith("/a/")]
+    assert set(life.phases) == {Phase.IDLE} and [path for path in life.disk.paths() if path.startswith("/a/")]
 
 
 def test_a_rollover_does_not_begin_where_it_would_free_too_little() -> None:
@@ -382,7 +382,7 @@ def test_a_rollover_does_not_begin_where_it_would_free_too_little() -> None:
             life.put(10)
             if life.number % 7 == 0:
                 life.turn()
-    assert life.partition.roll.phase is Phase.RESTING and not [path for path in life.disk.paths() if path.startswith("/a/")]
+    assert life.partition.roll.phase is Phase.IDLE and not [path for path in life.disk.paths() if path.startswith("/a/")]
 
 
 def test_a_slice_is_bounded_in_records_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,7 @@ def test_a_file_that_is_full_before_the_copy_is_through_is_rolled_over_at_once(p
         life.put(100)  # with neither turns nor jobs: nothing goes on
         if len(life.messages) > 150:
             life.delete()
-    assert life.partition.roll.phase is Phase.RESTING
+    assert life.partition.roll.phase is Phase.IDLE
     assert len([path for path in life.disk.paths() if path.startswith("/a/")]) > archived
     if phase in (Phase.COPYING, Phase.MARKING):
         assert any("done at once" in text for _, text in life.partition.take_alarms())
@@ -451,7 +451,7 @@ def test_a_file_that_is_full_before_the_copy_is_through_is_rolled_over_at_once(p
         steps = life.disk.steps
         job.run()
         life.partition.roll.done(job, WALL)
-        assert life.disk.steps == steps and life.partition.roll.phase is Phase.RESTING
+        assert life.disk.steps == steps and life.partition.roll.phase is Phase.IDLE
     life.turn()
     life.check_payloads()
     assert state(reread(life.disk, SIZES)) == life.states[-1]
@@ -476,7 +476,7 @@ def steps_of_a_rollover(seed: int) -> tuple[int, int]:
     life = Life(seed, live=90)
     life.until(Phase.CREATING)
     first = life.disk.steps
-    life.until(Phase.RESTING)
+    life.until(Phase.IDLE)
     return first, life.disk.steps
 
 
@@ -498,7 +498,7 @@ def test_a_broker_may_die_before_every_step_of_a_rollover_in_slices(part: int, h
         try:
             life = Life(12, disk=disk, live=90)
             life.until(Phase.CREATING)
-            life.until(Phase.RESTING)
+            life.until(Phase.IDLE)
         except Died:
             pass
         assert life is not None

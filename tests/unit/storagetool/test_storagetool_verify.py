@@ -129,7 +129,7 @@ CLEAN = {
     "middle MESSAGE: type 9": (in_journal("middle", 0, b"\x90"), "unknown type 9"),
     "middle MESSAGE: sequence + 1": (in_journal("middle", 7, b"\x07"), "had a wrong PSN"),
     "middle MESSAGE: lease + 1": (in_journal("middle", 11, b"\x02"), "had a wrong PSN"),
-    "middle MESSAGE: queueKey changed": (in_journal("middle", 22, OTHER), "which nothing explains"),
+    "middle MESSAGE: queueKey changed": (in_journal("middle", 22, OTHER), "which has no CREATION"),
     "first MESSAGE: GUID changed": (in_journal("first", 36, b"\x40" + b"\x11" * 15),
                                     "1 DELETION record.s. name messages that are not in the journal"),
     "middle MESSAGE: timestamp later": (in_journal("middle", 15, b"\xff"), "older than records before them"),
