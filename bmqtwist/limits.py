@@ -6,7 +6,7 @@ from typing import Final
 
 EVENT_BYTES_MAX: Final = 512 << 20  # one event; the C++ builders' soft limit
 NEGOTIATION_BYTES_MAX: Final = 64 << 10  # input of one unauthenticated connection
-NEWCOMERS_BYTES_MAX: Final = 64 << 20  # input of all unauthenticated connections
+UNAUTHENTICATED_BYTES_MAX: Final = 64 << 20  # input of all unauthenticated connections
 CONTROL_BYTES_MAX: Final = 256 << 10  # one control message of a client
 CONTROL_VALUES_MAX: Final = 24 << 10  # BER values in it: 1024 subscriptions have 21 Ki; each takes about 2 us
 NEGOTIATION_VALUES_MAX: Final = 256  # BER values in a negotiation or authentication message: the largest known has 40

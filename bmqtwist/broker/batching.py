@@ -75,7 +75,7 @@ class WriteCoalescing:
         for index in range(self.seen, count):
             put: Put = waiting[index]
             client = None if put.handle is None or not put.wants_ack else put.handle.client
-            if not isinstance(client, ClientSession) or not client.session.holds_acks:
+            if not isinstance(client, ClientSession) or not client.session.delays_acks:
                 return False
             self._clients[client] = None
         self.seen = count
@@ -88,6 +88,6 @@ class WriteCoalescing:
         if self.since:
             waited = now - self.since >= BATCH_MIN_S
             for client in self._clients:
-                client.acks_are_due(now, waited)
+                client.flush_delayed_acks(now, waited)
         self.since, self.seen = 0.0, 0
         self._clients.clear()

@@ -31,16 +31,16 @@ class Output:
     # -- link.session.OutputContext ---------------------------------------------------------------------------------
 
     def flush_later(self, session: Session) -> None:
-        session.waiting = True
+        session.flush_due = True
         self._writers.append(session)
 
     def write_now(self) -> None:
         self.storage_first = True
 
     def flush_soon(self, session: Session) -> None:
-        self._loop.later(LINGER_S, session.lingered)
+        self._loop.later(LINGER_S, session.on_flush_due)
 
-    def share_a_turn(self, session: Session) -> None:
+    def flush_with_turn(self, session: Session) -> None:
         self._sharing.append((self._loop.now, session))
 
     # -- the turn ---------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Output:
     def share(self, now: float) -> None:
         """Include output that is delayed for at least BATCH_MIN_S in this turn."""
         while self._sharing and now - self._sharing[0][0] >= BATCH_MIN_S:
-            self._sharing.popleft()[1].lingered(now)
+            self._sharing.popleft()[1].on_flush_due(now)
 
     def write(self, until: float = math.inf) -> None:
         """Write once for each session that has output; sessions that remain at `until` are written in the next turn."""
@@ -72,7 +72,7 @@ class Output:
     def _write(self, session: Session) -> None:
         performer = self._loop.performer
         behind = performer.write(session, session.take())
-        if session.kind.written(behind):
+        if session.kind.on_written(behind):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
             performer.finish(session)
@@ -83,7 +83,7 @@ class Output:
         limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
         if limit and behind > limit:
             self._cut_off(session, behind)
-        elif session.kind.may_be_slowed:
+        elif session.kind.may_pause_reading:
             self._loop.performer.read(session, False)  # slows down a producer that does not read its ACKs
 
     def check_unread(self, session: Session, now: float) -> None:

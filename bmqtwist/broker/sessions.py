@@ -16,12 +16,12 @@ from bmqtwist.broker.commands import Commands
 from bmqtwist.broker.output import Output
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
-from bmqtwist.limits import NEWCOMERS_BYTES_MAX
+from bmqtwist.limits import UNAUTHENTICATED_BYTES_MAX
 from bmqtwist.link import negotiation
 from bmqtwist.link.authentication import Authenticate, Outcome
-from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.peer import PeerContext
 from bmqtwist.link.session import Session
+from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.peers import welcome
@@ -51,9 +51,9 @@ class Sessions:
         self.past_traffic = ClientStats()  # of ended sessions of clients and proxies
         self._negotiations = 0
         extension = configuration.extension
-        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
-                                   extension.unauthenticated_connections_per_address_max,
-                                   extension.connections_per_address_and_second_max)
+        self.unauthenticated = UnauthenticatedConnections(
+            extension.unauthenticated_connections_max, UNAUTHENTICATED_BYTES_MAX,
+            extension.unauthenticated_connections_per_address_max, extension.connections_per_address_and_second_max)
         self.held = Held(extension.input_bytes_max)
         self.event_bytes_max = extension.event_bytes_max
         self.output_bytes_max = extension.outbox_bytes_max
@@ -82,7 +82,7 @@ class Sessions:
         """Create the session of an accepted connection."""
         session = negotiation.accepted(self, peer, self.security.connection(peer), now)
         self.open[session] = None
-        self.newcomers.add(session)
+        self.unauthenticated.add(session)
         return session
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
@@ -105,15 +105,15 @@ class Sessions:
         """The connection of a session is lost: end the session."""
         self.loop.now = now
         try:
-            session.lost(now, self.loop.wall(now))
+            session.on_lost(now, self.loop.wall(now))
         except Exception as error:
             self.loop.contain.session_failed(session, "the loss of its connection", error)
-            self.gone(session)
+            self.on_closed(session)
 
     def drained(self, session: Session) -> None:
         """All output that had to wait for the peer is sent."""
         try:
-            session.kind.drained()
+            session.kind.on_drained()
         except Exception as error:
             self.loop.contain.session_failed(session, "resuming", error)
 
@@ -152,10 +152,10 @@ class Sessions:
         if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
             session.has_jobs = False
             # two brokers that both stop reading until their output is read would block each other
-            if not session.kind.may_be_slowed or not performer.unread(session)[0]:
+            if not session.kind.may_pause_reading or not performer.unread(session)[0]:
                 performer.read(session, True)
 
-    def too_much_held(self) -> None:
+    def enforce_input_limit(self) -> None:
         session = max(self.open, key=lambda each: each.frames.held_bytes)
         session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
                       session.description, session.frames.held_bytes, self.held.bytes, self.held.bytes_max)
@@ -163,10 +163,10 @@ class Sessions:
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         self.loop.performer.authenticate(session, effect)
 
-    def gone(self, session: Session) -> None:
+    def on_closed(self, session: Session) -> None:
         if session in self.open:
             del self.open[session]
-            if session.kind.is_from_outside:
+            if session.kind.carries_client_traffic:
                 self.past_traffic.add(session.stats)
             if session.channel.negotiated_at is not None and session.remote.identity.client_type != ClientType.E_TCPBROKER:
                 self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,

@@ -33,7 +33,7 @@ _FAILED_ACK_LOG_S = 5.0
 _CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
 _CLOSED: Final = State.CLOSED
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
-_UNHURRIED_HANDLES_MAX: Final = 8  # examined with each CONFIRM event
+_PAUSABLE_HANDLES_MAX: Final = 8  # examined with each CONFIRM event
 
 
 class ClientSession(SessionKind):
@@ -41,7 +41,7 @@ class ClientSession(SessionKind):
 
     is_broker = False
     __slots__ = ("is_member", "description", "outbox", "stats", "queues", "requests", "puts", "v2_properties", "window",
-                 "_unacked", "_converting", "_converted", "_acks", "_confirms", "_busy")
+                 "_unacked", "_converting", "_converted", "_acks", "_confirms", "_batching")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, lifecycle: Lifecycle | None = None,
                  unexpected_tag: str = "#CLIENT_UNEXPECTED_EVENT") -> None:
@@ -57,7 +57,7 @@ class ClientSession(SessionKind):
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the one in progress first
         self._converted = 0  # bytes in this turn
         self._acks, self._confirms = AckBatching(), ConfirmBatching()
-        self._busy = False  # holds at least BUSY_MESSAGES and confirms steadily: PUSHes are batched
+        self._batching = False  # holds at least BUSY_MESSAGES and confirms steadily: PUSHes are batched
 
     @property
     def unacked(self) -> int:
@@ -71,11 +71,11 @@ class ClientSession(SessionKind):
         return limits.client if self.session.state is State.SERVING and not self.session.remote.is_java else 0
 
     @property
-    def may_be_slowed(self) -> bool:
+    def may_pause_reading(self) -> bool:
         """True for clients without consumers: a consumer must be able to confirm."""
         return not any(handle.read_count for handle in self.handles.values())
 
-    def ended(self, crashed: bool) -> None:
+    def on_ended(self, crashed: bool) -> None:
         self.drop_handles(crashed)
 
     def free(self) -> None:
@@ -105,14 +105,14 @@ class ClientSession(SessionKind):
         if end - start > _CONTROL_AT_ONCE_BYTES:
             return self._long_control(buffer, specific, start, end)
         message = self.decode_control(buffer, specific, start, end)
-        self._in_a_hurry()
+        self._stop_batching()
         if message is not None:
             self.requests.handle(message)
         return None
 
-    def _in_a_hurry(self) -> None:
+    def _stop_batching(self) -> None:
         self._confirms.reset()
-        self.session.unhurried = False
+        self.session.pausable = False
 
     def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Steps[None]:
         message = yield from self.decode_slowly(buffer, specific, start, end)
@@ -121,29 +121,29 @@ class ClientSession(SessionKind):
 
     # -- output -----------------------------------------------------------------------------------------------------
 
-    def turn_over(self) -> None:
-        self.window.turn_over()
+    def on_turn_end(self) -> None:
+        self.window.on_turn_end()
         self._converted = 0
         if self.requests.recent:
-            self.requests.turn_over()
+            self.requests.on_turn_end()
 
-    def written(self, behind: int) -> bool:
-        return self.window.written(behind)
+    def on_written(self, unsent: int) -> bool:
+        return self.window.on_written(unsent)
 
     def resume(self) -> None:
         if self.window.resume():
             for handle in self.handles.values():
                 handle.resume()
 
-    def drained(self) -> None:
-        self.window.caught_up()
+    def on_drained(self) -> None:
+        self.window.on_drained()
         self.resume()
 
     # -- called by queues -------------------------------------------------------------------------------------------
 
-    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+    def post_deferred(self, message: bytes, done: Callable[[], None]) -> None:
         """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
-        self.puts.post_late(message, done)
+        self.puts.post_deferred(message, done)
 
     def stop_deliveries(self) -> None:
         """Stop deliveries before a stop response; clients never send a stop request."""
@@ -171,7 +171,7 @@ class ClientSession(SessionKind):
                         conversion = application_data.conversion(payload)
                         if self._converted > INFLATE_STEP_BYTES or not conversion.step():
                             self._converting.append((handle, sub_id, message, redelivered))
-                            self.session.do_first(self._convert(conversion))
+                            self.session.run_first(self._convert(conversion))
                             return
                         self._converted += conversion.bytes
                         payload, compression = conversion.data(), CAT_NONE
@@ -216,10 +216,11 @@ class ClientSession(SessionKind):
             held = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         self.window.count(message.size)
         session = self.session
-        if session.waiting:
+        if session.flush_due:
             return
-        if self._busy and 0 < held < DELAYED_PUSHES_MAX and self.window.open and self._confirms.is_steady(self.context.now):
-            session.share_a_turn()
+        if (self._batching and 0 < held < DELAYED_PUSHES_MAX and self.window.open
+                and self._confirms.is_steady(self.context.now)):
+            session.flush_with_turn()
         else:
             self.context.output.flush_later(session)
 
@@ -234,31 +235,31 @@ class ClientSession(SessionKind):
         if handle.closing:
             return
         if status:
-            self._failed_ack(handle, guid, correlation_id, status)
+            self._count_nack(handle, guid, correlation_id, status)
         else:
             self.stats.ack_msgs += 1
         held = self.outbox.ack(handle.q_id, guid, correlation_id, status)
         session = self.session
-        if session.waiting:
+        if session.flush_due:
             return
-        if session.holds_acks and not status and held < DELAYED_ACKS_MAX:
-            session.share_a_turn()
+        if session.delays_acks and not status and held < DELAYED_ACKS_MAX:
+            session.flush_with_turn()
         else:
             self.context.output.flush_later(session)
 
-    def acks_are_due(self, now: float, waited: bool) -> None:
+    def flush_delayed_acks(self, now: float, waited: bool) -> None:
         """Flush delayed ACKs: write coalescing has written their records. `waited`: for the intended delay."""
         if self.session.state is not _CLOSED:
             if waited:
-                self.lingered(now)
+                self.on_flush_due(now)
             self.session.flush()
 
-    def lingered(self, now: float) -> None:
-        if self.session.holds_acks:
+    def on_flush_due(self, now: float) -> None:
+        if self.session.delays_acks:
             self._acks.on_acks_sent(now)
-            self.session.holds_acks = self._acks.delays
+            self.session.delays_acks = self._acks.delays
 
-    def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
+    def _count_nack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
         handle.queue.stats.nack_msgs += 1
         if self.session.now - handle.acks_failed_at >= _FAILED_ACK_LOG_S:
@@ -273,8 +274,8 @@ class ClientSession(SessionKind):
         """Post the messages of a PUT event."""
         if not self.is_broker:
             self._acks.on_puts(self.session.now)
-            self.session.holds_acks = self._acks.delays
-            self._in_a_hurry()
+            self.session.delays_acks = self._acks.delays
+            self._stop_batching()
         return self.puts.take(buffer, position, end)
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
@@ -282,19 +283,19 @@ class ClientSession(SessionKind):
     def on_confirms(self, event: int, buffer: bytes, specific: int, position: int, end: int) -> Steps[None] | None:
         """Process a CONFIRM event, in slices if it is large; confirms of unknown messages are ignored."""
         if not self.is_broker:
-            held = self._held() if self._confirms.on_confirms(self.session.now) else None
-            self.session.unhurried, self._busy = held is not None, held is not None and held >= BUSY_MESSAGES
+            held = self._pausable_unconfirmed() if self._confirms.on_confirms(self.session.now) else None
+            self.session.pausable, self._batching = held is not None, held is not None and held >= BUSY_MESSAGES
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:
             return self._confirms_in_slices(buffer, position, end, step)
         self._take_confirms(buffer, position, end, step)
         return None
 
-    def _held(self) -> int | None:
+    def _pausable_unconfirmed(self) -> int | None:
         """Return the number of unconfirmed messages if a read pause is harmless: the client only consumes, has at most 8
         handles, its queues have plenty of free quota, and no subscription is more than half full. Otherwise None."""
         handles, held = self.handles, 0
-        if len(handles) > _UNHURRIED_HANDLES_MAX:
+        if len(handles) > _PAUSABLE_HANDLES_MAX:
             return None
         for handle in handles.values():
             if handle.write_count or not handle.queue.has_plenty:

@@ -79,7 +79,7 @@ class Negotiation(Negotiating):
         self._broker = context
         self._held: list[tuple[int, bytes, int, int, int]] = []
 
-    def ended(self, crashed: bool) -> None:
+    def on_ended(self, crashed: bool) -> None:
         self._held.clear()
 
     def on_negotiation(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
@@ -101,7 +101,7 @@ class Negotiation(Negotiating):
                 session.enter(State.NEGOTIATING, "the credential is good")
             held, self._held = self._held, []
             if held:
-                session.answer_kept(held)
+                session.process_deferred(held)
 
     def on_held(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Defer a frame until the authentication is complete."""
@@ -181,7 +181,7 @@ class Dialling(Negotiating):
         elif now - self.session.channel.connected_at >= _RESPONSE_S_MAX:
             self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
 
-    def ended(self, crashed: bool) -> None:
+    def on_ended(self, crashed: bool) -> None:
         self._peers.not_connected(self.session)
 
 
@@ -213,19 +213,19 @@ LIFECYCLE = Lifecycle({
     State.NEGOTIATING: row(
         to(Negotiation.on_too_early, State.CLOSED), CONTROL=to(Negotiation.on_negotiation, State.HOLDING, State.SERVING),
         AUTHENTICATION=to(Negotiation.on_authentication, State.HOLDING), OUTCOME=to(Negotiation.perform, State.CLOSED),
-        ENDED=to(Negotiation.ended, State.CLOSED)),
+        ENDED=to(Negotiation.on_ended, State.CLOSED)),
     State.HOLDING: row(
         to(Negotiation.on_held, State.CLOSED), AUTHENTICATION=to(Negotiation.on_authentication, State.CLOSED),
         OUTCOME=to(Negotiation.perform, State.NEGOTIATING, State.SERVING, State.CLOSED),
-        ENDED=to(Negotiation.ended, State.CLOSED)),
+        ENDED=to(Negotiation.on_ended, State.CLOSED)),
 })
 DIALLED_LIFECYCLE = Lifecycle({
     State.PRESENTING: row(
         to(Dialling.on_too_early, State.CLOSED), AUTHENTICATION=to(Dialling.on_judgement, State.DIALLING, State.CLOSED),
         HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
-        ENDED=to(Dialling.ended, State.CLOSED)),
+        ENDED=to(Dialling.on_ended, State.CLOSED)),
     State.DIALLING: row(
         to(Dialling.on_too_early, State.CLOSED), CONTROL=to(Dialling.on_response, State.SERVING, State.CLOSED),
         HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
-        ENDED=to(Dialling.ended, State.CLOSED)),
+        ENDED=to(Dialling.on_ended, State.CLOSED)),
 })

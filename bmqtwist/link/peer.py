@@ -118,12 +118,12 @@ class PeerSession(ClientSession):
         return int(getattr(limits, self.role.value))
 
     @property
-    def may_be_slowed(self) -> bool:
+    def may_pause_reading(self) -> bool:
         """False: a peer's events may concern the cluster."""
         return False
 
     @property
-    def is_from_outside(self) -> bool:
+    def carries_client_traffic(self) -> bool:
         """True for proxies; members count the traffic of their own clients."""
         return self.role is PeerRole.DOWNSTREAM
 
@@ -137,9 +137,9 @@ class PeerSession(ClientSession):
         self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member keeps PUTs without an answer
         self.outbox.tells_places = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
 
-    def ended(self, crashed: bool) -> None:
+    def on_ended(self, crashed: bool) -> None:
         """End the session; no delivery attempts are used, because the consumers are not lost."""
-        super().ended(crashed=False)
+        super().on_ended(crashed=False)
         if self.receipts is not None:
             self.receipts.forget(self)
             self.receipts = None
@@ -163,10 +163,10 @@ class PeerSession(ClientSession):
         if why:
             session.close("#AUTHENTICATION %s: %s", session.description, why)
 
-    def turn_over(self) -> None:
+    def on_turn_end(self) -> None:
         if self.upbound is not None:
             self.upbound.seal()
-        super().turn_over()
+        super().on_turn_end()
         if self._ahead:
             self._seal_ahead()
 

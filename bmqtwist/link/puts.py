@@ -156,12 +156,12 @@ class PutReader:
         if refused:
             handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 
-    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+    def post_deferred(self, message: bytes, done: Callable[[], None]) -> None:
         """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
         if self._take_late(message):
             done()
         else:
-            self._session.do_first(self._late_in_slices(message, done))
+            self._session.run_first(self._late_in_slices(message, done))
 
     def _take_late(self, message: bytes) -> bool:
         self._late = True

@@ -86,7 +86,7 @@ class Requester(Client, Protocol):
     def stop_deliveries(self) -> None:
         """Stop deliveries after a stop request of a downstream broker."""
 
-    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+    def post_deferred(self, message: bytes, done: Callable[[], None]) -> None:
         """Post a PUT that was deferred until the open of its queue was answered, then call `done`."""
 
 
@@ -222,7 +222,7 @@ class QueueRequests:
         self.pending.free()
         del self._client
 
-    def turn_over(self) -> None:
+    def on_turn_end(self) -> None:
         """Reset the state of one turn, and log the duration of its opens."""
         self.recent = False
         self._closing_now.clear()
@@ -325,7 +325,7 @@ class QueueRequests:
 
     def _put(self, request: Request) -> None:
         self._early_put_bytes -= len(request.value)
-        self._client.post_late(request.value, lambda: self.pending.over(request, self._context.now))
+        self._client.post_deferred(request.value, lambda: self.pending.over(request, self._context.now))
 
     # -- open ---------------------------------------------------------------------------------------------------------
 

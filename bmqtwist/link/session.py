@@ -2,8 +2,8 @@
 
     session.receive(chunk, now, wall)      process a chunk that the socket delivered
     session.take()                         return the chunks to write at the end of the turn
-    session.kind.written(behind)           report that all but `behind` bytes of the output are written
-    session.lost(now, wall)                report that the connection was lost without a disconnect
+    session.kind.on_written(unsent)         report that all but `unsent` bytes of the output are written
+    session.on_lost(now, wall)             report that the connection was lost without a disconnect
 
 A session consists of `remote` (the identity of the peer), `channel` (times and counters of the connection), `frames`
 (incomplete events), `outbox` (output of this turn) and `guard` (authentication).
@@ -34,10 +34,10 @@ from bmqtwist.limits import (
     SLICE_EVENT_BYTES,
 )
 from bmqtwist.link.authentication import Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
-from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.states import IGNORED, Handler, Lifecycle, SessionEvent, State, row
+from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import Cell, TransitionLog, to
 from bmqtwist.queue.counters import ClientStats, Counters
 from bmqtwist.queue.queue import Handle
@@ -65,10 +65,10 @@ class OutputContext(Protocol):
         """Write the records of this turn to the files before the output of this turn."""
 
     def flush_soon(self, session: Session) -> None:
-        """Call `session.lingered` at the latest after the delay for batched output."""
+        """Call `session.on_flush_due` at the latest after the delay for batched output."""
 
-    def share_a_turn(self, session: Session) -> None:
-        """Call `session.lingered` in the first turn after a shorter delay, at the latest as `flush_soon`."""
+    def flush_with_turn(self, session: Session) -> None:
+        """Call `session.on_flush_due` in the first turn after a shorter delay, at the latest as `flush_soon`."""
 
 
 class SessionContext(Protocol):
@@ -77,7 +77,7 @@ class SessionContext(Protocol):
     report: Report
     event_bytes_max: int  # of one event
     output_bytes_max: int  # limit of unsent output of a client; 0 = unlimited
-    newcomers: Newcomers  # unauthenticated connections
+    unauthenticated: UnauthenticatedConnections  # unauthenticated connections
     held: Held  # incomplete events of all connections
     serving: bool  # False: the broker is stopping; it leaves new opens to its successor
 
@@ -102,13 +102,13 @@ class SessionContext(Protocol):
     def cancel_input(self, session: Session) -> None:
         """Drop the jobs of the session."""
 
-    def too_much_held(self) -> None:
+    def enforce_input_limit(self) -> None:
         """Close the connection that holds the most bytes of incomplete events: their sum exceeds `held.bytes_max`."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a worker thread, then call `session.authenticated`."""
 
-    def gone(self, session: Session) -> None:
+    def on_closed(self, session: Session) -> None:
         """Remove a closed session."""
 
 
@@ -168,28 +168,28 @@ class Session:
     """State machine of one connection. `kind`: its role; `transitions`: its transition history."""
 
     __slots__ = ("context", "peer", "state", "kind", "description", "remote", "guard", "outbox", "stats", "channel",
-                 "closing", "waiting", "now", "wall", "transport", "lines", "frames", "transitions", "has_jobs", "heard_in",
-                 "unhurried", "holds_acks", "outgoing", "_lingers", "_unflushed", "__weakref__")
+                 "closing", "flush_due", "now", "wall", "transport", "lines", "frames", "transitions", "has_jobs",
+                 "input_turn", "pausable", "delays_acks", "outgoing", "_flush_scheduled", "_unflushed", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float) -> None:
         self.context, self.peer, self.guard = context, peer, guard
         self.description = peer
         self.remote = Remote(ClientIdentity())
-        self.heard_in = 0.0  # of the performer: start of the last turn with input of this session
-        self.unhurried = False  # a read pause is allowed for its input
-        self.holds_acks = False  # ACKs are delayed
+        self.input_turn = 0.0  # of the performer: start of the last turn with input of this session
+        self.pausable = False  # a read pause is allowed for its input
+        self.delays_acks = False  # ACKs are delayed
         self.transport: object = None  # the performer's connection
         self.outgoing: Outgoing | None = None  # the performer's connection, if it is a socket
         self.outbox = Outbox()
         self.stats = ClientStats()
         self.channel = Channel(now)
         self.closing = False  # the connection closes once all output is written
-        self.waiting = False  # a flush is due at the end of the turn
-        self._lingers = self._unflushed = False  # a call of `lingered` is due; batched output is to be written by then
+        self.flush_due = False  # a flush is due at the end of the turn
+        self._flush_scheduled = self._unflushed = False  # a call of `on_flush_due` is scheduled; batched output waits for it
         self.now, self.wall = now, 0
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until the first `become`
-        self.kind: SessionKind = GONE
+        self.kind: SessionKind = NO_KIND
         self.transitions = TransitionLog()
         self.frames = FrameBuffer(min(context.event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self.has_jobs = False  # jobs process its input; the socket is not read meanwhile
@@ -204,16 +204,16 @@ class Session:
         channel = self.channel
         channel.last_received = now
         channel.missed_heartbeats = 0
-        self.unhurried = False
+        self.pausable = False
         channel.in_bytes += len(chunk)
         channel.in_chunks += 1
         if channel.negotiated_at is None:
-            too_much = self.context.newcomers.received(self, len(chunk))
-            if too_much:
-                self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
+            excess = self.context.unauthenticated.received(self, len(chunk))
+            if excess:
+                self.close("#SESSION_NEGOTIATION %s: %s", self.peer, excess)
                 return
         if later or self.has_jobs:
-            self.context.add_input(self, _read_later(self, chunk))
+            self.context.add_input(self, _process_later(self, chunk))
             return
         try:
             buffer, frames = self.frames.receive(chunk)
@@ -221,18 +221,18 @@ class Session:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
-            self.context.start_input(self, _walk(self, _slices(self, buffer, frames)))
+            self.context.start_input(self, _process_chunk(self, _slices(self, buffer, frames)))
             return
         for index in range(len(frames)):
             event, specific, start, end = frames[index]
             kind = self.kind
             work = kind.handlers[event](kind, event, buffer, specific, start, end)
             if work is not None:
-                self.context.start_input(self, _walk(self, chain(work, _slices(self, buffer, frames[index + 1:]))))
+                self.context.start_input(self, _process_chunk(self, chain(work, _slices(self, buffer, frames[index + 1:]))))
                 return
-        self.walked()
+        self.finish_chunk()
 
-    def walked(self) -> None:
+    def finish_chunk(self) -> None:
         """Complete a chunk after its last event: close the session if the framing failed."""
         frames = self.frames
         if frames.error is not None:
@@ -240,54 +240,54 @@ class Session:
         elif self.closing:
             frames.clear()
         elif frames.total.bytes > frames.total.bytes_max:
-            self.context.too_much_held()
+            self.context.enforce_input_limit()
 
-    def proceed(self) -> None:
+    def update_time(self) -> None:
         """Update the session's time in a later turn of a job; a peer whose input is in progress counts as alive."""
         now = self.now = self.channel.last_received = self.context.now
         self.wall = self.context.wall(now)
         self.channel.missed_heartbeats = 0
 
-    def do_first(self, steps: Steps[None]) -> None:
+    def run_first(self, steps: Steps[None]) -> None:
         """Run a job from the next turn on, before all deferred input."""
         self.context.add_input(self, _in_turns(self, steps), True)
 
     def take(self) -> list[bytes]:
         """Return the chunks to write now, in order."""
-        self.waiting = self._unflushed = False
-        self.kind.turn_over()
+        self.flush_due = self._unflushed = False
+        self.kind.on_turn_end()
         data = self.outbox.take()
         self.channel.out_chunks += 1
         return data
 
-    def lost(self, now: float, wall: int) -> None:
+    def on_lost(self, now: float, wall: int) -> None:
         """End the session after the connection was lost; input received before is processed first. Each unconfirmed message
         uses one delivery attempt, unless this broker closed the connection."""
         self.now, self.wall = now, wall
         if self.has_jobs:
             self.channel.lost = True
-            self.context.add_input(self, self._lose())
+            self.context.add_input(self, self._end_lost_later())
             return
-        self._lost()
+        self._end_lost()
 
-    def _lose(self) -> Steps[None]:
-        self.proceed()
+    def _end_lost_later(self) -> Steps[None]:
+        self.update_time()
         try:
-            self._lost()
+            self._end_lost()
         finally:
-            self.context.gone(self)
+            self.context.on_closed(self)
         yield from ()
 
-    def _lost(self) -> None:
+    def _end_lost(self) -> None:
         self.channel.lost = False
         if self.state is not _CLOSED:
             self._leave_state(self.context.serving, "the connection is lost")
         self.guard.closed()
-        self._forget()
+        self._free_input()
         self.outbox.take()
-        self.context.gone(self)
+        self.context.on_closed(self)
         self.kind.free()
-        self.kind = GONE  # breaks the reference cycle between session and kind
+        self.kind = NO_KIND  # breaks the reference cycle between session and kind
 
     def close(self, reason: str, *args: object, crashed: bool = True) -> None:
         """Log the reason, write the collected output, then close; input is dropped. `crashed`: each unconfirmed message uses
@@ -305,30 +305,30 @@ class Session:
         self._leave_state(crashed, cause)
         self.guard.closed()
         self.closing = True
-        self._forget()
+        self._free_input()
         self.flush()
 
-    def _forget(self) -> None:
+    def _free_input(self) -> None:
         """Free the input buffers and cancel the jobs; an error of the framing refers to its input."""
         self.frames.clear()
         self.frames.error = None
         if self.has_jobs:
             self.context.cancel_input(self)
         if self.channel.lost:
-            self.context.add_input(self, self._lose())
-        self.context.newcomers.remove(self)
+            self.context.add_input(self, self._end_lost_later())
+        self.context.unauthenticated.remove(self)
 
     def negotiated(self) -> None:
         """Accept events up to the configured size: the negotiation is complete."""
         self.channel.negotiated_at = self.now
         self.frames.limit_bytes = self.context.event_bytes_max
-        self.context.newcomers.remove(self)
+        self.context.unauthenticated.remove(self)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def become(self, kind: SessionKind, state: State, cause: str) -> None:
         """Set kind and state: row `state` of the kind's transition table handles events from now on."""
-        if self.kind is not GONE:
+        if self.kind is not NO_KIND:
             self.kind.lifecycle.check(self.state, state)
         self.transitions.note(self.now, self.state.name, state.name, cause)
         self.kind, self.state, kind.handlers = kind, state, kind.lifecycle.rows[state]
@@ -341,7 +341,7 @@ class Session:
         self.kind.lifecycle.table[self.state][SessionEvent.ENDED].action(self.kind, crashed)
         self.enter(State.CLOSED, cause)
 
-    def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
+    def process_deferred(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
         """Process deferred events, before all later input."""
         self.context.start_input(self, _in_turns(self, chain.from_iterable(
             _slices(self, buffer, ((kind, specific, start, end),)) for kind, buffer, specific, start, end in events)), True)
@@ -376,28 +376,28 @@ class Session:
 
     def flush(self) -> None:
         """Write the output at the end of the turn."""
-        if not self.waiting:
+        if not self.flush_due:
             self.context.output.flush_later(self)
 
     def flush_soon(self) -> None:
         """Write the output with the next flush, at the latest after the delay for batched output."""
         self._unflushed = True
-        if not self._lingers:
-            self._lingers = True
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             self.context.output.flush_soon(self)
 
-    def share_a_turn(self) -> None:
+    def flush_with_turn(self) -> None:
         """Write the output with the next flush, at the latest in one of the next turns."""
         self._unflushed = True
-        if not self._lingers:
-            self._lingers = True
-            self.context.output.share_a_turn(self)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.context.output.flush_with_turn(self)
 
-    def lingered(self, now: float) -> None:
+    def on_flush_due(self, now: float) -> None:
         """Write the batched output: its delay is over."""
-        self._lingers = False
+        self._flush_scheduled = False
         if self._unflushed and self.state is not _CLOSED:
-            self.kind.lingered(now)
+            self.kind.on_flush_due(now)
             self.flush()
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
@@ -416,26 +416,26 @@ class Session:
         self.flush()
 
 
-def _read_later(session: Session, chunk: bytes) -> Steps[None]:
-    session.proceed()
+def _process_later(session: Session, chunk: bytes) -> Steps[None]:
+    session.update_time()
     try:
         buffer, frames = session.frames.receive(chunk)
     except PeerError as error:
         session.close("#TCP_READ_ERROR %s: %s", session.description, error)
         return
-    yield from _walk(session, _slices(session, buffer, frames))
+    yield from _process_chunk(session, _slices(session, buffer, frames))
 
 
 def _in_turns(session: Session, steps: Iterable[None]) -> Steps[None]:
-    session.proceed()
+    session.update_time()
     for _ in steps:
         yield
-        session.proceed()
+        session.update_time()
 
 
-def _walk(session: Session, steps: Iterable[None]) -> Steps[None]:
+def _process_chunk(session: Session, steps: Iterable[None]) -> Steps[None]:
     yield from _in_turns(session, steps)
-    session.walked()
+    session.finish_chunk()
 
 
 def _slices(session: Session, buffer: bytes, frames: Iterable[Span]) -> Steps[None]:
@@ -471,16 +471,16 @@ class SessionKind:
         return 0
 
     @property
-    def may_be_slowed(self) -> bool:
+    def may_pause_reading(self) -> bool:
         """True if the broker may stop reading from the peer while the peer does not read."""
         return True
 
     @property
-    def is_from_outside(self) -> bool:
+    def carries_client_traffic(self) -> bool:
         """True if the traffic is that of applications, including applications of proxies."""
         return True
 
-    def ended(self, crashed: bool) -> None:
+    def on_ended(self, crashed: bool) -> None:
         """Release the resources of a session that ends; `crashed`: without a disconnect."""
 
     def free(self) -> None:
@@ -489,20 +489,20 @@ class SessionKind:
     def tick(self, now: float) -> None:
         """Expire requests and credentials."""
 
-    def turn_over(self) -> None:
+    def on_turn_end(self) -> None:
         """Reset the state of one turn; called before its output is taken."""
 
-    def lingered(self, now: float) -> None:
+    def on_flush_due(self, now: float) -> None:
         """Prepare batched output whose delay is over."""
 
-    def written(self, behind: int) -> bool:
-        """Report the write of a turn's output; `behind` bytes remain unsent. True if `resume` is due in the next turn."""
+    def on_written(self, unsent: int) -> bool:
+        """Report the write of a turn's output; `unsent` bytes remain. True if `resume` is due in the next turn."""
         return False
 
     def resume(self) -> None:
         """Resume deliveries that the delivery window had stopped."""
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         """Report that no output remains unsent."""
 
     # -- authentication ---------------------------------------------------------------------------------------------
@@ -588,7 +588,7 @@ class SessionKind:
 def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool = True) -> Lifecycle:
     """Build the transition table of a kind after negotiation: common event types and its `own`. `leaving`: the kind has a
     state LEAVING after a disconnect."""
-    outcome, ended = to(kind.perform, State.CLOSED), to(kind.ended, State.CLOSED)
+    outcome, ended = to(kind.perform, State.CLOSED), to(kind.on_ended, State.CLOSED)
     rows = {State.SERVING: row(
         to(kind.on_unexpected), INVALID=to(kind.on_invalid_packet), HEARTBEAT_REQ=to(kind.on_heartbeat),
         HEARTBEAT_RSP=IGNORED, AUTHENTICATION=to(kind.on_authentication, State.CLOSED), OUTCOME=outcome, ENDED=ended, **own)}
@@ -597,7 +597,7 @@ def serving(kind: type[SessionKind], own: dict[str, Cell[State]], leaving: bool 
     return Lifecycle(rows)
 
 
-class Gone(SessionKind):
+class NoKind(SessionKind):
     """Kind of a session before its first role and after its end."""
 
     __slots__ = ()
@@ -606,4 +606,4 @@ class Gone(SessionKind):
         self.handles, self.handlers, self.lifecycle = {}, [], Lifecycle({})
 
 
-GONE = Gone()
+NO_KIND = NoKind()

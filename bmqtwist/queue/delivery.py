@@ -41,7 +41,7 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
         return 1
     for subscription in app.routes().eligible(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
-        if handle.client.window.behind:  # broadcast has no limit of unconfirmed messages
+        if handle.client.window.lagging:  # broadcast has no limit of unconfirmed messages
             if queue.lines.admits(message.arrived):
                 queue.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message of "
                                           f"queue '{queue.uri}' is not delivered to it")

@@ -16,15 +16,15 @@ def lagging_bytes(output_bytes_max: int) -> int:
 
 
 class DeliveryWindow:
-    """Delivery window of one client. `behind`: the client lags; broadcast messages are not delivered to it."""
+    """Delivery window of one client. `lagging`: more than LAGGING_BYTES remain unsent; it receives no broadcast messages."""
 
-    __slots__ = ("open", "behind", "_delivered", "_turn_bytes_max", "_lagging_bytes")
+    __slots__ = ("open", "lagging", "_delivered", "_turn_bytes_max", "_lagging_bytes")
 
     def __init__(self, output_bytes_max: int = 0) -> None:
         self._turn_bytes_max = min(TURN_PUSH_BYTES_MAX, output_bytes_max // 4 or TURN_PUSH_BYTES_MAX)
         self._lagging_bytes = lagging_bytes(output_bytes_max)
         self.open = True
-        self.behind = False
+        self.lagging = False
         self._delivered = 0  # bytes in this turn
 
     def count(self, size: int) -> None:
@@ -33,28 +33,28 @@ class DeliveryWindow:
         if self._delivered > self._turn_bytes_max:
             self.open = False
 
-    def turn_over(self) -> None:
+    def on_turn_end(self) -> None:
         """Reset the bytes of the turn before its output is written."""
         self._delivered = 0
 
-    def written(self, untaken: int) -> bool:
-        """Report a write; `untaken` bytes remain unsent. True if `resume` is due in the next turn."""
-        self.behind = untaken > self._lagging_bytes
-        if self.behind:
+    def on_written(self, unsent: int) -> bool:
+        """Report a write; `unsent` bytes remain unsent. True if `resume` is due in the next turn."""
+        self.lagging = unsent > self._lagging_bytes
+        if self.lagging:
             self.open = False
-        return not self.open and not self.behind
+        return not self.open and not self.lagging
 
     def close(self) -> None:
         """Stop all deliveries to the client, broadcast included."""
-        self.open, self.behind = False, True
+        self.open, self.lagging = False, True
 
-    def caught_up(self) -> None:
+    def on_drained(self) -> None:
         """Report that no output remains unsent."""
-        self.behind = False
+        self.lagging = False
 
     def resume(self) -> bool:
         """Open the window unless the client lags. True if it was closed: call `Handle.resume`."""
-        if self.open or self.behind:
+        if self.open or self.lagging:
             return False
         self.open = True
         return True

@@ -47,7 +47,7 @@ class Incoming:
         if session is not None:
             outgoing = self._outgoing
             if self._acknowledge is not None and not session.remote.sends_at_once and (
-                    outgoing.sent if session.holds_acks else not (outgoing.answered_at_once and _one_small_event(data))):
+                    outgoing.sent if session.delays_acks else not (outgoing.answered_at_once and _one_small_event(data))):
                 self._acknowledge()  # before the processing: the client can send meanwhile
                 outgoing.sent = False
             self._taker.received(session, data)

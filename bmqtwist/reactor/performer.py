@@ -225,9 +225,9 @@ class ReactorPerformer:
                 len(data) > FEW_BYTES or took > LONG_TURN_INPUT_S):
             self.broker.sessions.received(session, data, now, True)
             return
-        session.heard_in = watchdog.began
+        session.input_turn = watchdog.began
         self.broker.sessions.received(session, data, now)
-        if session.unhurried and self._rounds.as_long and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
+        if session.pausable and self._rounds.as_long and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
             self._pause_reads(session, now)
 
     def _pause_reads(self, session: Session, now: float) -> None:
@@ -288,7 +288,7 @@ class ReactorPerformer:
         outgoing = session.outgoing
         if outgoing is None:
             return 0
-        outgoing.answered_at_once, outgoing.sent = session.heard_in == self.watchdog.began, True
+        outgoing.answered_at_once, outgoing.sent = session.input_turn == self.watchdog.began, True
         connection = session.transport
         if outgoing.send is None:
             if not isinstance(connection, Connection) or connection.session is None:

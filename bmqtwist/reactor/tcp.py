@@ -210,7 +210,7 @@ class Connection(Protocol):
             return
         size = incoming.poll()
         self._empty_polls = 0 if size > 0 else self._empty_polls + 1
-        stays = session.unhurried and 0 <= size <= PAUSED_READ_BYTES_MAX and self._empty_polls < EMPTY_POLLS_MAX
+        stays = session.pausable and 0 <= size <= PAUSED_READ_BYTES_MAX and self._empty_polls < EMPTY_POLLS_MAX
         if stays or not self.reads_paused or self.session is None:
             return
         if not size:

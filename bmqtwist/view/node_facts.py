@@ -65,7 +65,7 @@ def totals(broker: Broker) -> ClientStats:
     sums = ClientStats()
     sums.add(broker.sessions.past_traffic)
     for session in broker.sessions.open:
-        if session.kind.is_from_outside:
+        if session.kind.carries_client_traffic:
             sums.add(session.stats)
     return sums
 
@@ -146,7 +146,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, 
 def _state(peer: PeerSession) -> str:
     if peer.session.state is not State.SERVING:
         return "leaving"
-    return "behind" if peer.window.behind else "connected"
+    return "behind" if peer.window.lagging else "connected"
 
 
 def broker_behind(client: Any, cluster: Cluster | None) -> Document:

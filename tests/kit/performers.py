@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.loop.scheduler import Priority, Scheduler
 from bmqtwist.steps import Steps
 
@@ -36,7 +36,7 @@ class Session:
 
     description = "task:1"
     transport: Any = None
-    has_jobs = unhurried = False
+    has_jobs = pausable = False
     outgoing: Any = None
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Session:
     def receive(self, data: bytes, now: float, wall: int) -> None:
         """Nothing to do."""
 
-    def lost(self, now: float, wall: int) -> None:
+    def on_lost(self, now: float, wall: int) -> None:
         self.closed.append("lost")
 
     def close(self, reason: str, *args: object) -> None:
@@ -62,7 +62,7 @@ class Broker:
         self.scheduler = Scheduler(clock, lambda: self.turn_due())
         self.turn_due: Callable[[], None] = lambda: None
         self.sessions, self.open = self, dict[Any, None]()
-        self.newcomers = Newcomers(0, 0)
+        self.unauthenticated = UnauthenticatedConnections(0, 0)
         self.turns, self.ticks = 0, 0
         self.broken = False
         self.deadline: float | None = None
@@ -89,9 +89,9 @@ class Broker:
 
     def lost(self, session: Session, now: float) -> None:
         if self._class_of(session) is not None:
-            self._add(session, lambda: session.lost(now, self.wall(now)))
+            self._add(session, lambda: session.on_lost(now, self.wall(now)))
         else:
-            session.lost(now, self.wall(now))
+            session.on_lost(now, self.wall(now))
 
     def _class_of(self, session: Session) -> Priority | None:
         return next((each for each in (Priority.INPUT, Priority.NEWCOMER) if self.scheduler.holds(each, session)), None)

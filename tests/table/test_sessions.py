@@ -15,10 +15,10 @@ from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Authentication, Credential, Granted
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
-from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import EVENT_TYPES, Lifecycle, SessionEvent, State, ignore
+from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.machine import IllegalTransition
 from bmqtwist.report import ListReport
 from bmqtwist.steps import Steps, at_once
@@ -72,7 +72,7 @@ class SessionContext:
 
     def __init__(self) -> None:
         self.report = ListReport()
-        self.held, self.newcomers = Held(), Newcomers(0, 1 << 20)
+        self.held, self.unauthenticated = Held(), UnauthenticatedConnections(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
         self.unfinished: list[Session] = []
@@ -109,7 +109,7 @@ class SessionContext:
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         self.run.append(command)
 
-    def gone(self, session: Session) -> None:
+    def on_closed(self, session: Session) -> None:
         self.gone_sessions.append(session)
 
 

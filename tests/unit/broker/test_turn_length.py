@@ -87,7 +87,7 @@ def test_one_queue_and_one_session_have_every_turn(memory: MemoryWorld, monkeypa
 def test_a_session_that_is_lost_before_it_is_written_costs_the_others_nothing(memory: MemoryWorld) -> None:
     consumers = with_messages(memory)
     memory.broker.turn(memory.now)
-    lost = next(each for each in consumers if session_of(each).waiting)
+    lost = next(each for each in consumers if session_of(each).flush_due)
     lost.client.link.drop()
     memory.run()
     assert [come(each, "push") for each in consumers if each is not lost] == [1] * (QUEUES - 1)

@@ -39,7 +39,7 @@ from bmqtwist.report import ListReport
 def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS)
-    assert acked(producer) == RUN_EVENTS and not session_of(producer).holds_acks
+    assert acked(producer) == RUN_EVENTS and not session_of(producer).delays_acks
     queue = producer
     told: list[int] = []
     for _ in range(40):
@@ -74,7 +74,7 @@ def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: Memor
             memory.advance(BATCH_MAX_S)
             waits += 1
         memory.advance(OFTEN)
-    assert not session_of(producer).holds_acks and waits <= USELESS_DELAYS_MAX + 1
+    assert not session_of(producer).delays_acks and waits <= USELESS_DELAYS_MAX + 1
 
 
 def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
@@ -91,7 +91,7 @@ def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
 def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
     producer = memory.producer()
     post_often(memory, producer, RUN_EVENTS + 2)
-    assert session_of(producer).holds_acks
+    assert session_of(producer).delays_acks
     producer.put(crc=1)
     acked(producer)
     assert any(event.ack.status for event in producer.client.heard if event.kind == "ack")
@@ -113,10 +113,10 @@ def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: Memor
         producer.put()
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
-        seen.append(session_of(consumer).unhurried)
+        seen.append(session_of(consumer).pausable)
     assert seen == [False] * RUN_EVENTS + [True] * RUN_EVENTS
     consumer.client.barrier()
-    assert not session_of(consumer).unhurried, "it has asked for something"
+    assert not session_of(consumer).pausable, "it has asked for something"
 
 
 @pytest.mark.parametrize("most, holds, later", [(200, 100, True), (200, 102, False), (4, 3, False)])
@@ -130,7 +130,7 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
         memory.advance(OFTEN)
         if len(kept) <= RUN_EVENTS:
             kept += consumer.take(1)
-    assert session_of(consumer).unhurried == later
+    assert session_of(consumer).pausable == later
 
 
 @pytest.mark.parametrize("limits, later", [({"queue_messages": 80}, True), ({"queue_messages": 79}, False),
@@ -145,7 +145,7 @@ def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: Mem
         producer.put(b"x")
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
-    assert session_of(consumer).unhurried == later
+    assert session_of(consumer).pausable == later
 
 
 @pytest.mark.parametrize("posts", [True, False])
@@ -158,7 +158,7 @@ def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts:
         other.put()
         both.confirm(*both.take(1))
         memory.advance(OFTEN)
-    assert not session_of(both).unhurried
+    assert not session_of(both).pausable
 
 
 def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
@@ -167,7 +167,7 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
         producer.put()
         consumer.confirm(*consumer.take(1))
         memory.advance(OFTEN)
-    assert session_of(consumer).unhurried
+    assert session_of(consumer).pausable
     producer.put()
     (message,) = consumer.take(1)
     sent: list[bytes] = []
@@ -178,7 +178,7 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
     consumer.client.send_request({"closeQueue": {"handleParameters": {"uri": "bmq://d/none", "qId": 77, "flags": 2}}})
     link.send = send  # type: ignore[method-assign]
     send(b"".join(sent))
-    assert not session_of(consumer).unhurried
+    assert not session_of(consumer).pausable
 
 
 def pushed(queue: Queue) -> int:
@@ -206,7 +206,7 @@ def busy(memory: MemoryWorld) -> Busy:
     for message in kept[:RUN_EVENTS + 1]:
         consumer.confirm(message)
         memory.advance(OFTEN)
-    assert session_of(consumer).unhurried
+    assert session_of(consumer).pausable
     return producer, consumer, kept[RUN_EVENTS + 1:]
 
 
@@ -269,7 +269,7 @@ def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWo
     producer, consumer, kept = busy
     for message in kept[:RUN_EVENTS + 1]:
         consumer.confirm(message)
-    assert session_of(consumer).unhurried
+    assert session_of(consumer).pausable
     assert comes_at_once(memory, producer, consumer)
 
 
@@ -277,7 +277,7 @@ def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld
     producer, consumer, kept = busy
     producer.post_all(*[b"x"] * 2 * BUSY_MESSAGES)
     consumer.confirm(kept[0])
-    assert not session_of(consumer).unhurried
+    assert not session_of(consumer).pausable
     assert comes_at_once(memory, producer, consumer)
 
 
@@ -363,9 +363,9 @@ def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
 # -- the connection ---------------------------------------------------------------------------------------------------
 
 
-def paused_connection(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
+def paused_connection(*, pausable: bool = True) -> tuple[Connection, Transport, Driver]:
     transport, driver = Transport(), Driver()
-    driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False, unhurried=unhurried)
+    driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False, pausable=pausable)
     connection, _ = connect(transport, driver)
     assert connection.pause_reads() and connection.reads_paused and transport.producerState == "paused"
     return connection, transport, driver
@@ -387,7 +387,7 @@ def test_a_read_pause_ends_after_empty_polls() -> None:
 
 def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
     transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=True, unhurried=False)
+    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=True, pausable=False)
     connection, _ = connect(transport, driver)
     asked: list[int] = []
     for sent in (False, False, True, False, True, True):
@@ -395,7 +395,7 @@ def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
         connection.dataReceived(b"abc")
         asked.append(len(transport.socket.options))
     assert asked == [1, 1, 2, 2, 3, 4]
-    session.holds_acks = False
+    session.delays_acks = False
     connection.dataReceived(b"abc")
     assert len(transport.socket.options) == 5
 
@@ -416,7 +416,7 @@ def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() ->
 
 
 def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
-    connection, transport, driver = paused_connection(unhurried=False)
+    connection, transport, driver = paused_connection(pausable=False)
     transport.socket.comes = [b"abc"]
     connection.poll()
     assert len(driver.heard) == 2 and not connection.reads_paused and transport.producerState == "producing"
@@ -509,7 +509,7 @@ class Broker:
         return self.deadline
 
     def received(self, session: Any, data: bytes, now: float, later: bool = False) -> None:
-        session.unhurried = data == b"confirm"
+        session.pausable = data == b"confirm"
 
 
 @pytest.fixture
@@ -560,7 +560,7 @@ def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
     transport = Transport()
     connection = Connection(performer, lambda *_: session)
     session: Any = SimpleNamespace(remote=SimpleNamespace(sends_at_once=True), channel=SimpleNamespace(negotiated_at=1.0),
-                                   holds_acks=False, unhurried=False, has_jobs=False, heard_in=0.0, transport=connection,
+                                   delays_acks=False, pausable=False, has_jobs=False, input_turn=0.0, transport=connection,
                                    outgoing=connection.outgoing)
     connection.makeConnection(transport)
     return connection, transport
@@ -590,7 +590,7 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
 def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, broker, performer = loop
     connection, _ = client(performer)
-    monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "unhurried", True))
+    monkeypatch.setattr(broker, "received", lambda session, data, now, later=False: setattr(session, "pausable", True))
     for size, rests in ((PAUSED_READ_BYTES_MAX + 1, False), (PAUSED_READ_BYTES_MAX, True)):
         rounds.work = [partial(connection.dataReceived, bytes(size))]
         performer.reactor.doIteration(None)

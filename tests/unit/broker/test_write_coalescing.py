@@ -36,7 +36,7 @@ def going(tmp_path: Path) -> Going:
     producer, consumer = world.producer(), world.consumer()
     post_often(world, producer, ALL)
     partition = world.broker.domains.by_name["d"].queues["q"].partition
-    assert session_of(producer).holds_acks and acked(producer) == pushed(consumer) == ALL
+    assert session_of(producer).delays_acks and acked(producer) == pushed(consumer) == ALL
     assert not partition.tail.unwritten_bytes and world.broker.storage.write_by == 0.0
     return world, producer, consumer, partition
 
@@ -228,7 +228,7 @@ def test_what_is_handed_on_again_is_delivered_once(going: Going, monkeypatch: py
         world.broker.turn(world.now)
     assert not partition.available
     partition.sync_point(world.broker.loop.wall(world.now))
-    assert partition.available and session_of(producer).holds_acks
+    assert partition.available and session_of(producer).delays_acks
     world.broker.turn(world.now)
     assert acked(producer) == ALL and pushed(consumer) == ALL + 1
     world.advance(BATCH_MAX_S)

@@ -63,7 +63,8 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
     from bmqtwist.loop.scheduler import BUDGETS, BURST_S, Priority
     table = PAGE.partition("## Limits")[2]
     said = {
-        "what they send": f"{limits.NEGOTIATION_BYTES_MAX >> 10} KiB each, {limits.NEWCOMERS_BYTES_MAX >> 20} MiB together",
+        "what they send":
+            f"{limits.NEGOTIATION_BYTES_MAX >> 10} KiB each, {limits.UNAUTHENTICATED_BYTES_MAX >> 20} MiB together",
         "one control message of a client": f"{limits.CONTROL_BYTES_MAX >> 10} KiB",
         "one message, properties included": f"{limits.APPLICATION_DATA_BYTES_MAX >> 20} MiB",
         "options of a PUT": f"{limits.PUT_OPTIONS_BYTES_MAX >> 10} KiB",

@@ -251,9 +251,9 @@ def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
     """No credit bounds what would pile up for it; it gets what comes after it has caught up."""
     engine = Engine("broadcast", in_memory=True)
     reading, lagging = engine.reader(name="reading"), engine.reader(name="lagging")
-    lagging.client.window.behind = True
+    lagging.client.window.lagging = True
     engine.post(b"one")
-    lagging.client.window.behind = False
+    lagging.client.window.lagging = False
     engine.post(b"two")
     assert (reading.client.take(), lagging.client.take()) == ([b"one", b"two"], [b"two"])
 
@@ -270,7 +270,7 @@ def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -
     reader = engine.reader(m=4)
     engine.post(b"1", b"2", b"3", b"4")
     client = reader.client
-    client.window.written(window.LAGGING_BYTES + 1)
+    client.window.on_written(window.LAGGING_BYTES + 1)
     engine.confirm(reader)
     engine.post(b"5")
     engine.configure(reader, spec_of(m=4))
@@ -279,7 +279,7 @@ def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -
     resume(reader)
     engine.turn()
     assert got(reader) == [], "it is behind still"
-    client.window.caught_up()
+    client.window.on_drained()
     resume(reader)
     engine.turn()
     assert got(reader) == [b"5"]
@@ -291,7 +291,7 @@ def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
     closed.client.window.count(window.TURN_PUSH_BYTES_MAX + 1)
     engine.post(b"1", b"2")
     assert (got(closed), got(other)) == ([], [b"1", b"2"])
-    assert closed.client.window.written(window.LAGGING_BYTES) and not other.client.window.written(0)
+    assert closed.client.window.on_written(window.LAGGING_BYTES) and not other.client.window.written(0)
 
 
 def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
@@ -299,8 +299,8 @@ def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
     engine = Engine()
     reader = engine.reader(m=5)
     guids = engine.post(b"1", b"2", b"3", b"4", b"5", b"6")
-    reader.client.window.written(window.LAGGING_BYTES + 1)
-    reader.client.window.caught_up()
+    reader.client.window.on_written(window.LAGGING_BYTES + 1)
+    reader.client.window.on_drained()
     resume(reader)
     engine.turn()
     assert len(got(reader)) == 5

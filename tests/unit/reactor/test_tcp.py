@@ -15,7 +15,7 @@ from bmqtwist.wire.fast import EventType, event_header
 
 def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
     transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False)
+    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connect(transport, driver)[0].dataReceived(b"abc")
     assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
 
@@ -25,7 +25,7 @@ def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatc
     transport = Transport()
     asked = transport.socket.options
     driver = Driver()
-    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False)
+    session = driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connection, _ = connect(transport, driver)
     seen: list[int] = []
     monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
@@ -49,7 +49,7 @@ def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_a
         monkeypatch: pytest.MonkeyPatch, data: bytes, asked: int) -> None:
     monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)
     transport, driver = Transport(), Driver()
-    driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), holds_acks=False)
+    driver.session = SimpleNamespace(remote=SimpleNamespace(sends_at_once=False), delays_acks=False)
     connection, _ = connect(transport, driver)
     assert not connection.outgoing.answered_at_once
     connection.dataReceived(data)

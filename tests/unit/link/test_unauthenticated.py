@@ -14,7 +14,7 @@ from kit.client import Client
 from kit.memory import MemoryWorld
 
 from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
-from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.unauthenticated import UnauthenticatedConnections
 from bmqtwist.report import LineLimiter
 from bmqtwist.wire.fast import EventType, event_header
 
@@ -61,10 +61,11 @@ def test_everything_before_the_negotiation_counts_not_only_one_event(tmp_path: P
     world = make(tmp_path)
     client = world.connect("eager")
     send(client, beginning(LIMIT // 2, LIMIT))
-    assert not is_closed(client) and world.broker.sessions.held.bytes == LIMIT // 2 == world.broker.sessions.newcomers.bytes
+    sessions = world.broker.sessions
+    assert not is_closed(client) and sessions.held.bytes == LIMIT // 2 == sessions.unauthenticated.bytes
     send(client, bytes(LIMIT // 2 + 1))
     assert is_closed(client)
-    assert (world.broker.sessions.held.bytes, world.broker.sessions.newcomers.bytes) == (0, 0)
+    assert (world.broker.sessions.held.bytes, world.broker.sessions.unauthenticated.bytes) == (0, 0)
     assert world.logged("#SESSION_NEGOTIATION", f"limit: {LIMIT}")
 
 
@@ -81,7 +82,7 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
     assert producer.status_of(b"x" * (2 * LIMIT)) == 0
     send(producer.client, empty_fields(CONTROL_BYTES_MAX + 100))
     assert world.logged("#CORRUPTED_EVENT", f"limit: {CONTROL_BYTES_MAX}") and not is_closed(producer.client)
-    assert producer.status_of(b"y") == 0 and world.broker.sessions.newcomers.bytes == 0
+    assert producer.status_of(b"y") == 0 and world.broker.sessions.unauthenticated.bytes == 0
 
 
 def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Path) -> None:
@@ -96,29 +97,29 @@ def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Pat
     assert len(world.logged("#CORRUPTED_EVENT")) <= LineLimiter.LINES_PER_S and producer.status_of(b"y") == 0
 
 
-class Stranger:
-    """A session, as far as it is counted."""
+class FakeConnection:
+    """A session, reduced to its address."""
 
     def __init__(self, address: str) -> None:
         self.peer = f"{address}:1"
 
 
-def test_as_many_newcomers_as_configured_are_taken_and_a_negotiation_makes_room() -> None:
-    newcomers: Any = Newcomers(3, 1000, 2, 4)
-    one, two, three = Stranger("a"), Stranger("a"), Stranger("b")
+def test_unauthenticated_connections_are_limited_as_configured_until_they_are_negotiated() -> None:
+    limits: Any = UnauthenticatedConnections(3, 1000, 2, 4)
+    one, two, three = FakeConnection("a"), FakeConnection("a"), FakeConnection("b")
     for each in (one, two):
-        assert newcomers.refusal(each.peer, 1.0) == ""
-        newcomers.add(each)
-    assert "2 connections of its address" in newcomers.refusal("a:7", 1.0) and not newcomers.refusal("b:7", 1.0)
-    newcomers.add(three)
-    assert "3 connections are not" in newcomers.refusal("c:7", 1.0)
-    assert newcomers.received(one, 600) == "" and "1100 bytes" in newcomers.received(two, 500)
-    newcomers.remove(two)
-    newcomers.remove(two)
-    assert newcomers.bytes == 600 and not newcomers.refusal("a:8", 1.0)
-    assert "more than 4 connections a second" in newcomers.refusal("a:9", 1.9) and not newcomers.refusal("b:9", 1.9)
-    assert not newcomers.refusal("a:9", 2.0), "another second"
-    assert not Newcomers(0, 1).refusal("a:1", 1.0)
+        assert limits.refusal(each.peer, 1.0) == ""
+        limits.add(each)
+    assert "2 connections of its address" in limits.refusal("a:7", 1.0) and not limits.refusal("b:7", 1.0)
+    limits.add(three)
+    assert "3 connections are not" in limits.refusal("c:7", 1.0)
+    assert limits.received(one, 600) == "" and "1100 bytes" in limits.received(two, 500)
+    limits.remove(two)
+    limits.remove(two)
+    assert limits.bytes == 600 and not limits.refusal("a:8", 1.0)
+    assert "more than 4 connections a second" in limits.refusal("a:9", 1.9) and not limits.refusal("b:9", 1.9)
+    assert not limits.refusal("a:9", 2.0), "another second"
+    assert not UnauthenticatedConnections(0, 1).refusal("a:1", 1.0)
 
 
 def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from typing import Protocol
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX
 
 
-class Newcomer(Protocol):
+class UnauthenticatedConnection(Protocol):
     """An unauthenticated connection."""
 
     peer: str  # address and port
 
 
-class Newcomers:
+class UnauthenticatedConnections:
     """The unauthenticated connections with the bytes that each has sent. A limit of 0 = unlimited."""
 
     def __init__(self, connections_max: int, bytes_max: int, per_address_max: int = 0,
@@ -26,7 +26,7 @@ class Newcomers:
         self.connections_max, self.bytes_max = connections_max, bytes_max
         self._per_address_max, self._a_second_max = per_address_max, per_address_a_second_max
         self.bytes = 0  # sum over all connections
-        self._sent: dict[Newcomer, int] = {}  # bytes
+        self._sent: dict[UnauthenticatedConnection, int] = {}  # bytes
         self._present = Counter[str]()  # connections by address
         self._second = float("-inf")  # start of the counted second
         self._connected = Counter[str]()  # in the counted second, by address
@@ -46,12 +46,12 @@ class Newcomers:
             return f"{self.connections_max} connections are not negotiated"
         return ""
 
-    def add(self, session: Newcomer) -> None:
+    def add(self, session: UnauthenticatedConnection) -> None:
         """Add a new connection."""
         self._sent[session] = 0
         self._present[_address(session.peer)] += 1
 
-    def received(self, session: Newcomer, size: int) -> str:
+    def received(self, session: UnauthenticatedConnection, size: int) -> str:
         """Count `size` received bytes; return the exceeded limit, empty = none."""
         self._sent[session] = sent = self._sent.get(session, 0) + size
         self.bytes += size
@@ -61,7 +61,7 @@ class Newcomers:
             return f"{self.bytes} bytes of connections that are not negotiated (limit: {self.bytes_max})"
         return ""
 
-    def remove(self, session: Newcomer) -> None:
+    def remove(self, session: UnauthenticatedConnection) -> None:
         """Remove a connection that is negotiated or lost."""
         sent = self._sent.pop(session, None)
         if sent is None:
