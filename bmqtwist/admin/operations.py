@@ -312,7 +312,7 @@ def show_partition_history(context: AdminContext, name: str, number: int) -> com
     _partition(cluster, number)
     if cluster.replication is None:
         raise LocalError(f"Cluster '{name}' has no other nodes: this one is always primary")
-    return commands.Transitions(context.broker.loop.now, cluster.replication.cells[number].machine.story.transitions)
+    return commands.Transitions(context.broker.loop.now, cluster.replication.hosted[number].machine.story.transitions)
 
 
 def show_elector_history(context: AdminContext, name: str) -> commands.Transitions:

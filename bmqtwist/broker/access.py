@@ -26,7 +26,7 @@ from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Qu
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import Domain
 from bmqtwist.relay.proxy import ProxyCluster
-from bmqtwist.relay.relays import Asker, Relays
+from bmqtwist.relay.relays import Relays, Requester
 from bmqtwist.report import shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
@@ -125,7 +125,7 @@ class QueueAccess:
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         self.loop.contain.queue_failed(queue, doing, error, disable)
 
-    def find_queue(self, session: Asker, uri: QueueUri, request: OpenRequest,
+    def find_queue(self, session: Requester, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
         try:
             proxy = self._proxy_for(uri.qualified_domain)
@@ -138,7 +138,7 @@ class QueueAccess:
             answer(refused)
             return
         cluster = self._clusters[domain.cluster]
-        cluster.retirement.settle(uri.canonical)
+        cluster.retirement.convert_now(uri.canonical)
         queue = domain.queues.get(uri.queue)
         if queue is not None and not cluster.changes.is_changing(queue):
             answer(queue)
@@ -154,7 +154,7 @@ class QueueAccess:
                 answer(found)
         cluster.changes.create_queue(domain, uri.canonical, self.loop.now, self.loop.wall(self.loop.now), created)
 
-    def _check_authorized(self, session: Asker, domain: str, request: OpenRequest) -> None:
+    def _check_authorized(self, session: Requester, domain: str, request: OpenRequest) -> None:
         """Raise Refused if the open is not authorized. A member of the cluster has authorized its clients itself."""
         principal, security = session.guard.principal, self._security
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
@@ -172,7 +172,7 @@ class QueueAccess:
                 self.loop.report.info(f"Domain '{name}' located at {located}")
         return proxy
 
-    def _openable(self, session: Asker, uri: QueueUri, request: OpenRequest) -> Domain:
+    def _openable(self, session: Requester, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an authorized open; raises Refused."""
         domain = self._domains.domain(uri.qualified_domain)
         self._check_authorized(session, domain.name, request)
@@ -199,7 +199,7 @@ class QueueAccess:
             refused = reason.with_traceback(None)  # its reference cycle would keep the request until a garbage collection
         answer(refused)
 
-    def close_queue(self, session: Asker, handle: Handle, request: OpenRequest, final: bool,
+    def close_queue(self, session: Requester, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
         handle.queue.settle()
         if isinstance(handle.queue, RelayQueue):
@@ -228,6 +228,6 @@ class QueueAccess:
             choice, operations.configure_timeout_ms) / 1000
 
 
-def _is_of_member(session: Asker) -> bool:
+def _is_of_member(session: Requester) -> bool:
     """Return whether the requester is another member of the cluster, for its own clients."""
     return isinstance(session.kind, PeerSession) and session.kind.role is PeerRole.MEMBER

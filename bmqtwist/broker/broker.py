@@ -91,7 +91,7 @@ class Broker:
                                                    cluster.node_id, console_of=cluster.definition), self.sessions)
         downstreams.receipts = cluster.receipts
         if cluster.members is not None:
-            cluster.members.statuses.tell_proxies = downstreams.announce
+            cluster.members.statuses.announce_to_proxies = downstreams.announce
         if cluster.replication is not None:
             self._replications.append(cluster.replication)
         self.storage.add(cluster.partitions, cluster.replication.runner if cluster.replication is not None else None)
@@ -168,7 +168,7 @@ class Broker:
         for replication in self._replications:
             replication.runner.check(now)
         for metadata in self._metadata:
-            if metadata.stirred:
+            if metadata.flush_due:
                 self._write_metadata(metadata, now)
         writes_now, output.storage_first = output.storage_first, False
         self.storage.run(now, writes_now)

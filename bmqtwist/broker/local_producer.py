@@ -71,7 +71,7 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
 
 
 class LocalProducer:
-    """`queue.queue.Client` and `relay.relays.Asker` of one call."""
+    """`queue.queue.Client` and `relay.relays.Requester` of one call."""
 
     is_broker = is_member = False
     kind = None

@@ -175,7 +175,7 @@ class Node:
         extension = broker.configuration.extension
         relays = MemberRelays(cluster, lambda uri: metadata.state.queues.get(uri), replication, links, statuses,
                               extension.relay_bytes_max)
-        proposals = Proposals(node_id, metadata, links, broker.loop, leadership.whom_to_ask, self.clock.timer_ns,
+        proposals = Proposals(node_id, metadata, links, broker.loop, leadership.active_leader, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
         cluster.join(leadership, replication, proposals, relays)
         links.user = MemberDispatch(leadership, replication, proposals, relays, links, broker.loop)

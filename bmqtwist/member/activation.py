@@ -20,75 +20,75 @@ from bmqtwist.storage.state import StoredQueue
 
 
 @dataclass(slots=True)
-class _Sleeper:
+class _PendingActivation:
     record: QueueRecord
     domain: Domain
     opened: bool = False
     over: bool = False
 
 
-class Waking:
+class Activations:
     """Of one cluster at one node. `stored(record)`: what its partition has of a queue, PartitionUnavailable if nothing;
     `woken(domain, record, store, found, opened)`: the queue is active, `opened` if a client waits for it;
-    `not_woken(record, opened, error)`: it cannot be activated."""
+    `on_activation_failed(record, opened, error)`: it cannot be activated."""
 
     def __init__(self, stored: Callable[[QueueRecord], StoredQueue],
                  woken: Callable[[Domain, QueueRecord, StoredQueue, Restored, bool], None],
-                 not_woken: Callable[[QueueRecord, bool, Exception], None], host: Loop) -> None:
-        self._stored, self._on_woken, self._not_woken, self._host = stored, woken, not_woken, host
-        self._sleepers: dict[str, _Sleeper] = {}
+                 on_activation_failed: Callable[[QueueRecord, bool, Exception], None], host: Loop) -> None:
+        self._stored, self._on_woken, self._not_woken, self._host = stored, woken, on_activation_failed, host
+        self._pending: dict[str, _PendingActivation] = {}
 
     def __contains__(self, uri: str) -> bool:
-        return uri in self._sleepers
+        return uri in self._pending
 
-    def wake(self, domain: Domain, records: Iterable[QueueRecord]) -> None:
+    def start(self, domain: Domain, records: Iterable[QueueRecord]) -> None:
         """Queues of a domain come to life, one after the other; few and small ones before this returns."""
-        sleepers = [_Sleeper(record, domain) for record in records]
-        for sleeper in sleepers:
-            self._sleepers[sleeper.record.uri] = sleeper
+        batch = [_PendingActivation(record, domain) for record in records]
+        for pending in batch:
+            self._pending[pending.record.uri] = pending
             domain.opening += 1  # it is not removed meanwhile
-        self._host.scheduler.start(Priority.ACTIVATION, domain, self._steps(sleepers), partial(
+        self._host.scheduler.start(Priority.ACTIVATION, domain, self._steps(batch), partial(
             self._host.contain.told, f"Domain '{domain.name}': its queues come to life"))
 
     def open(self, uri: str) -> None:
         """Somebody waits for a queue that is about to come to life."""
-        self._sleepers[uri].opened = True
+        self._pending[uri].opened = True
 
-    def end(self, uri: str) -> bool:
+    def cancel(self, uri: str) -> bool:
         """A queue is not to come to life any more; whether somebody waits for it."""
-        sleeper = self._sleepers.pop(uri, None)
-        if sleeper is None:
+        pending = self._pending.pop(uri, None)
+        if pending is None:
             return False
-        sleeper.over = True
-        sleeper.domain.opening -= 1
-        return sleeper.opened
+        pending.over = True
+        pending.domain.opening -= 1
+        return pending.opened
 
-    def end_all(self, partition_id: int) -> list[str]:
+    def cancel_all(self, partition_id: int) -> list[str]:
         """The same of all queues of a partition; those that somebody waits for."""
-        found = [uri for uri, sleeper in self._sleepers.items() if sleeper.record.partition_id == partition_id]
-        return [uri for uri in found if self.end(uri)]
+        found = [uri for uri, pending in self._pending.items() if pending.record.partition_id == partition_id]
+        return [uri for uri in found if self.cancel(uri)]
 
-    def _steps(self, sleepers: list[_Sleeper]) -> Steps[None]:
+    def _steps(self, batch: list[_PendingActivation]) -> Steps[None]:
         taken = 0
-        for sleeper in sleepers:
+        for pending in batch:
             try:
-                for count in self._woken(sleeper):
+                for count in self._woken(pending):
                     taken += count
                     if taken >= RESTORED_AT_ONCE:
                         yield
                         taken = 0
-                    if sleeper.over:
+                    if pending.over:
                         break
             except Exception as error:
-                self.end(sleeper.record.uri)
-                self._not_woken(sleeper.record, sleeper.opened, error)
+                self.cancel(pending.record.uri)
+                self._not_woken(pending.record, pending.opened, error)
 
-    def _woken(self, sleeper: _Sleeper) -> Generator[int, None, None]:
+    def _woken(self, pending: _PendingActivation) -> Generator[int, None, None]:
         """Gives how many messages each step took."""
-        if sleeper.over:
+        if pending.over:
             return
-        store = self._stored(sleeper.record)
+        store = self._stored(pending.record)
         found = yield from restore(store, self._host.wall(self._host.now))
-        self.end(sleeper.record.uri)
-        self._on_woken(sleeper.domain, sleeper.record, store, found, sleeper.opened)
+        self.cancel(pending.record.uri)
+        self._on_woken(pending.domain, pending.record, store, found, pending.opened)
         yield RESTORED_QUEUE

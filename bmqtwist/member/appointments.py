@@ -181,7 +181,7 @@ class Appointments:
         """Who is here, and stays."""
         statuses = self._statuses
         return [node_id for node_id in statuses.members if (
-            statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
+            statuses.stays(node_id) if node_id != self.node_id else not statuses.is_stopping)]
 
     def _fit(self, up: list[int]) -> list[int]:
         """Those that lack nothing, if there are any."""

@@ -22,7 +22,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, domain_of, parse_uri
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.activation import Waking
+from bmqtwist.member.activation import Activations
 from bmqtwist.member.host import DomainSource
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
@@ -66,7 +66,7 @@ class Cluster:
         self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
-        self.waking = Waking(self.stored, self.woken, self.not_woken, loop)
+        self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, loop)
         self.retirement = Retirement(f"Cluster ({self.name})", loop)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
@@ -180,7 +180,7 @@ class Cluster:
         """A domain was loaded: its dormant queues come to life."""
         found = [uri for uri in self.dormant if domain_of(uri) == domain.name]
         if found:
-            self.waking.wake(domain, [self.dormant.pop(uri) for uri in found])
+            self.activations.start(domain, [self.dormant.pop(uri) for uri in found])
 
     # -- activation of queues ---------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Cluster:
             store = partition.queues.create(record.key, record.uri, list(record.apps.items()), wall)
         return store
 
-    def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+    def on_activated(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
         """A queue that was dormant lives."""
         now = self.loop.now
         wall = self.loop.wall(now)
@@ -209,7 +209,7 @@ class Cluster:
         if opened:
             self.changes.created(record.uri, queue)
 
-    def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
+    def on_activation_failed(self, record: QueueRecord, opened: bool, error: Exception) -> None:
         """It stays dormant."""
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
@@ -224,7 +224,7 @@ class Cluster:
 
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
-        self.retirement.settle(uri)
+        self.retirement.convert_now(uri)
         queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self.context, now)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
@@ -251,7 +251,7 @@ class Cluster:
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
-    def not_here(self, uri: str) -> Refused | None:
+    def refusal_of(self, uri: str) -> Refused | None:
         """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
         if self.replication is None:
             return None
@@ -289,7 +289,7 @@ class Cluster:
         for queue in queues:
             del self.queues[queue.uri]
         self.retirement.begin(self.partitions[partition_id], queues, cause)
-        for uri in self.waking.end_all(partition_id):
+        for uri in self.activations.cancel_all(partition_id):
             self.changes.created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
@@ -297,7 +297,7 @@ class Cluster:
         """Clients here may have waited for this queue to have a primary, which is this node now."""
         if self.relays is None:
             return
-        relay, opens = self.relays.take(queue.uri)
+        relay, opens = self.relays.remove(queue.uri)
         if relay is not None:
             handover.to_root(relay, queue, now, wall)
         for each in opens:
@@ -323,7 +323,7 @@ class Cluster:
     def handed_over(self) -> bool:
         """Whether they do, or nobody is there who could, or too few to decide it. Until then it is seen to."""
         successor = self.replication.appointments.successor() if self.replication is not None else None
-        if self.replication is None or successor is None or not self.leadership.can_decide:
+        if self.replication is None or successor is None or not self.leadership.has_quorum_without_self:
             return True
         if self.leadership.leads:  # whoever leads next may be who is to have the partitions
             self.leadership.transfer(successor)
@@ -331,7 +331,7 @@ class Cluster:
         self.leadership.set_mode(ElectionMode.LEAVING)
         if self.leadership.standing.leader is not None:
             self.replication.hand_over(self.loop.now)
-        return not self.retirement.continues and all(
+        return not self.retirement.in_progress and all(
             primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:
@@ -339,10 +339,10 @@ class Cluster:
         return sum(len(queue.messages) for queue in self.queues.values()
                    if queue.in_memory and queue.partition_id == partition_id)
 
-    def records_came(self, now: float) -> None:
+    def on_records(self, now: float) -> None:
         """A partition that another node leads has written more."""
         if self.members is not None:
-            self.members.records_came(now)
+            self.members.on_records(now)
 
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
@@ -362,9 +362,9 @@ class Cluster:
                 self.members.queue_moved(record.uri)
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
-            if record.uri in self.waking:
+            if record.uri in self.activations:
                 self.record(self.partitions[record.partition_id].queues.delete, record.key, wall)
-                if self.waking.end(record.uri):
+                if self.activations.cancel(record.uri):
                     self.changes.gone_again(record.uri)
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
@@ -374,7 +374,7 @@ class Cluster:
             if queue is not None and queue.key == record.key:
                 self.changes.follow(queue, record, wall)
         woken = [record for record in changes.assigned if replication.serves(record.partition_id)
-                 and record.uri not in self.queues and record.uri not in self.waking]
+                 and record.uri not in self.queues and record.uri not in self.activations]
         for record in woken:
             self.dormant[record.uri] = record
             self.changes.note_created(record)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from bmqtwist.cluster.partition_events import Serve
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.partition_logs import Cell
+from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.wire.cluster_schema import Decline, Yield
 
-LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
-TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
+CHECK_S = 0.05  # how often it is looked whether somebody has taken too long
+REPEAT_S = 1.0  # a leader that has given out no newer lease
 
 
 @dataclass(slots=True)
@@ -39,39 +39,40 @@ class Handovers:
     activated, or go away; `end_lease(partition, now)`: a sync point ends it; `decline(partition, output, now)`: the leader
     is told that this node is not to be primary."""
 
-    def __init__(self, cells: list[Cell], host: Loop, patience: float, serve: Callable[[int, Serve, float], None],
-                 end_lease: Callable[[int, float], None], decline: Callable[[int, Decline, float], None]) -> None:
-        self._cells, self._host, self._patience = cells, host, patience
+    def __init__(self, hosted: list[HostedPartition], host: Loop, patience: float,
+                 serve: Callable[[int, Serve, float], None], end_lease: Callable[[int, float], None],
+                 decline: Callable[[int, Decline, float], None]) -> None:
+        self._hosted, self._host, self._patience = hosted, host, patience
         self._serve, self._end_lease, self._decline = serve, end_lease, decline
-        self._under_way: dict[int, Handover] = {}
+        self._in_progress: dict[int, Handover] = {}
 
     def is_leaving(self, index: int) -> bool:
         """Whether a partition is being given away."""
-        return index in self._under_way
+        return index in self._in_progress
 
     def begin(self, index: int, wanted: Yield, for_good: bool, now: float) -> None:
         """Give a partition away that this node serves; the same again changes nothing."""
-        if index in self._under_way:
+        if index in self._in_progress:
             return
-        machine = self._cells[index].machine
+        machine = self._hosted[index].machine
         self._host.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
-        if not self._under_way:
-            self._host.timers.at(now + LOOK_S, self._look_around)
-        self._under_way[index] = Handover(wanted, for_good, now + self._patience)
+        if not self._in_progress:
+            self._host.timers.at(now + CHECK_S, self._check_all)
+        self._in_progress[index] = Handover(wanted, for_good, now + self._patience)
         self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
-        self.look(index, now)
+        self.check(index, now)
 
-    def over(self, index: int) -> None:
+    def forget(self, index: int) -> None:
         """Its machine says itself who is active from now on: whatever this node did about that is past."""
-        self._under_way.pop(index, None)
+        self._in_progress.pop(index, None)
 
-    def look(self, index: int, now: float) -> None:
+    def check(self, index: int, now: float) -> None:
         """Its log, or that of another node, has moved."""
-        found = self._under_way.get(index)
+        found = self._in_progress.get(index)
         if found is None:
             return
-        machine = self._cells[index].machine
+        machine = self._hosted[index].machine
         if found.given:
             if now >= found.until:
                 self._give(index, found, machine, now)
@@ -80,7 +81,7 @@ class Handovers:
         elif now >= found.until and found.for_good:
             self._give(index, found, machine, now)
         elif now >= found.until:
-            del self._under_way[index]
+            del self._in_progress[index]
             self._host.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
                                    f"{self._patience:g} s: this node stays its primary")
             self._serve(index, Serve(machine.lease, True, "the handover was given up"), now)
@@ -90,13 +91,13 @@ class Handovers:
         return machine.committed >= last and target is not None and target.durable >= last
 
     def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
-        found.given, found.until = True, now + TELL_AGAIN_S
+        found.given, found.until = True, now + REPEAT_S
         successor = found.wanted.successor
         self._decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
                                           f"it is handed over to node {successor}", successor), now)
 
-    def _look_around(self, now: float) -> None:
-        for index in list(self._under_way):
-            self.look(index, now)
-        if self._under_way:
-            self._host.timers.at(now + LOOK_S, self._look_around)
+    def _check_all(self, now: float) -> None:
+        for index in list(self._in_progress):
+            self.check(index, now)
+        if self._in_progress:
+            self._host.timers.at(now + CHECK_S, self._check_all)

@@ -9,7 +9,7 @@ from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import Refused
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.activation import Waking
+from bmqtwist.member.activation import Activations
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.member.proposals import Proposals
@@ -44,12 +44,12 @@ class ReplicatedCluster(Protocol):
     proposals: Proposals | None  # None: this node is the only member
     partitions: list[Partition]
     queues: dict[str, RootQueue]  # those that are led here, by URI
-    waking: Waking
+    activations: Activations
     retirement: Retirement
     dormant: dict[str, QueueRecord]
     timer_ns: Callable[[], int]  # feeds storage keys
 
-    def not_here(self, uri: str) -> Refused | None:
+    def refusal_of(self, uri: str) -> Refused | None:
         """Why a queue cannot be used at this node."""
 
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
@@ -82,5 +82,5 @@ class ReplicatedCluster(Protocol):
     def held_in_memory(self, partition_id: int) -> int:
         """How many messages the queues in memory hold that are led here."""
 
-    def records_came(self, now: float) -> None:
+    def on_records(self, now: float) -> None:
         """A partition that another node leads has written more."""

@@ -148,7 +148,7 @@ class Leadership:
         """Whether this node may change the metadata."""
         return self.active and self.elector.state is ElectionState.LEADER
 
-    def whom_to_ask(self) -> int | None:
+    def active_leader(self) -> int | None:
         """The leader, once its first record is committed."""
         return self.elector.leader if self.active else None
 
@@ -162,13 +162,13 @@ class Leadership:
         return self.elector.leader is not None
 
     @property
-    def others_may_have_one(self) -> bool:
+    def may_have_leader_elsewhere(self) -> bool:
         """Whether other nodes may have a leader while this one has none: one of them says so, or too few can be asked."""
         elector = self.elector
         return elector.elsewhere is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
 
     @property
-    def can_decide(self) -> bool:
+    def has_quorum_without_self(self) -> bool:
         """Whether there are as many nodes without this one as a leader and a change of the metadata need."""
         elector = self.elector
         return sum(map(self.is_up, elector.others)) >= elector.quorum

@@ -74,11 +74,11 @@ class MemberRelays:
         if known is not None and (primary is None or peer is not known.peer or primary.lease != known.generation):
             del self._upstreams[index]
             self._held_acks.pop(index, None)
-            self.relays.lose([opened for opened in self.relays.opened.values() if opened.upstream is known])
+            self.relays.detach([opened for opened in self.relays.opened.values() if opened.upstream is known])
         if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
             upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
             upstream.stopping = not gates.put
-            self.relays.use(upstream)
+            self.relays.attach(upstream)
         elif known is not None and index in self._upstreams and not gates.put and not known.stopping:
             self.relays.stop_posting(known)
 
@@ -91,18 +91,18 @@ class MemberRelays:
         """The metadata say something else about a queue: it is in another partition, perhaps."""
         opened = self.relays.opened.get(uri)
         if opened is not None and opened.upstream is not self.upstream_of(uri):
-            self.relays.lose([opened])
+            self.relays.detach([opened])
             upstream = self.upstream_of(uri)
             if upstream is not None:
-                self.relays.use(upstream)
+                self.relays.attach(upstream)
 
-    def records_came(self, now: float) -> None:
+    def on_records(self, now: float) -> None:
         """A partition has written more: perhaps what messages wait for."""
-        self.relays.incoming.look_again(now)
+        self.relays.incoming.on_records(now)
         for index in list(self._held_acks):
             self._release_acks(index, now)
 
-    def _acked_ahead(self, peer: PeerSession, body: bytes, now: float) -> None:
+    def _on_early_acks(self, peer: PeerSession, body: bytes, now: float) -> None:
         """ACKs that count once a record is safe here: it is at the primary. PeerError: none is taken."""
         if len(body) < RECEIPT.size:
             raise PeerError("event cut short", "ACK", len(body))
@@ -113,7 +113,7 @@ class MemberRelays:
             raise error
         if upstream is None or upstream.peer is not peer or upstream.generation != lease:
             return  # what is not answered is posted again
-        self._replication.told_ahead(index)
+        self._replication.acked_early(index)
         held = self._held_acks.setdefault(index, deque())
         held.append(((lease, sequence), found))
         if len(held) > HELD_ACK_EVENTS_MAX:
@@ -139,8 +139,8 @@ class MemberRelays:
             self._without_since = None
         elif self._without_since is None:
             self._without_since = now
-        self.statuses.be_of_use(self._without_since is None or now < self._without_since + self._patience
-                                or not self.leadership.others_may_have_one)
+        self.statuses.set_usable_by_proxies(self._without_since is None or now < self._without_since + self._patience
+                                or not self.leadership.may_have_leader_elsewhere)
 
     # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class MemberRelays:
     def acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
         """ACKs of a primary, or early ones. PeerError."""
         if specific == AHEAD:
-            self._acked_ahead(peer, body, now)
+            self._on_early_acks(peer, body, now)
         else:
             self.relays.incoming.acks(peer, body, now)
 

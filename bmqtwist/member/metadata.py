@@ -39,7 +39,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.report import INTERNAL_ERROR, Report, stack
 from bmqtwist.storage.ledger_file import LedgerFile
 
-Told = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
+OnDecided = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
 
 
 class MetadataUnavailable(LocalError):
@@ -65,12 +65,12 @@ class ClusterMetadata:
     def __init__(self, log: MetadataLog, file: LedgerFile, report: Report) -> None:
         self.log = log
         self._file, self._report = file, report
-        self._waiting: dict[int, Told] = {}
+        self._waiting: dict[int, OnDecided] = {}
         self._barriers: list[tuple[set[int], Callable[[], None]]] = []
         self.proposals = 0  # so far; the number of a proposal is its token
         self._job: FileJob | None = None  # not begun yet
         self.user: LogUser | None = None
-        self.stirred = False  # something happened since the last Flush: `wants_write` is to be asked
+        self.flush_due = False  # something happened since the last Flush: `wants_write` is to be asked
 
     @property
     def state(self) -> ClusterState:
@@ -90,22 +90,22 @@ class ClusterMetadata:
         if good < len(data):
             self._file.truncate(good)
 
-    def lead(self, term: int, primaries: Primaries, told: Told, wall: int) -> None:
+    def lead(self, term: int, primaries: Primaries, told: OnDecided, wall: int) -> None:
         """This node leads; `told` when the first record of its term is committed, or is not."""
         self.step(Lead(self._expect(told), term, primaries), wall)
 
     def step(self, event: Input, wall: int) -> None:
         """Who leads, what other nodes say, what is asked of the log."""
-        self.stirred = True
+        self.flush_due = True
         self._take(self.log.step(event, wall), wall)
 
-    def propose(self, change: Change, told: Told, wall: int) -> None:
+    def propose(self, change: Change, told: OnDecided, wall: int) -> None:
         """Change the metadata."""
         if isinstance(change, AssignQueue):
             self._report.info("'QueueAssignmentAdvisory' will be applied to cluster state ledger: queue '%s'", change.uri)
         self.step(Propose(self._expect(told), change), wall)
 
-    def _expect(self, told: Told) -> int:
+    def _expect(self, told: OnDecided) -> int:
         self.proposals += 1
         self._waiting[self.proposals] = told
         return self.proposals
@@ -121,8 +121,8 @@ class ClusterMetadata:
 
     def wants_write(self, wall: int) -> FileJob | None:
         """What to do with the file now; `perform` it, on any thread, then call `written` or `failed`."""
-        if self.stirred:
-            self.stirred = False
+        if self.flush_due:
+            self.flush_due = False
             self._take(self.log.step(Flush(), wall), wall)
         job, self._job = self._job, None
         return job

@@ -24,7 +24,7 @@ _MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is start
 
 
 class NodeStatuses:
-    """Of one cluster. `changed()`: a status is another one now. `tell_proxies`: they are told of ours."""
+    """Of one cluster. `changed()`: a status is another one now. `announce_to_proxies`: they are told of ours."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, links: ClusterLinks, report: Report) -> None:
         self.name, self.node_id, self._links, self._report = definition.name, node_id, links, report
@@ -34,8 +34,8 @@ class NodeStatuses:
         self.others = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
         self._going: set[int] = set()  # they have said so
         self.changed: Callable[[], None] = lambda: None
-        self.tell_proxies: Callable[[NodeStatus], None] = lambda status: None
-        self._of_use = True  # for proxies
+        self.announce_to_proxies: Callable[[NodeStatus], None] = lambda status: None
+        self._usable = True  # for proxies
         self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
 
     def up(self, node_id: int) -> None:
@@ -76,29 +76,29 @@ class NodeStatuses:
 
     def become(self, status: NodeStatus) -> None:
         """We are different from now on; who goes does not come back."""
-        if status is self.own or self.is_going and status not in _GOING:
+        if status is self.own or self.is_stopping and status not in _GOING:
             return
         self._report.info(f"{self._title}: Transitioning to {status.name.removeprefix('E_')}.")
         self._report.note("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
         self.own = status
         for node_id in self.others:
             self._tell(node_id)
-        self.tell_proxies(status)
+        self.announce_to_proxies(status)
         self.changed()
 
-    def be_of_use(self, of_use: bool) -> None:
+    def set_usable_by_proxies(self, usable: bool) -> None:
         """Whether proxies are served as well here as elsewhere."""
-        if self.own is NodeStatus.E_AVAILABLE and of_use is not self._of_use:
-            self._of_use = of_use
-            self._report.info(f"{self._title}: proxies are told that this node is {'' if of_use else 'not '}available")
-            self.tell_proxies(self.own if of_use else NodeStatus.E_STARTING)
+        if self.own is NodeStatus.E_AVAILABLE and usable is not self._usable:
+            self._usable = usable
+            self._report.info(f"{self._title}: proxies are told that this node is {'' if usable else 'not '}available")
+            self.announce_to_proxies(self.own if usable else NodeStatus.E_STARTING)
 
     def status(self, node_id: int) -> NodeStatus:
         """How a member is."""
         return self.own if node_id == self.node_id else self.others[node_id]
 
     @property
-    def is_going(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether this node has begun to stop."""
         return self.own in _GOING
 

@@ -49,7 +49,7 @@ from bmqtwist.wire.cluster_schema import ImagePart
 PAUSE_S = 0.001  # behind a message with what was read again
 
 
-class Cell:
+class HostedPartition:
     """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
 
     def __init__(self, partition: ReplicatedPartition) -> None:
@@ -58,7 +58,7 @@ class Cell:
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
         self.lingers = False  # a moment is set at which what was written is sent in any case
-        self.told_ahead = False  # since the last receipt: clients here are told of records as soon as they are safe here
+        self.acked_early = False  # since the last receipt: clients here are told of records as soon as they are safe here
         self.announced = NO_PSN  # at a moment that is set nodes that lack this record are told that it is committed
         self.image: ImageFiles | None = None  # that is being taken
         self.times = WriteTimes()  # of what this node writes as primary
@@ -89,12 +89,12 @@ class Cell:
     def broken(self) -> bool:
         return self.partition.log.broken
 
-    def hurries(self, message: PartitionTalk) -> bool:
+    def is_urgent(self, message: PartitionTalk) -> bool:
         """Whether anybody may wait for a message to another node: not for a receipt of records that clients here are told of
         already, if there is another replica, whose receipt the primary gets at once."""
-        if not isinstance(message, ReplicaReceipt) or not self.told_ahead:
+        if not isinstance(message, ReplicaReceipt) or not self.acked_early:
             return True
-        self.told_ahead = False
+        self.acked_early = False
         return len(self.machine.up) < 2 or self.machine.leads
 
     def count_needed(self) -> None:
@@ -103,10 +103,11 @@ class Cell:
 
 
 class PartitionLogs:
-    """`step(cell, now, input)`: an input for the machine of a partition; `replaced(cell)`: it has another log object."""
+    """`step(hosted, now, input)`: an input for the machine of a partition; `replaced(hosted)`: it has another log object."""
 
     def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, host: Loop,
-                 step: Callable[[Cell, float, PartitionInput], None], replaced: Callable[[Cell], None]) -> None:
+                 step: Callable[[HostedPartition, float, PartitionInput], None],
+                 replaced: Callable[[HostedPartition], None]) -> None:
         self._name, self._node_id, self._cluster, self._host = name, node_id, cluster, host
         self._step, self._replaced = step, replaced
         self._durability: Durability = "group"
@@ -138,160 +139,161 @@ class PartitionLogs:
         return ReplicatedPartition(self._node_id, files, found, self._durability, self._cache_bytes, self._epoch,
                                    self._host.wall(self._host.now))
 
-    def append(self, cell: Cell, output: Append, wall: int) -> None:
+    def append(self, hosted: HostedPartition, output: Append, wall: int) -> None:
         """Append records of another node."""
         try:
-            cell.partition.append_run(output.run, output.behind, wall)
+            hosted.partition.append_run(output.run, output.behind, wall)
         except (PeerError, RecordMismatch, OSError) as error:
-            cell.inputs.append(LogFailed(f"records are not taken: {error}"))
+            hosted.inputs.append(LogFailed(f"records are not taken: {error}"))
         self._host.performer.turn_due()
 
-    def begin_lease(self, cell: Cell, lease: int, wall: int) -> None:
+    def begin_lease(self, hosted: HostedPartition, lease: int, wall: int) -> None:
         """Append the first record of a lease of this node."""
         try:
-            cell.partition.activate(lease, wall)
+            hosted.partition.activate(lease, wall)
         except PartitionUnavailable as error:
-            cell.inputs.append(LogFailed(str(error)))
+            hosted.inputs.append(LogFailed(str(error)))
             return
-        cell.partition.collect_runs()
-        cell.count_needed()
-        cell.times = WriteTimes()
-        cell.times.wrote(cell.written, self._host.now)
-        cell.inputs.append(LogMoved())
+        hosted.partition.collect_runs()
+        hosted.count_needed()
+        hosted.times = WriteTimes()
+        hosted.times.wrote(hosted.written, self._host.now)
+        hosted.inputs.append(LogMoved())
         self._host.performer.turn_due()
 
-    def take_image(self, cell: Cell, output: TakeImage, now: float) -> None:
+    def take_image(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
         """Put a part of an image beside the log; the last one makes all of them the log."""
         part, wall, install = output.part, self._host.wall(now), None
         try:
             if part.number == 0:
-                cell.image = ImageFiles(cell.partition, wall)
-            if cell.image is None:
+                hosted.image = ImageFiles(hosted.partition, wall)
+            if hosted.image is None:
                 raise OSError("its beginning is missing")
-            cell.image.take(RecordRun(part.at, part.at, part.journal, part.data, part.qlist))
+            hosted.image.take(RecordRun(part.at, part.at, part.journal, part.data, part.qlist))
             if part.final:
-                image, cell.image = cell.image, None
+                image, hosted.image = hosted.image, None
                 install = image.complete(part.at, wall)
         except (PeerError, RecordMismatch, OSError) as error:
-            cell.image = None
-            cell.partition.files.abandon_roll()
-            cell.inputs.append(LogFailed(f"an image is not taken: {error}"))
+            hosted.image = None
+            hosted.partition.files.abandon_roll()
+            hosted.inputs.append(LogFailed(f"an image is not taken: {error}"))
         if install is not None:
-            self.replace(cell, None, now, install)
+            self.replace(hosted, None, now, install)
 
-    def replace(self, cell: Cell, psn: Psn | None, now: float, install: Callable[[], None] | None = None) -> None:
+    def replace(self, hosted: HostedPartition, psn: Psn | None, now: float,
+                install: Callable[[], None] | None = None) -> None:
         """Read the log anew: cut behind a record, or after `install` has brought an image. Until then it is busy."""
-        if cell.busy:
+        if hosted.busy:
             return
-        old, index, wall, clock = cell.partition, cell.index, self._host.wall(now), self._clock(now)
+        old, index, wall, clock = hosted.partition, hosted.index, self._host.wall(now), self._clock(now)
         if psn is not None:
-            self._host.report.info(f"{cell.machine.name}: what follows record {psn[0]}-{psn[1]} is cut off")
+            self._host.report.info(f"{hosted.machine.name}: what follows record {psn[0]}-{psn[1]} is cut off")
             old.log.write_rest()
         known, made = self._cluster.queue_records(index), list[ReplicatedPartition]()
         limit = old.cut_at(psn) if install is None else None
-        cell.busy = True
-        cell.images.clear()
+        hosted.busy = True
+        hosted.images.clear()
         old.abandon(wall)
 
         def work() -> None:
             if install is not None:
                 install()
             made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._host.in_thread(work, partial(self._on_read, cell, made), partial(self._on_failed, cell))
+        self._host.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
 
-    def release(self, cell: Cell, clean: bool, now: float) -> None:
+    def release(self, hosted: HostedPartition, clean: bool, now: float) -> None:
         """This node leads the partition no longer: its log is used on, or read anew unless it is `clean`. Until queues have
         their unacknowledged PUTs from it, it is busy."""
-        if self._cluster.retirement.reads_log(cell.index) and not cell.busy:
-            cell.busy = True
-            self._cluster.retirement.released(cell.index, partial(self._released, cell, clean))
+        if self._cluster.retirement.reads_log(hosted.index) and not hosted.busy:
+            hosted.busy = True
+            self._cluster.retirement.released(hosted.index, partial(self._released, hosted, clean))
         elif not clean:
-            self.replace(cell, None, now)
+            self.replace(hosted, None, now)
 
-    def _released(self, cell: Cell, clean: bool, now: float) -> None:
-        cell.busy = False
+    def _released(self, hosted: HostedPartition, clean: bool, now: float) -> None:
+        hosted.busy = False
         if clean:
-            self._step(cell, now, LogReady())
+            self._step(hosted, now, LogReady())
         else:
-            self.replace(cell, None, now)
+            self.replace(hosted, None, now)
 
-    def _on_read(self, cell: Cell, made: list[ReplicatedPartition], now: float) -> None:
-        cell.partition, cell.busy = made[0], False
-        self._cluster.partitions[cell.index] = made[0]
-        self._replaced(cell)
-        self._step(cell, now, LogReady())
+    def _on_read(self, hosted: HostedPartition, made: list[ReplicatedPartition], now: float) -> None:
+        hosted.partition, hosted.busy = made[0], False
+        self._cluster.partitions[hosted.index] = made[0]
+        self._replaced(hosted)
+        self._step(hosted, now, LogReady())
 
-    def _on_failed(self, cell: Cell, error: OSError, now: float) -> None:
-        cell.busy = False
-        cell.partition.fail()
-        self._step(cell, now, LogFailed(f"its files cannot be read: {error}"))
-        self._step(cell, now, LogReady())
+    def _on_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
+        hosted.busy = False
+        hosted.partition.fail()
+        self._step(hosted, now, LogFailed(f"its files cannot be read: {error}"))
+        self._step(hosted, now, LogReady())
 
 
 class Feeding:
-    """See above; `node_id`: ours, `step(cell, now, input)`: something happens to the machine of a partition."""
+    """See above; `node_id`: ours, `step(hosted, now, input)`: something happens to the machine of a partition."""
 
     def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
-                 step: Callable[[Cell, float, PartitionInput], None]) -> None:
+                 step: Callable[[HostedPartition, float, PartitionInput], None]) -> None:
         self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
-    def send_records(self, cell: Cell, output: Feed, now: float) -> None:
+    def send_records(self, hosted: HostedPartition, output: Feed, now: float) -> None:
         """Some of those behind the one that a node has."""
-        recent = cell.partition.recent_run(output.after)
+        recent = hosted.partition.recent_run(output.after)
         try:
-            run = recent or cell.partition.read_run(output.after)
+            run = recent or hosted.partition.read_run(output.after)
         except OSError as error:
-            self._fail(cell, output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, since records "
-                                             f"cannot be read that it lacks: {error}")
+            self._fail(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, since "
+                                               f"records cannot be read that it lacks: {error}")
             return
         if run is None:
-            cell.inputs.append(Fed(output.node_id, output.after, 0))
+            hosted.inputs.append(Fed(output.node_id, output.after, 0))
             return
-        machine = cell.machine
+        machine = hosted.machine
         message = Records(self._node_id, machine.lease, machine.committed, run)
         if self._encoded[0] is not run or self._encoded[1] != machine.committed:
-            self._encoded = run, machine.committed, encode_partition_message(cell.index, message)
+            self._encoded = run, machine.committed, encode_partition_message(hosted.index, message)
         self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
         fed = Fed(output.node_id, run.last, run.size)
         if recent is not None:
-            cell.inputs.append(fed)
+            hosted.inputs.append(fed)
         else:
-            self._continue_later(cell, fed, now)
+            self._continue_later(hosted, fed, now)
 
-    def send_image(self, cell: Cell, output: FeedImage, now: float) -> None:
+    def send_image(self, hosted: HostedPartition, output: FeedImage, now: float) -> None:
         """The next part of all that is live."""
         node_id, name = output.node_id, self._links.name(output.node_id)
         try:
             if output.number == 0:
-                cell.images[node_id] = ImageSource(cell.partition, max(cell.unreadable, output.behind))
-                self._report.info(f"{cell.machine.name}: node {name} gets all that is live")
-            source = cell.images.get(node_id)
+                hosted.images[node_id] = ImageSource(hosted.partition, max(hosted.unreadable, output.behind))
+                self._report.info(f"{hosted.machine.name}: node {name} gets all that is live")
+            source = hosted.images.get(node_id)
             if source is None:
                 raise OSError(errno.ESTALE, "it was given up")
             run, final = source.part()
         except OSError as error:
-            cell.images.pop(node_id, None)
+            hosted.images.pop(node_id, None)
             if error.errno == errno.ESTALE:
-                cell.inputs.append(ImageLost(node_id))
+                hosted.inputs.append(ImageLost(node_id))
             else:
-                self._fail(cell, node_id, f"an image cannot be made for node {name}: {error}")
+                self._fail(hosted, node_id, f"an image cannot be made for node {name}: {error}")
             return
         if final:
-            del cell.images[node_id]
-        part = ImagePart(self._node_id, cell.machine.lease, output.number, source.at, final, run.journal, run.data,
+            del hosted.images[node_id]
+        part = ImagePart(self._node_id, hosted.machine.lease, output.number, source.at, final, run.journal, run.data,
                          run.qlist)
-        self._links.send(node_id, encode_partition_message(cell.index, part))
-        self._continue_later(cell, Fed(node_id, None, run.size, final), now)
+        self._links.send(node_id, encode_partition_message(hosted.index, part))
+        self._continue_later(hosted, Fed(node_id, None, run.size, final), now)
 
-    def _fail(self, cell: Cell, node_id: int, reason: str) -> None:
-        cell.unreadable = cell.summary.last
-        cell.inputs.append(FeedFailed(node_id, reason))
+    def _fail(self, hosted: HostedPartition, node_id: int, reason: str) -> None:
+        hosted.unreadable = hosted.summary.last
+        hosted.inputs.append(FeedFailed(node_id, reason))
 
-    def _continue_later(self, cell: Cell, fed: Fed, now: float) -> None:
-        target = cell.machine.targets.get(fed.node_id)
+    def _continue_later(self, hosted: HostedPartition, fed: Fed, now: float) -> None:
+        target = hosted.machine.targets.get(fed.node_id)
 
         def go_on(now: float) -> None:
-            if cell.machine.targets.get(fed.node_id) is target:  # else it has begun anew
-                self._step(cell, now, fed)
+            if hosted.machine.targets.get(fed.node_id) is target:  # else it has begun anew
+                self._step(hosted, now, fed)
         self._timers.at(now + PAUSE_S, go_on)

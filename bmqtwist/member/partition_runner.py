@@ -46,7 +46,7 @@ from bmqtwist.machine import SHOWN_MAX
 from bmqtwist.member.handovers import Handovers
 from bmqtwist.member.host import ReplicatedCluster
 from bmqtwist.member.node_status import NodeStatuses
-from bmqtwist.member.partition_logs import Cell, Feeding, PartitionLogs
+from bmqtwist.member.partition_logs import Feeding, HostedPartition, PartitionLogs
 from bmqtwist.member.promises import Promises
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import LineLimiter, Report
@@ -69,11 +69,11 @@ class PartitionRunner:
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
         self._name, self._cluster, self._host, self._links, self._statuses = name, cluster, host, links, statuses
         self._decline = decline
-        self.cells: list[Cell] = []
+        self.hosted: list[HostedPartition] = []
         self.primaries = KnownPrimaries(name, links, host.report)
         self.handovers: Handovers
         self.promises = Promises(f"Cluster ({name})", promise_file, host,
-                                 lambda index, lease, now: self.step(self.cells[index], now, Promised(lease)))
+                                 lambda index, lease, now: self.step(self.hosted[index], now, Promised(lease)))
         self._logs = PartitionLogs(name, links.node_id, cluster, host, self.step, self._watch)
         self._feeding = Feeding(links.node_id, links, host.timers, host.report, self.step)
         self._check_at = float("-inf")  # when the leases have to be checked
@@ -83,70 +83,71 @@ class PartitionRunner:
              wall: int) -> None:
         """Read promises and partitions. OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
-        self.handovers = Handovers(self.cells, self._host, timing.retry, self.serve, self._end_lease, self._decline)
+        self.handovers = Handovers(self.hosted, self._host, timing.retry, self.serve, self._end_lease, self._decline)
         self.promises.read(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
-            cell = Cell(partition)
-            promise = self.promises.wanted[cell.index]
-            cell.machine = PartitionMachine(node_id, members, cell, timing, promise.lease,
-                                            f"Cluster ({self._name}) Partition [{cell.index}]", promise.doubtful)
-            self.cells.append(cell)
+            hosted = HostedPartition(partition)
+            promise = self.promises.wanted[hosted.index]
+            hosted.machine = PartitionMachine(node_id, members, hosted, timing, promise.lease,
+                                              f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
+            self.hosted.append(hosted)
             self._cluster.partitions.append(partition)
-            self._watch(cell)
-        self.primaries.partitions = len(self.cells)
+            self._watch(hosted)
+        self.primaries.partitions = len(self.hosted)
 
-    def _watch(self, cell: Cell) -> None:
-        cell.partition.files.reports.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
+    def _watch(self, hosted: HostedPartition) -> None:
+        hosted.partition.files.reports.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
-    def step(self, cell: Cell, now: float, event: PartitionInput) -> None:
+    def step(self, hosted: HostedPartition, now: float, event: PartitionInput) -> None:
         """Pass an input to a machine, and perform what follows from it."""
-        cell.inputs.append(event)
-        if cell.stepping:
+        hosted.inputs.append(event)
+        if hosted.stepping:
             return
-        cell.stepping = True
+        hosted.stepping = True
         try:
-            while cell.inputs:
-                for output in cell.machine.step(now, cell.inputs.popleft()):
-                    self._perform(cell, output, now)
+            while hosted.inputs:
+                for output in hosted.machine.step(now, hosted.inputs.popleft()):
+                    self._perform(hosted, output, now)
         except Exception:
-            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, SHOWN_MAX)}")
+            before = hosted.machine.story.lines(now, SHOWN_MAX)
+            self._host.report.error("%s", f"{hosted.machine.name} fails. Before:\n{before}")
             raise
         finally:
-            cell.stepping = False
-        if cell.partition.copies.counted and cell.partition.leading:
-            self._count_copies(cell, now)
-        self.handovers.look(cell.index, now)
+            hosted.stepping = False
+        if hosted.partition.copies.counted and hosted.partition.leading:
+            self._count_copies(hosted, now)
+        self.handovers.check(hosted.index, now)
         self.check_availability()
-        if self.promises.wanted[cell.index].doubtful and not cell.machine.standing.doubtful:
-            self.save_promise(cell, 0)
+        if self.promises.wanted[hosted.index].doubtful and not hosted.machine.standing.doubtful:
+            self.save_promise(hosted, 0)
 
     def on_written(self, partition: Partition, at_once: bool = False) -> None:
         """A partition has written records, or synced them. Confirms are sent with the next message, unless `at_once`."""
-        cell, now = self.cells[partition.partition_id], self._host.now
-        own = cell.partition
+        hosted, now = self.hosted[partition.partition_id], self._host.now
+        own = hosted.partition
         if own is not partition:
             return
-        if own.may_delay_replication and cell.machine.targets and not at_once:
-            if not cell.lingers:
-                cell.lingers = True
-                self._host.timers.at(now + LINGER_S, partial(self._send_lingering, cell))
-        elif own.collect_runs() and cell.times.is_due(now):
-            cell.times.wrote(cell.written, now)
-        if cell.machine.role is not PartitionRole.UNKNOWN:
-            self.step(cell, now, LogMoved())
+        if own.may_delay_replication and hosted.machine.targets and not at_once:
+            if not hosted.lingers:
+                hosted.lingers = True
+                self._host.timers.at(now + LINGER_S, partial(self._send_lingering, hosted))
+        elif own.collect_runs() and hosted.times.is_due(now):
+            hosted.times.wrote(hosted.written, now)
+        if hosted.machine.role is not PartitionRole.UNKNOWN:
+            self.step(hosted, now, LogMoved())
         if not own.leading:
-            self._cluster.records_came(now)
+            self._cluster.on_records(now)
 
-    def _send_lingering(self, cell: Cell, now: float) -> None:
-        cell.lingers = False
-        if cell.written < cell.partition.written:
-            self.on_written(cell.partition, at_once=True)
+    def _send_lingering(self, hosted: HostedPartition, now: float) -> None:
+        hosted.lingers = False
+        if hosted.written < hosted.partition.written:
+            self.on_written(hosted.partition, at_once=True)
 
     def _end_lease(self, index: int, now: float) -> None:
         """End a lease with a sync point: no more records are written under it."""
-        partition = self.cells[index].partition
+        partition = self.hosted[index].partition
         partition.sync_point(self._host.wall(now))
         self.on_written(partition, at_once=True)
 
@@ -155,98 +156,99 @@ class PartitionRunner:
         if now < self._check_at:
             return
         self._check_at = float("inf")
-        for cell in self.cells:
-            if cell.machine.role is PartitionRole.PRIMARY_HEALED:
-                if cell.machine.replicas.supported_until <= now:
-                    self.step(cell, now, Tick())
-                self._check_at = min(self._check_at, cell.machine.replicas.supported_until)
+        for hosted in self.hosted:
+            if hosted.machine.role is PartitionRole.PRIMARY_HEALED:
+                if hosted.machine.replicas.supported_until <= now:
+                    self.step(hosted, now, Tick())
+                self._check_at = min(self._check_at, hosted.machine.replicas.supported_until)
 
     # -- outputs --------------------------------------------------------------------------------------------------------
 
-    def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
+    def _perform(self, hosted: HostedPartition, output: PartitionOutput, now: float) -> None:
         match output:
             case Say():
-                hurry = cell.hurries(output.message)
-                self._links.send(output.node_id, encode_partition_message(cell.index, output.message), hurry)
+                hurry = hosted.is_urgent(output.message)
+                self._links.send(output.node_id, encode_partition_message(hosted.index, output.message), hurry)
             case Feed():
-                self._feeding.send_records(cell, output, now)
+                self._feeding.send_records(hosted, output, now)
             case Append():
-                self._logs.append(cell, output, self._host.wall(now))
+                self._logs.append(hosted, output, self._host.wall(now))
             case Committed():
-                self._commit(cell, output.psn, now)
+                self._commit(hosted, output.psn, now)
             case SavePromise():
-                self.save_promise(cell, output.lease)
+                self.save_promise(hosted, output.lease)
             case WakeAt():
                 if output.moment is not None:
-                    self._host.timers.at(output.moment, lambda now: self.step(cell, now, Tick()))
+                    self._host.timers.at(output.moment, lambda now: self.step(hosted, now, Tick()))
             case FeedImage():
-                self._feeding.send_image(cell, output, now)
+                self._feeding.send_image(hosted, output, now)
             case TakeImage():
-                self._logs.take_image(cell, output, now)
+                self._logs.take_image(hosted, output, now)
             case Cut():
-                self._logs.replace(cell, output.psn, now)
+                self._logs.replace(hosted, output.psn, now)
             case Activate():
-                self._logs.begin_lease(cell, output.lease, self._host.wall(now))
+                self._logs.begin_lease(hosted, output.lease, self._host.wall(now))
             case Serve():
-                self.handovers.over(cell.index)
-                self.serve(cell.index, output, now)
+                self.handovers.forget(hosted.index)
+                self.serve(hosted.index, output, now)
             case Decline():
-                self._decline(cell.index, output, now)
+                self._decline(hosted.index, output, now)
             case RoleChanged():
-                self._on_role_changed(cell, output, now)
+                self._on_role_changed(hosted, output, now)
             case Alarm():
                 if self._lines.admits(now):
-                    before = cell.machine.story.lines(now, SHOWN_MAX)
+                    before = hosted.machine.story.lines(now, SHOWN_MAX)
                     self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
             case _:
                 assert_never(output)
 
-    def _commit(self, cell: Cell, psn: Psn, now: float) -> None:
-        partition = cell.partition
+    def _commit(self, hosted: HostedPartition, psn: Psn, now: float) -> None:
+        partition = hosted.partition
         partition.commit(psn)
         if partition.leading:
             self._cluster.committed(partition, now)
-            if partition.copies.pair_commits and cell.announced == NO_PSN:
-                cell.announced = psn
-                self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, cell))
+            if partition.copies.pair_commits and hosted.announced == NO_PSN:
+                hosted.announced = psn
+                self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, hosted))
 
-    def _announce(self, cell: Cell, now: float) -> None:
+    def _announce(self, hosted: HostedPartition, now: float) -> None:
         """A replica that waits for its own copy of what others have by now need not wait any longer."""
-        psn, cell.announced = cell.announced, NO_PSN
-        if cell.machine.leads and psn[0] == cell.machine.lease:
-            for output in cell.machine.replicas.announcements(psn):
-                self._perform(cell, output, now)
+        psn, hosted.announced = hosted.announced, NO_PSN
+        if hosted.machine.leads and psn[0] == hosted.machine.lease:
+            for output in hosted.machine.replicas.announcements(psn):
+                self._perform(hosted, output, now)
 
-    def _count_copies(self, cell: Cell, now: float) -> None:
+    def _count_copies(self, hosted: HostedPartition, now: float) -> None:
         """PUTs wait for other nodes than a majority: those that are available."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
-        if cell.partition.copied(*cell.machine.replicas.copied(available)):
-            self._cluster.committed(cell.partition, now)
+        if hosted.partition.copied(*hosted.machine.replicas.copied(available)):
+            self._cluster.committed(hosted.partition, now)
 
-    def save_promise(self, cell: Cell, lease: int) -> None:
+    def save_promise(self, hosted: HostedPartition, lease: int) -> None:
         """Make a promise durable, and whether the log is doubtful."""
-        self.promises.save(cell.index, lease, cell.machine.standing.doubtful)
+        self.promises.save(hosted.index, lease, hosted.machine.standing.doubtful)
 
-    def _on_role_changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
-        self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
+    def _on_role_changed(self, hosted: HostedPartition, output: RoleChanged, now: float) -> None:
+        self._host.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
-        cause = cell.machine.story.cause_of(output.after.name)
-        self._note(cell.index, f"this node {output.after.value}: {cause}", role=output.after.name, before=output.before.name)
-        if not cell.machine.leads and cell.partition.leading:
-            clean = cell.partition.follow()
+        cause = hosted.machine.story.cause_of(output.after.name)
+        self._note(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
+                   before=output.before.name)
+        if not hosted.machine.leads and hosted.partition.leading:
+            clean = hosted.partition.follow()
             if output.after is not PartitionRole.STOPPED:
-                self._logs.release(cell, clean, now)
+                self._logs.release(hosted, clean, now)
 
     # -- active primaries -----------------------------------------------------------------------------------------------
 
     def serves(self, index: int) -> bool:
         """Whether this node is active primary of a partition."""
-        return (index < len(self.cells) and self.cells[index].machine.role is PartitionRole.PRIMARY_HEALED
+        return (index < len(self.hosted) and self.hosted[index].machine.role is PartitionRole.PRIMARY_HEALED
                 and not self.handovers.is_leaving(index))
 
     def serve(self, index: int, output: Serve, now: float) -> None:
         """The queues of a partition are activated, or go away."""
-        cell, wall = self.cells[index], self._host.wall(now)
+        hosted, wall = self.hosted[index], self._host.wall(now)
         report, name = self._host.report, self._links.name(self._links.node_id)
         status, before = PrimaryStatus.E_ACTIVE, PrimaryStatus.E_PASSIVE
         if not output.active:
@@ -258,14 +260,14 @@ class PartitionRunner:
         self.set_active(index, primary, output.active)
         if output.active:
             self._check_at = float("-inf")
-            cell.partition.commit(cell.machine.committed)
+            hosted.partition.commit(hosted.machine.committed)
             self._cluster.serve(index, now, wall)
         else:
-            report.warn(f"{cell.machine.name}: no longer active: {output.cause}")
+            report.warn(f"{hosted.machine.name}: no longer active: {output.cause}")
             self._note(index, f"this node is not active any more: {output.cause}", lease=output.lease)
             self._cluster.retire(index, output.cause, now, wall)
-            cell.partition.forget_waiting()
-        self.primaries.advise(cell.machine.others, primary, index, status)
+            hosted.partition.forget_waiting()
+        self.primaries.advise(hosted.machine.others, primary, index, status)
         self._host.performer.turn_due()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
@@ -278,7 +280,7 @@ class PartitionRunner:
         """Log that the cluster is available, when it is; this node is, once it is healed as well."""
         self.primaries.log_availability()
         if self._statuses.own is NodeStatus.E_STARTING and self.primaries.all_active and all(
-                cell.machine.role in _HEALED for cell in self.cells):
+                hosted.machine.role in _HEALED for hosted in self.hosted):
             self._statuses.become(NodeStatus.E_AVAILABLE)
 
     def _note(self, index: int, text: str, **detail: object) -> None:

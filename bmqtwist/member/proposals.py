@@ -15,7 +15,7 @@ from functools import partial
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NOT_LEADER, Done, NotDone, Outcome
 from bmqtwist.loop.loop import Loop
-from bmqtwist.member.metadata import ClusterMetadata, Told
+from bmqtwist.member.metadata import ClusterMetadata, OnDecided
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.wire.cluster_schema import Lsn, MetadataAnswer, MetadataLogMessage, MetadataRequest
 from bmqtwist.wire.control import cluster_event
@@ -27,7 +27,7 @@ REQUESTS_MAX = 10_000  # that wait for an answer
 @dataclass(slots=True)
 class _Request:
     change: Change
-    told: Told
+    told: OnDecided
     until: float
     proposed: bool = False  # to our own log: this node leads
     granted: Lsn | None = None  # it is committed there; this node has not seen that yet
@@ -45,7 +45,7 @@ class Proposals:
         self._requests: dict[int, _Request] = {}
         self._numbers = timer_ns()  # no answer to an earlier run of this process fits
 
-    def propose(self, change: Change, told: Told, wall: int, patience: float = PATIENCE_S) -> None:
+    def propose(self, change: Change, told: OnDecided, wall: int, patience: float = PATIENCE_S) -> None:
         """As `ClusterMetadata.propose`; `patience`: seconds that a leader is waited for."""
         if len(self._requests) >= REQUESTS_MAX:
             told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
@@ -57,7 +57,7 @@ class Proposals:
         if number in self._requests:
             self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
 
-    def _propose_here(self, change: Change, told: Told, wall: int) -> None:
+    def _propose_here(self, change: Change, told: OnDecided, wall: int) -> None:
         refused = self.refusal(change)
         if refused is not None:
             told(refused, wall)

@@ -11,7 +11,7 @@ from bmqtwist.cluster.state import ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.member.host import ReplicatedCluster
-from bmqtwist.member.metadata import Told
+from bmqtwist.member.metadata import OnDecided
 from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import Domain, RootQueue
@@ -43,7 +43,7 @@ class QueueChanges:
 
         `done` is called then, whoever else asked for the same queue meanwhile.
         """
-        refused = self._cluster.not_here(uri)
+        refused = self._cluster.refusal_of(uri)
         if refused is not None:
             done(refused)
             return
@@ -62,7 +62,7 @@ class QueueChanges:
         leads = self._cluster.proposals is None or self._cluster.leadership.leads
         return self._cluster.metadata.log.head if leads else self._cluster.metadata.state
 
-    def propose(self, change: Change, told: Told, wall: int) -> None:
+    def propose(self, change: Change, told: OnDecided, wall: int) -> None:
         """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
         cluster = self._cluster
         if cluster.proposals is not None:
@@ -100,10 +100,10 @@ class QueueChanges:
         if known is not None and known.key == record.key:
             self.created(uri, known)
             return
-        if uri in self._cluster.waking:
-            self._cluster.waking.open(uri)
+        if uri in self._cluster.activations:
+            self._cluster.activations.open(uri)
             return
-        refused = self._cluster.not_here(uri)
+        refused = self._cluster.refusal_of(uri)
         if refused is not None:
             self.created(uri, refused)
             return

@@ -52,7 +52,7 @@ class Replication:
         self._members = [node.id for node in definition.nodes]
         self._cluster, self._host, self._links, self._statuses = cluster, host, links, statuses
         self.runner = PartitionRunner(self.name, cluster, host, links, promise_file, statuses, self._decline)
-        self.cells, self.known_primaries = self.runner.cells, self.runner.primaries
+        self.hosted, self.known_primaries = self.runner.hosted, self.runner.primaries
         active = self.known_primaries.active
         self.appointments = Appointments(statuses, host, rules, lambda index, primary: active.find(index) == primary,
                                          self._ask_to_yield)
@@ -63,30 +63,30 @@ class Replication:
 
     def start(self, now: float) -> None:
         """The node runs: what is committed is known."""
-        self.assigned(range(len(self.cells)), now)
+        self.assigned(range(len(self.hosted)), now)
         self.appointments.start(now)
 
     def stop(self, now: float) -> None:
         """This node goes away."""
-        for cell in self.cells:
-            self.runner.step(cell, now, Stop())
+        for hosted in self.hosted:
+            self.runner.step(hosted, now, Stop())
 
     # -- primaries ------------------------------------------------------------------------------------------------------
 
     def primaries(self, partitions: int) -> Primaries:
         """The primaries that this node begins with as a leader. Partitions that it does not lead it cannot lead under leases
         that an earlier run of its process may have used."""
-        return self.appointments.primaries(partitions, {cell.index: cell.machine.standing.used for cell in self.cells
-                                                        if not cell.machine.leads})
+        return self.appointments.primaries(partitions, {hosted.index: hosted.machine.standing.used for hosted in self.hosted
+                                                        if not hosted.machine.leads})
 
     def assigned(self, partitions: Iterable[int], now: float) -> None:
         """The metadata name the primaries of these."""
         known = self.leadership.metadata.state.partitions
         for index in partitions:
             primary = known.get(index)
-            if primary is not None and index < len(self.cells) and not self.runner.promises.lost:
+            if primary is not None and index < len(self.hosted) and not self.runner.promises.lost:
                 self.known_primaries.appoint(index, primary)
-                self.runner.step(self.cells[index], now, Assigned(*primary))
+                self.runner.step(self.hosted[index], now, Assigned(*primary))
                 self._cluster.primary_changed(index)
         self.runner.check_availability()
 
@@ -95,9 +95,9 @@ class Replication:
         if self.appointments.successor() is None:
             return
         for index, primary in self.leadership.metadata.state.partitions.items():
-            if primary.node_id != self.node_id or index >= len(self.cells):
+            if primary.node_id != self.node_id or index >= len(self.hosted):
                 continue
-            machine = self.cells[index].machine
+            machine = self.hosted[index].machine
             safe = {node_id: target.durable for node_id, target in machine.targets.items()}
             successor = self.appointments.successor_of(safe) if self.serves(index) else None
             if successor is not None:
@@ -113,7 +113,7 @@ class Replication:
 
     def _yield(self, index: int, wanted: Yield, now: float) -> None:
         """The leader wants another node to be primary of a partition."""
-        machine, held = self.cells[index].machine, self._cluster.held_in_memory(index)
+        machine, held = self.hosted[index].machine, self._cluster.held_in_memory(index)
         if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
             return
         if held:
@@ -125,7 +125,7 @@ class Replication:
     def _decline(self, index: int, output: Decline, now: float) -> None:
         """Tell the leader that this node cannot be primary, or is not to be."""
         leader = self.leadership.standing.leader
-        self._host.report.warn(f"{self.cells[index].machine.name}: {output.cause}")
+        self._host.report.warn(f"{self.hosted[index].machine.name}: {output.cause}")
         if leader == self.node_id:
             self.appointments.declined(self.node_id, index, output, now)
         elif leader is not None:
@@ -136,19 +136,19 @@ class Replication:
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
         self._statuses.up(node_id)
-        for cell in self.cells:
-            if self.serves(cell.index):
-                primary = Primary(self.node_id, cell.machine.lease)
-                self.known_primaries.advise([node_id], primary, cell.index, PrimaryStatus.E_ACTIVE)
-            self.runner.step(cell, now, PeerUp(node_id))
+        for hosted in self.hosted:
+            if self.serves(hosted.index):
+                primary = Primary(self.node_id, hosted.machine.lease)
+                self.known_primaries.advise([node_id], primary, hosted.index, PrimaryStatus.E_ACTIVE)
+            self.runner.step(hosted, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: the leader gives its partitions to others."""
         for index in self.known_primaries.active.lost(node_id):
             self._cluster.primary_changed(index)
-        for cell in self.cells:
-            cell.images.pop(node_id, None)
-            self.runner.step(cell, now, PeerDown(node_id))
+        for hosted in self.hosted:
+            hosted.images.pop(node_id, None)
+            self.runner.step(hosted, now, PeerDown(node_id))
         self._statuses.down(node_id)
         self.appointments.check(now)
 
@@ -157,28 +157,28 @@ class Replication:
         if self.runner.promises.lost:
             self.runner.promises.lost = False
             self._assume_promises(now)
-        self.assigned(range(len(self.cells)), now)
-        for cell in self.cells:
-            if cell.machine.role is PartitionRole.UNKNOWN:
-                self.runner.step(cell, now, Tick())
+        self.assigned(range(len(self.hosted)), now)
+        for hosted in self.hosted:
+            if hosted.machine.role is PartitionRole.UNKNOWN:
+                self.runner.step(hosted, now, Tick())
         self.appointments.check(now)
 
     def _assume_promises(self, now: float) -> None:
         """What was promised is lost: no newer leases than those that the metadata and the logs know."""
         known = self.leadership.metadata.state.partitions
-        for index, cell in enumerate(self.cells):
-            primary, leases = known.get(index), cell.machine.standing
-            lease = max(leases.promised, cell.summary.last[0], primary.lease if primary is not None else 0)
+        for index, hosted in enumerate(self.hosted):
+            primary, leases = known.get(index), hosted.machine.standing
+            lease = max(leases.promised, hosted.summary.last[0], primary.lease if primary is not None else 0)
             leases.assume_promised(lease)
-            self.runner.save_promise(cell, lease)
-        for cell in self.cells:
+            self.runner.save_promise(hosted, lease)
+        for hosted in self.hosted:
             for node_id in self._members:
                 if self._links.is_up(node_id):
-                    self.runner.step(cell, now, PeerUp(node_id))
+                    self.runner.step(hosted, now, PeerUp(node_id))
 
     def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
         """A message of another node about a partition."""
-        if partition_id >= len(self.cells):
+        if partition_id >= len(self.hosted):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
         if isinstance(message, Decline):
             self.appointments.declined(sender, partition_id, message, now)
@@ -186,9 +186,9 @@ class Replication:
             if sender == self.leadership.standing.leader:
                 self._yield(partition_id, message, now)
         elif not self.runner.promises.lost:
-            self.runner.step(self.cells[partition_id], now, message)
+            self.runner.step(self.hosted[partition_id], now, message)
             if isinstance(message, Keepalive):
-                self._cluster.records_came(now)
+                self._cluster.on_records(now)
 
     def advised(self, sender: int, message: ClusterMessage) -> None:
         """A primary says whether it is active."""
@@ -201,10 +201,10 @@ class Replication:
 
     def set_factor(self, factor: int, now: float) -> None:
         """So many nodes must have a record before it is reported as committed."""
-        for cell in self.cells:
-            cell.machine.standing.factor = factor
-            cell.count_needed()
-            self.runner.step(cell, now, LogMoved())
+        for hosted in self.hosted:
+            hosted.machine.standing.factor = factor
+            hosted.count_needed()
+            self.runner.step(hosted, now, LogMoved())
 
     # -- what others ask ------------------------------------------------------------------------------------------------
 
@@ -219,15 +219,15 @@ class Replication:
 
     def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
         """Whether a record of a partition is safe here, or known to be committed."""
-        return self.cells[index].machine.reception.has_safe(lease, psn)
+        return self.hosted[index].machine.reception.has_safe(lease, psn)
 
     def knows_committed(self, index: int, psn: Psn) -> bool:
         """Whether a record that its primary has safe is committed."""
-        return self.cells[index].machine.reception.knows_committed(psn)
+        return self.hosted[index].machine.reception.knows_committed(psn)
 
-    def told_ahead(self, index: int) -> None:
+    def acked_early(self, index: int) -> None:
         """Clients here are told of records of a partition as soon as they are safe here."""
-        self.cells[index].told_ahead = True
+        self.hosted[index].acked_early = True
 
 
 def replication_timing(config: ElectorConfig) -> ReplicationTiming:

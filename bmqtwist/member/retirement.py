@@ -63,7 +63,7 @@ class Retirement:
         self._then: dict[int, list[Callable[[float], None]]] = {}  # what waits until none does
 
     @property
-    def continues(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether queues are still to be converted."""
         return bool(self._left)
 
@@ -94,7 +94,7 @@ class Retirement:
         else:
             then(self._loop.now)
 
-    def settle(self, uri: str) -> None:
+    def convert_now(self, uri: str) -> None:
         """Convert a queue now, if it is to be."""
         leaver = self._left.get(uri)
         if leaver is not None:

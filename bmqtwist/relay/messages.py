@@ -197,7 +197,7 @@ class RelayIncoming:
             peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
                                "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
 
-    def look_again(self, now: float) -> None:
+    def on_records(self, now: float) -> None:
         """More records are here."""
         for opened in list(self._behind):
             if self._by_id.get(opened.q_id) is opened:

@@ -30,7 +30,7 @@ from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.queue.relay import RelayQueue
-from bmqtwist.relay.relays import Asker, Relays
+from bmqtwist.relay.relays import Relays, Requester
 from bmqtwist.relay.upstream_queue import Upstream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
@@ -60,7 +60,8 @@ class ProxyCluster:
         self._started = False
         self.stop_awaited: set[int] = set()  # nodes that we have told that we go, and that have not answered
 
-    def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
+    def open(self, session: Requester, uri: QueueUri, request: OpenRequest,
+             answer: Callable[[Queue | Refused], None]) -> None:
         """A client opens a queue; with the first one the nodes are dialled."""
         self.dial()
         self.relays.open(session, uri, request, answer)
@@ -110,11 +111,11 @@ class ProxyCluster:
                     node = self.links.name(output.node_id)
                     report.info(f"{self.title}: is healthy and using node '{node}' as active.")
                     report.info(f"{self.title} onClusterLeader: new leader: {node}, leader status: ACTIVE")
-                    self._use(output.node_id, output.generation)
+                    self._attach(output.node_id, output.generation)
                 case Lost():
                     report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                     self._upstream = None
-                    self.relays.lose(self.relays.opened.values())
+                    self.relays.detach(self.relays.opened.values())
                 case NobodyLeft():
                     report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
                 case WakeAt():
@@ -123,11 +124,11 @@ class ProxyCluster:
                 case _:
                     assert_never(output)
 
-    def _use(self, node_id: int, generation: int) -> None:
+    def _attach(self, node_id: int, generation: int) -> None:
         peer = self.links.session(node_id)
         if peer is not None and peer.upbound is not None:
             upstream = self._upstream = Upstream(peer, peer.upbound, generation)
-            self.relays.use(upstream)
+            self.relays.attach(upstream)
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node is connected."""

@@ -69,7 +69,7 @@ class Authenticated(Protocol):
         """Whom authorizers are asked about."""
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """`link.session.Session` is one, `broker.local_producer.LocalProducer` another."""
 
     @property
@@ -101,16 +101,17 @@ class Relays:
         self.requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
-        self._to_use: deque[tuple[Upstream, UpstreamQueue]] = deque()  # the queue may ask the upstream soon
-        self._to_use_job = object()
+        self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # the queue may ask the upstream soon
+        self._to_attach_job = object()
         self._failed = partial(host.contain.told, f"{user.title}: queues get another upstream")
-        self._losing: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
+        self._detaching: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
         self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
 
     # -- what clients ask for -------------------------------------------------------------------------------------------
 
-    def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
+    def open(self, session: Requester, uri: QueueUri, request: OpenRequest,
+             answer: Callable[[Queue | Refused], None]) -> None:
         """Count a client in; answered with the queue when the upstream has done so."""
         opened = self.opened.get(uri.canonical) or self._add(uri)
         until = self._host.now + self._user.operations.open_timeout_ms / 1000
@@ -143,7 +144,7 @@ class Relays:
             return
         else:
             answer(value if isinstance(value, Refused) else Refused(Category.E_UNKNOWN, "The answer makes no sense"))
-        self.settle(opened)
+        self.release_surplus(opened)
 
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
         """The upstream has said what kind of queue it is."""
@@ -168,15 +169,15 @@ class Relays:
         if substream is None or opened is None:
             answer(None)
             return
-        before, opened.asked[substream] = opened.asked.get(substream, []), consumers
+        before, opened.requested[substream] = opened.requested.get(substream, []), consumers
 
         def answered(refused: Refused | None) -> None:
             here = substream in substream.app.substreams
             if refused is None:
                 if here:
                     subscribe(substream, subscriptions)
-            elif here and opened.asked.get(substream) is consumers:
-                opened.asked[substream] = before
+            elif here and opened.requested.get(substream) is consumers:
+                opened.requested[substream] = before
                 self._configure(opened, substream.app_id)
             answer(refused)
 
@@ -211,16 +212,16 @@ class Relays:
             left[0] += 1
             return closed
 
-        self.settle(opened, counted)
+        self.release_surplus(opened, counted)
         closed()
 
     def unused(self, queue: RelayQueue) -> None:
         """Handles of a queue are gone, or did not come to be."""
         opened = self.opened.get(queue.uri)
         if opened is not None and opened.relay is queue:
-            self.settle(opened)
+            self.release_surplus(opened)
 
-    def settle(self, opened: UpstreamQueue, counted: Callable[[], Callable[[], None]] | None = None) -> None:
+    def release_surplus(self, opened: UpstreamQueue, counted: Callable[[], Callable[[], None]] | None = None) -> None:
         """Give back what the upstream has for nobody; `counted()`: one more answer is waited for."""
         opened.forget_substreams()
         if opened.relay is not None:
@@ -243,13 +244,13 @@ class Relays:
         del self.opened[opened.name]
         return True
 
-    def take(self, uri: str) -> tuple[RelayQueue | None, list[OpenAsked]]:
+    def remove(self, uri: str) -> tuple[RelayQueue | None, list[OpenAsked]]:
         """This node leads a queue now: what clients have of it, and opens that wait."""
         opened = self.opened.get(uri)
         if opened is None:
             return None, []
-        self.lose([opened])
-        self._lost(opened)
+        self.detach([opened])
+        self._finish_detach(opened)
         self._forget(opened)
         return opened.relay, [each for stream in opened.streams.values() for each in stream.line
                               if isinstance(each, OpenAsked) and each.alive()]
@@ -257,14 +258,14 @@ class Relays:
     def add(self, uri: QueueUri, relay: RelayQueue, asked: dict[Substream, list[ConsumerSpec]]) -> None:
         """This node leads a queue no longer, and clients have it open."""
         opened = self._add(uri)
-        opened.relay, opened.asked = relay, asked
+        opened.relay, opened.requested = relay, asked
         upstream, opened.upstream = opened.upstream, None
         for app_id in {DEFAULT_APP_ID, *relay.apps}:
             stream = opened.make_stream(app_id)
             stream.counts, stream.wanted = opened.counts(app_id), opened.merged(app_id)
         if upstream is not None:
-            self._to_use.append((upstream, opened))
-            self._use_more()
+            self._to_attach.append((upstream, opened))
+            self._attach_more()
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
@@ -361,35 +362,35 @@ class Relays:
 
     # -- the nodes above ------------------------------------------------------------------------------------------------
 
-    def use(self, upstream: Upstream) -> None:
+    def attach(self, upstream: Upstream) -> None:
         """There is an upstream for all queues that are to be opened there: they ask it in slices."""
         upstream_of = self._user.upstream_of
-        self._to_use.extend((upstream, opened) for opened in self.opened.values()
+        self._to_attach.extend((upstream, opened) for opened in self.opened.values()
                             if opened.upstream is None and upstream_of(opened.name) is upstream)
-        self._use_more()
+        self._attach_more()
 
-    def _use_more(self) -> None:
+    def _attach_more(self) -> None:
         """Requests leave at the pace of their answers: heartbeats of this node wait behind them at the upstream."""
         scheduler = self._host.scheduler
-        if self._to_use and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
-                Priority.ACTIVATION, self._to_use_job):
-            scheduler.start(Priority.ACTIVATION, self._to_use_job, self._using(), self._failed)
+        if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
+                Priority.ACTIVATION, self._to_attach_job):
+            scheduler.start(Priority.ACTIVATION, self._to_attach_job, self._attach_in_slices(), self._failed)
 
-    def _using(self) -> Steps[None]:
+    def _attach_in_slices(self) -> Steps[None]:
         used = 0
-        while self._to_use and len(self._reopening) < REOPENING_MAX:
+        while self._to_attach and len(self._reopening) < REOPENING_MAX:
             try:
-                self._use(*self._to_use.popleft())
+                self._attach(*self._to_attach.popleft())
             except Exception as error:  # the other queues continue
                 self._failed(error)
             used += MOVED_QUEUE
             if not used % MOVED_AT_ONCE:
                 yield
 
-    def _use(self, upstream: Upstream, opened: UpstreamQueue) -> None:
+    def _attach(self, upstream: Upstream, opened: UpstreamQueue) -> None:
         if opened.upstream is not None or self._user.upstream_of(opened.name) is not upstream:
             return  # it has changed since
-        self._lost(opened)
+        self._finish_detach(opened)
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
             self._step(opened, stream, Up(upstream.generation))
@@ -404,11 +405,11 @@ class Relays:
         """Whether all queues are open again where there is a node above for them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
-            if not self._reopening and not self._to_use:
+            if not self._reopening and not self._to_attach:
                 self._host.report.info(f"{self._user.title}: state restored")
-            self._use_more()
+            self._attach_more()
 
-    def lose(self, queues: Iterable[UpstreamQueue]) -> None:
+    def detach(self, queues: Iterable[UpstreamQueue]) -> None:
         """Queues have none any more: PUTs and CONFIRMs wait from now on, what else follows is done in slices. Requests that
         are made meanwhile stay with their streams until these know."""
         lost = [opened for opened in queues if opened.upstream is not None]
@@ -417,18 +418,18 @@ class Relays:
         for opened in lost:
             opened.upstream = None
             opened.waiting.clear()
-            self._losing[opened] = None
+            self._detaching[opened] = None
             if opened.relay is not None:
                 opened.relay.posts_stopped()
                 opened.relay.open_apps.clear()
                 opened.relay.stopped = True
-        self._in_slices(lost, self._lost)
+        self._in_slices(lost, self._finish_detach)
 
-    def _lost(self, opened: UpstreamQueue) -> None:
+    def _finish_detach(self, opened: UpstreamQueue) -> None:
         """Nothing, if its streams know."""
-        if opened not in self._losing:
+        if opened not in self._detaching:
             return
-        del self._losing[opened]
+        del self._detaching[opened]
         if opened.relay is not None:
             opened.relay.stopped = False
         outputs = []

@@ -70,7 +70,7 @@ class UpstreamQueue:
         self.waiting: deque[WaitingPush] = deque()  # in order
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
-        self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
+        self.requested: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
         self.story = TransitionLog()
         self._next_sub_id = 1
 
@@ -113,12 +113,12 @@ class UpstreamQueue:
         app = self.relay.apps.get(app_id) if self.relay is not None else None
         if app is None:
             return ()
-        return merge(app_id, [spec for substream in app.substreams for spec in self.asked.get(substream, ())], self.ids)
+        return merge(app_id, [spec for substream in app.substreams for spec in self.requested.get(substream, ())], self.ids)
 
     def forget_substreams(self) -> None:
         """Consumers that are gone have asked for nothing."""
-        for substream in [each for each in self.asked if each not in each.app.substreams]:
-            del self.asked[substream]
+        for substream in [each for each in self.requested if each not in each.app.substreams]:
+            del self.requested[substream]
 
     def surplus(self, stream: AppStream) -> Counts:
         """What the upstream has beyond what clients here have."""
@@ -170,7 +170,7 @@ class RelayUser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRequest:
     """One request about a queue: what comes back from `upstream` is given to `answer`, with the number of the request.
     `deadline`: seconds, monotonic."""
 
@@ -186,34 +186,34 @@ class UpstreamRequests:
 
     def __init__(self) -> None:
         self._next = 1
-        self._asked: dict[int, Asked] = {}
+        self._pending: dict[int, PendingRequest] = {}
 
     def add(self, expected: str, answer: Callable[[object, int], None], deadline: float, upstream: Upstream,
             queue: UpstreamQueue) -> int:
         """A request is made; its number."""
         number, self._next = self._next, self._next + 1
-        self._asked[number] = Asked(expected, answer, deadline, upstream, queue)
+        self._pending[number] = PendingRequest(expected, answer, deadline, upstream, queue)
         return number
 
     def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
         """An answer has come; False = to nothing that was asked there. Unknown numbers are of an earlier upstream."""
         number = message.r_id or 0
-        asked = self._asked.get(number)
+        asked = self._pending.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
             return False
-        del self._asked[number]
+        del self._pending[number]
         value = message.value
         if message.choice == "status":
             value = Refused(value.category or Category.E_UNKNOWN, value.message, value.code)
         asked.answer(value, number)
         return True
 
-    def overdue(self, now: float) -> list[Asked]:
+    def overdue(self, now: float) -> list[PendingRequest]:
         """What should have been answered by now, one for each upstream."""
-        return list({id(each.upstream): each for each in self._asked.values() if each.deadline <= now}.values())
+        return list({id(each.upstream): each for each in self._pending.values() if each.deadline <= now}.values())
 
     def forget(self, queues: Collection[UpstreamQueue]) -> None:
         """The upstream of these queues is gone."""
         gone = frozenset(queues)
-        for number in [number for number, each in self._asked.items() if each.queue in gone]:
-            del self._asked[number]
+        for number in [number for number, each in self._pending.items() if each.queue in gone]:
+            del self._pending[number]

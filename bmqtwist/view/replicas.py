@@ -17,7 +17,7 @@ from bmqtwist.view.snapshot import FileState
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.member.cluster import Cluster
-    from bmqtwist.member.partition_logs import Cell
+    from bmqtwist.member.partition_logs import HostedPartition
 
 Tree = dict[str, Any]
 _NO_LAG: Tree = {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
@@ -69,32 +69,32 @@ def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
         "data": {"used": data.used, "total": data.total, "outstanding": data.outstanding},
         "rollingOver": partition.roll.copy is not None}
     replication = cluster.replication
-    if replication is None or index >= len(replication.cells):
+    if replication is None or index >= len(replication.hosted):
         own = {"node": cluster.node_name, "role": "primary", "lease": partition.lease, "sequence": partition.sequence,
                **_NO_LAG}
         return tree | {"self": own, "replicas": [own]}
-    cell = replication.cells[index]
-    own = _self(cluster.node_name, cell)
-    others = [_other(names[node_id], node_id, cell, now) for node_id in cell.machine.others if node_id in names]
-    return tree | {"self": own, "replicas": [own, *(others if cell.machine.leads else ())]}
+    hosted = replication.hosted[index]
+    own = _self(cluster.node_name, hosted)
+    others = [_other(names[node_id], node_id, hosted, now) for node_id in hosted.machine.others if node_id in names]
+    return tree | {"self": own, "replicas": [own, *(others if hosted.machine.leads else ())]}
 
 
-def _self(name: str, cell: Cell) -> Tree:
+def _self(name: str, hosted: HostedPartition) -> Tree:
     """Return the row of this node; only the primary knows the lag of a replica."""
-    machine, (lease, sequence) = cell.machine, cell.partition.durable
+    machine, (lease, sequence) = hosted.machine, hosted.partition.durable
     role = _ROLES.get(machine.role, "healing")
     return {"node": name, "role": role, "machine": machine.role.name, "why": machine.story.cause_of(machine.role.name),
-            "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": cell.busy,
+            "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": hosted.busy,
             **(_NO_LAG if role == "primary" else _UNKNOWN_LAG)}
 
 
-def _other(name: str, node_id: int, cell: Cell, now: float) -> Tree:
-    machine, target = cell.machine, cell.machine.targets.get(node_id)
+def _other(name: str, node_id: int, hosted: HostedPartition, now: float) -> Tree:
+    machine, target = hosted.machine, hosted.machine.targets.get(node_id)
     if node_id not in machine.up:
         return _row(name, "down", target)
     if target is None or target.image:
         return _row(name, "healing", target)
-    return _row(name, "replica", target) | lag(cell, target.durable, now) | {"inFlightBytes": target.flying}
+    return _row(name, "replica", target) | lag(hosted, target.durable, now) | {"inFlightBytes": target.flying}
 
 
 def _row(name: str, role: str, target: Target | None) -> Tree:
@@ -102,17 +102,17 @@ def _row(name: str, role: str, target: Target | None) -> Tree:
     return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, **_UNKNOWN_LAG}
 
 
-def lag_records(cell: Cell, durable: Psn) -> int | None:
+def lag_records(hosted: HostedPartition, durable: Psn) -> int | None:
     """Return the number of records after `durable`; None if the log no longer contains `durable`."""
-    summary = cell.partition.summary
+    summary = hosted.partition.summary
     return summary.distance(durable) if summary.holds(durable) else None
 
 
-def lag(cell: Cell, durable: Psn, now: float) -> Tree:
+def lag(hosted: HostedPartition, durable: Psn, now: float) -> Tree:
     """Return the records after `durable`, their approximate bytes, and the age of the first of them."""
-    records = lag_records(cell, durable)
+    records = lag_records(hosted, durable)
     if records is None:
         return _UNKNOWN_LAG
-    seconds = cell.times.behind(durable, now) if records else 0.0
-    return {"lagRecords": records, "lagBytes": cell.partition.bytes_after(durable),
+    seconds = hosted.times.behind(durable, now) if records else 0.0
+    return {"lagRecords": records, "lagBytes": hosted.partition.bytes_after(durable),
             "lagMs": None if seconds is None else round(seconds * 1000, 1)}

@@ -37,10 +37,10 @@ def view_of(cluster: Cluster) -> ClusterView:
         primary = known.get(index)
         durable: dict[int, Psn] = {}
         lag: dict[int, int] = {}
-        if replication is not None and index < len(replication.cells):
-            cell = replication.cells[index]
-            durable = {node_id: target.durable for node_id, target in cell.machine.targets.items()}
-            lag = {node_id: lag_records(cell, psn) or 0 for node_id, psn in durable.items()}
+        if replication is not None and index < len(replication.hosted):
+            hosted = replication.hosted[index]
+            durable = {node_id: target.durable for node_id, target in hosted.machine.targets.items()}
+            lag = {node_id: lag_records(hosted, psn) or 0 for node_id, psn in durable.items()}
         partitions.append(PartitionView(
             index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", lag, durable,
             cluster.held_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))

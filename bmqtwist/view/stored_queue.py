@@ -95,7 +95,7 @@ def locate(broker: Broker, uri: str) -> LocatedQueue:
         if record is None or record.partition_id >= len(cluster.partitions):
             continue
         partition = cluster.partitions[record.partition_id]
-        if cluster.replication is not None and cluster.replication.cells[record.partition_id].busy:
+        if cluster.replication is not None and cluster.replication.hosted[record.partition_id].busy:
             raise LocalError(f"Partition [{record.partition_id}] of queue '{canonical}' is being reloaded: try again")
         store = partition.state.queues.get(record.key)
         if store is None:

@@ -16,7 +16,7 @@ def transfer(nodes: ReplicatingCluster, node: SimulatedNode) -> None:
     """A node leads the cluster from now on."""
     if nodes.leader is not node:
         assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 STATE ELECTOR TRANSFER {node.name}") == "SUCCESS"
-        nodes.until(lambda: all(nodes.cluster(each.name).leadership.whom_to_ask() == number(node)
+        nodes.until(lambda: all(nodes.cluster(each.name).leadership.active_leader() == number(node)
                                 for each in nodes.machines if each.up))
 
 

@@ -122,7 +122,7 @@ class FaultWorld(CampaignWorld):
 
     def lease(self, uri: str = STRONG) -> int:
         """Of the primary, as it stands."""
-        return self.cell(self.primary(uri), self.index(uri)).machine.lease
+        return self.hosted(self.primary(uri), self.index(uri)).machine.lease
 
     def leader_of(self, nodes: list[SimulatedNode]) -> SimulatedNode:
         """Whom all of these follow."""
@@ -148,7 +148,7 @@ class FaultWorld(CampaignWorld):
         """GUIDs of the messages that a node has of a queue."""
         record = self.queue_record(uri)
         assert record is not None
-        queue = self.cell(node, record.partition_id).partition.state.queues.get(record.key)
+        queue = self.hosted(node, record.partition_id).partition.state.queues.get(record.key)
         return [] if queue is None else list(queue.messages)
 
     def queues(self, node: SimulatedNode) -> dict[str, bytes]:
@@ -163,7 +163,7 @@ class FaultWorld(CampaignWorld):
                 lines.append(f"{node.name}: down")
                 continue
             standing = node.broker.clusters[CLUSTER].leadership.standing
-            roles = [cell.machine.role.name for cell in self.replication(node).cells]
+            roles = [hosted.machine.role.name for hosted in self.replication(node).hosted]
             lines.append(f"{node.name}: {standing.state.name}, term {standing.term}, leader {standing.leader}, {roles}, "
                          f"{node.broker.clusters[CLUSTER].unavailable}{', paused' if node.paused else ''}")
         for each in (*self.producers, *self.consumers):
@@ -191,8 +191,8 @@ class FaultWorld(CampaignWorld):
         self.until(lambda: not any(self.stored(node, uri) for node in self.machines for uri in (STRONG, EVENTUAL)
                                    if self.queue_record(uri) is not None), 60.0)
         self.run(3.0)
-        for index in range(len(self.replication(self.machines[0]).cells)):
-            roles = sorted(self.cell(node, index).machine.role.name for node in self.machines)
+        for index in range(len(self.replication(self.machines[0]).hosted)):
+            roles = sorted(self.hosted(node, index).machine.role.name for node in self.machines)
             assert roles.count(PartitionRole.PRIMARY_HEALED.name) == 1, self.story()
         for judge in self.judges:
             judge.quiet()

@@ -40,11 +40,11 @@ class ReplicatingCluster(ElectedCluster):
 
     def partition(self, node: SimulatedNode, index: int = 0) -> ReplicatedPartition:
         """One partition of a node."""
-        return self.replication(node).cells[index].partition
+        return self.replication(node).hosted[index].partition
 
     def roles(self, index: int = 0) -> dict[str, PartitionRole]:
         """Of all nodes that are up."""
-        return {node.name: self.replication(node).cells[index].machine.role for node in self.machines if node.up}
+        return {node.name: self.replication(node).hosted[index].machine.role for node in self.machines if node.up}
 
     def primary(self, index: int = 0) -> SimulatedNode:
         """The active primary of a partition."""
@@ -56,7 +56,7 @@ class ReplicatingCluster(ElectedCluster):
         """What the machines went through, for whoever looks at a failed test."""
         return "\n".join(f"{node.name}: {each.at:.2f} {each.before} -> {each.after}: {each.cause}"
                          for node in self.machines if node.up
-                         for each in self.replication(node).cells[index].machine.story.transitions[-8:])
+                         for each in self.replication(node).hosted[index].machine.story.transitions[-8:])
 
     def replicas(self, index: int = 0) -> list[SimulatedNode]:
         """Nodes that are up and not primary of a partition."""
@@ -143,7 +143,7 @@ class ReplicatingCluster(ElectedCluster):
     def judge_partitions(self) -> None:
         """When all is quiet: every node that is up has the same log, and what was acknowledged."""
         up = [node for node in self.machines if node.up]
-        for index in range(len(self.replication(up[0]).cells)):
+        for index in range(len(self.replication(up[0]).hosted)):
             logs = {self.partition(node, index).summary.last for node in up}
             assert len(logs) == 1, (logs, self.stories(index))
         for uri, payloads in self.acknowledged.items():

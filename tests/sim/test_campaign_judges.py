@@ -32,35 +32,35 @@ def judge_of(*leases: Psn, committed: Psn) -> tuple[PartitionJudge, Any]:
     return judge, world
 
 
-def cell_with(log: LogSummary) -> Any:
+def hosted_with(log: LogSummary) -> Any:
     return SimpleNamespace(index=0, summary=log, busy=False)
 
 
 def test_a_record_that_waits_to_be_written_is_in_the_log_of_a_primary() -> None:
     judge, _ = judge_of((1, 9), committed=(1, 8))
     judge._seen["n1", 0] = 1, 5  # its disk took no more
-    judge._begins(NODE, cell_with(LogSummary((2, 2), NO_PSN, ((1, 9), (2, 2)))), 3)
+    judge._begins(NODE, hosted_with(LogSummary((2, 2), NO_PSN, ((1, 9), (2, 2)))), 3)
     with pytest.raises(Violation, match="R6: n1 begins lease 4 .* up to \\(2, 2\\); \\(1, 8\\) is committed"):
-        judge._begins(NODE, cell_with(LogSummary((2, 2), NO_PSN, ((1, 7), (2, 2)))), 4)
+        judge._begins(NODE, hosted_with(LogSummary((2, 2), NO_PSN, ((1, 7), (2, 2)))), 4)
 
 
 def test_an_image_that_ends_before_what_its_node_has_committed_is_a_violation() -> None:
     judge, _ = judge_of((1, 9), committed=(1, 8))
     judge._seen["n1", 0] = 1, 9
-    cell = cell_with(LogSummary((1, 9), (1, 9), ((1, 9),)))
-    judge._cuts(NODE, cell, (1, 8))
+    hosted = hosted_with(LogSummary((1, 9), (1, 9), ((1, 9),)))
+    judge._cuts(NODE, hosted, (1, 8))
     with pytest.raises(Violation, match="R6: n1, partition 0: cut off behind \\(1, 7\\), and \\(1, 8\\) is committed"):
-        judge._cuts(NODE, cell, (1, 7))
+        judge._cuts(NODE, hosted, (1, 7))
 
 
 def test_what_a_primary_writes_is_seen_though_a_rollover_takes_it_out_of_its_files_at_once() -> None:
     judge, world = judge_of((1, 2), committed=NO_PSN)
     batches = [Batch(3, [pack_sync_point(sequence, 1, 7, 1, 2, 96, 36) for sequence in (3, 4)], [], [])]  # type: ignore[arg-type]
-    cell = cell_with(LogSummary((1, 4), (1, 4), ((1, 4),)))
+    hosted = hosted_with(LogSummary((1, 4), (1, 4), ((1, 4),)))
     log = type("Log", (), {"take_batches": lambda self: batches})()
-    cell.partition = SimpleNamespace(log=log, psn_at=lambda at: (1, at))
+    hosted.partition = SimpleNamespace(log=log, psn_at=lambda at: (1, at))
     for _ in range(2):  # it is watched once
-        CampaignWorld._writing_watched(world, NODE, cell)
+        CampaignWorld._writing_watched(world, NODE, hosted)
     assert log.take_batches() is batches
     [question] = world.asked
     question(judge)

@@ -193,7 +193,7 @@ def test_another_number_of_copies_counts_for_what_is_posted_later() -> None:
     ask_for(3)
     guid = queue.put(b"by all")
     nodes.run(2.0)
-    assert not queue.acks() and primary.up and nodes.replication(primary).cells
+    assert not queue.acks() and primary.up and nodes.replication(primary).hosted
     away.boot()
     nodes.run(15.0)
     assert [ack.guid for ack in queue.acks()] == [guid]

@@ -159,22 +159,22 @@ def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypa
             producer.post(40)
         world.live(0.5)
     index = world.index()
-    target = world.cell(source, index).summary.last
+    target = world.hosted(source, index).summary.last
     for node in world.others(behind):
         world.network.slow(node.name, behind.name, 0.2)
     behind.boot()
-    begun = world.cell(behind, index).summary.last
+    begun = world.hosted(behind, index).summary.last
     until = world.now + 10.0
-    while not begun < world.cell(behind, index).summary.last < target:
+    while not begun < world.hosted(behind, index).summary.last < target:
         assert world.now < until
         world.run(0.05)
     source.crash(power=False, down=None)
-    reached, cuts = world.cell(behind, index).summary.last, world.counts["cuts"]
+    reached, cuts = world.hosted(behind, index).summary.last, world.counts["cuts"]
     assert reached < target
     for node in world.others(behind):
         world.network.slow(node.name, behind.name, 0.0)
     world.until(lambda: world.is_ready(behind), FAILOVER_S + 10.0)
-    assert world.cell(behind, index).summary.holds(reached) and world.counts["cuts"] == cuts, "what it had stays"
+    assert world.hosted(behind, index).summary.holds(reached) and world.counts["cuts"] == cuts, "what it had stays"
     world.finish()
     assert not world.refusals()
 
@@ -184,8 +184,8 @@ def test_row_36_the_others_roll_over_while_a_replica_is_down(how: str) -> None:
     world = FaultWorld(36, journal_bytes=1 << 15)
     away, index = world.others(world.primary())[0], world.index()
     away.crash(power=how == "power", down=None)
-    had = world.cell(world.primary(), index).summary.last
-    while world.cell(world.primary(), index).summary.base <= had:
+    had = world.hosted(world.primary(), index).summary.last
+    while world.hosted(world.primary(), index).summary.base <= had:
         for producer in world.producers:
             producer.post(10)
         world.live(1.0)
@@ -194,7 +194,7 @@ def test_row_36_the_others_roll_over_while_a_replica_is_down(how: str) -> None:
     away.crash(power=how == "power", down=0.5)
     world.live(0.7)
     world.until(lambda: world.is_ready(away))
-    assert world.cell(away, index).summary.base > had, "it has an image"
+    assert world.hosted(away, index).summary.base > had, "it has an image"
     world.finish()
     assert not world.refusals()
 

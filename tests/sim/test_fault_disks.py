@@ -26,10 +26,10 @@ def test_row_18_the_disk_of_a_replica_is_slow() -> None:
     primary = world.primary()
     slow, begun = world.others(primary)[0], world.now
     slow.disk_delay_s = SLOW_S
-    partition, lease = world.cell(slow, world.index()).partition, world.lease()
+    partition, lease = world.hosted(slow, world.index()).partition, world.lease()
     for _ in range(20):
         world.live(0.5)
-        behind = world.cell(primary, world.index()).partition.summary.last[1] - partition.durable[1]
+        behind = world.hosted(primary, world.index()).partition.summary.last[1] - partition.durable[1]
         assert behind < 400, "it lags by what comes in a few syncs, not more and more"
     waits = [wait for producer in world.producers if producer.uri == STRONG for guid, wait in producer.waits.items()
              if producer.posted[guid] > begun]
@@ -86,14 +86,14 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
     world.producers[0].post(3)
     world.live(0.5)
     torn = world.others(world.primary())[0]
-    summary, files = world.cell(torn, index).summary, world.cell(torn, index).partition.files
+    summary, files = world.hosted(torn, index).summary, world.hosted(torn, index).partition.files
     end = files.current.journal.end if kind == "journal" else files.current.data.end
     torn.crash(power=False, down=None)
     path = file_of(torn, index, kind)
     for at in range(end - part, end):
         torn.disk.flip(path, at, 0xFF)
     torn.boot()
-    found = world.cell(torn, index)
+    found = world.hosted(torn, index)
     assert found.summary.last < summary.last or found.machine.standing.doubtful, "the log ends before what is not whole"
     world.until(lambda: world.is_ready(torn))
     world.until(lambda: set(world.stored(torn)) == set(world.stored(world.primary())), 2.0)
@@ -117,7 +117,7 @@ def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
     rotten.crash(power=False, down=None)
     rotten.disk.flip(file_of(rotten, index, kind), where, 0xFF)
     rotten.boot()
-    world.until(lambda: world.is_ready(rotten) and not world.cell(rotten, index).machine.standing.doubtful)
+    world.until(lambda: world.is_ready(rotten) and not world.hosted(rotten, index).machine.standing.doubtful)
     world.until(lambda: set(world.stored(rotten)) == set(world.stored(world.primary())), 5.0)
     world.appoint(rotten)
     world.until(lambda: world.primaries(index) == [rotten])

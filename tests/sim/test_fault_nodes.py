@@ -105,9 +105,9 @@ def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) 
     producer = world.producer(STRONG, pause_s=1000.0)
     world.until(lambda: producer.queue is not None)
     primary = world.primary()
-    before = world.cell(primary, world.index()).partition.position
+    before = world.hosted(primary, world.index()).partition.position
     guids = producer.post(3)
-    while world.cell(primary, world.index()).partition.position < before + len(guids):
+    while world.hosted(primary, world.index()).partition.position < before + len(guids):
         world.run(0.0005)
     assert len(producer.unanswered) == len(guids)
     primary.crash(power=how == "power", down=1.0)
@@ -210,11 +210,11 @@ def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
     assert world.believed() == [other], "who lacks a record that is committed is not elected"
     known: dict[str, Any] = {uri: key for uri, key in world.queues(other).items() if uri == NEW_QUEUE}
     assert known
-    behind, tip = world.cell(stale, world.index()).summary.last, world.cell(other, world.index()).summary.last
+    behind, tip = world.hosted(stale, world.index()).summary.last, world.hosted(other, world.index()).summary.last
     assert behind < tip
     world.propose(other, AssignPartitions([int(stale.name[1:])], []))
     world.until(lambda: world.primaries(0) == world.primaries(1) == [stale])
-    assert world.cell(stale, world.index()).summary.holds(tip), "it has fetched what it lacked, before anything else"
+    assert world.hosted(stale, world.index()).summary.holds(tip), "it has fetched what it lacked, before anything else"
     world.live(3.0)
     world.finish()
     assert not world.refusals()

@@ -339,9 +339,9 @@ def disturb(nodes: Members, load: Load, random: Random) -> None:
     elif kind == "resume":
         resume(nodes)
     elif kind == "roll" and node.up and not node.paused:
-        for cell in nodes.replication(node).cells:
-            if not cell.busy:
-                cell.partition.roll.finish(node.broker.loop.wall(node.local_now))
+        for hosted in nodes.replication(node).hosted:
+            if not hosted.busy:
+                hosted.partition.roll.finish(node.broker.loop.wall(node.local_now))
     elif kind == "reset" and node.up and node.broker.sessions.open:
         random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
     elif kind == "move":

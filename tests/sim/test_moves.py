@@ -373,7 +373,7 @@ class Asleep:
         """Somebody asks for the queue, and waits."""
         client = self.nodes.client(self.node.name)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(EVENTUAL, 77, read=1)}})
-        self.nodes.until(lambda: self.cluster.waking._sleepers[EVENTUAL].opened, 5.0)
+        self.nodes.until(lambda: self.cluster.activations._pending[EVENTUAL].opened, 5.0)
         return client, asked
 
     @property

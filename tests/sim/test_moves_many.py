@@ -125,7 +125,7 @@ class Crowd:
             if node.up:
                 assert not self.retirement(node).continues and not any(self.retirement(node)._then.values())
                 relays = self.nodes.cluster(node.name).relays
-                assert relays is not None and not relays._losing
+                assert relays is not None and not relays._detaching
 
     def retirement(self, node: SimulatedNode) -> Retirement:
         """Of a node."""
@@ -173,8 +173,8 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[l
         patch.setattr(scheduler, "STEPS_MAX", steps_max)
         patch.setattr(Scheduler, "_step", measured)
         counting(Retirement, "convert", lambda self, queue: queue.uri in self._left)
-        counting(Relays, "_use", is_used)
-        counting(Relays, "_lost", lambda self, opened: opened in self._losing)
+        counting(Relays, "_attach", is_used)
+        counting(Relays, "_finish_detach", lambda self, opened: opened in self._detaching)
         yield sizes
 
 

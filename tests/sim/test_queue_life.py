@@ -74,7 +74,7 @@ def test_open_post_app_update_and_removal_work_where_the_leader_is_not_primary(p
     assert nodes.admin(primary, "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES") == "SUCCESS"
     nodes.run(0.5)
     assert records(nodes, APPS) == [None] * 3
-    assert not any(cell.partition.state.queues for each in nodes.machines for cell in nodes.replication(each).cells)
+    assert not any(hosted.partition.state.queues for each in nodes.machines for hosted in nodes.replication(each).hosted)
 
 
 @pytest.mark.spec("cluster", 56)
@@ -166,7 +166,7 @@ def test_a_queue_that_is_idle_for_its_time_is_removed_everywhere() -> None:
     assert None not in records(nodes, EVENTUAL)
     nodes.run(3.0)
     assert records(nodes, EVENTUAL) == [None] * 3
-    assert not any(cell.partition.state.queues for node in nodes.machines for cell in nodes.replication(node).cells)
+    assert not any(hosted.partition.state.queues for node in nodes.machines for hosted in nodes.replication(node).hosted)
     assert not any(nodes.cluster(node.name).queues for node in nodes.machines)
 
 

@@ -134,7 +134,7 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
     assert nodes.partition(former).summary.last > alone
     nodes.run(4.0)
     assert not client.link.closed and not queue.acks()
-    assert not nodes.replication(former).cells[0].partition.copies.committed or not nodes.replication(former).serves(0)
+    assert not nodes.replication(former).hosted[0].partition.copies.committed or not nodes.replication(former).serves(0)
     nodes.run(10.0)
     others = [node for node in nodes.machines if node is not former and nodes.replication(node).serves(0)]
     assert len(others) == 1
@@ -403,13 +403,13 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
                 if f"/storage/bmq_{index}." in path and path.endswith(kind))
     node.disk.flip(path, where, 0xFF)
     node.boot()
-    assert nodes.replication(node).cells[index].machine.standing.doubtful
+    assert nodes.replication(node).hosted[index].machine.standing.doubtful
     nodes.settle()
-    assert not nodes.replication(node).cells[index].machine.standing.doubtful
+    assert not nodes.replication(node).hosted[index].machine.standing.doubtful
     nodes.judge_partitions()
     node.crash(power=True, down=1.0)
     nodes.settle()
-    assert not nodes.replication(node).cells[index].machine.standing.doubtful
+    assert not nodes.replication(node).hosted[index].machine.standing.doubtful
     nodes.judge_partitions()
 
 
@@ -597,9 +597,9 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
     elif kind == "reset" and node.up and node.broker.sessions.open:
         random.choice(list(node.broker.sessions.open)).transport.reset()  # type: ignore[attr-defined]
     elif kind == "roll" and node.up and not node.paused:
-        for cell in nodes.replication(node).cells:
-            if not cell.busy:
-                cell.partition.roll.finish(node.broker.loop.wall(node.local_now))
+        for hosted in nodes.replication(node).hosted:
+            if not hosted.busy:
+                hosted.partition.roll.finish(node.broker.loop.wall(node.local_now))
     elif kind == "move":
         nodes.move_any(random)
     elif kind == "syncs":
@@ -644,7 +644,7 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
     resume(nodes)
     for node in nodes.machines:
         node.mend()
-        if node.up and any(cell.broken for cell in nodes.replication(node).cells):
+        if node.up and any(hosted.broken for hosted in nodes.replication(node).hosted):
             node.crash(power=False, down=0.5)  # as an operator does when a disk has failed
     nodes.settle()
     nodes.settle()

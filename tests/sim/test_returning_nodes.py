@@ -34,8 +34,8 @@ def test_heartbeats_are_answered_while_a_node_heals() -> None:
     client = nodes.client(away.name)
     _, broker = introduce(nodes, away.name, cluster_node_id=-1)
     roles, answered = set[PartitionRole](), 0
-    while not all(cell.machine.role is PartitionRole.REPLICA_HEALED for cell in nodes.replication(away).cells):
-        roles |= {cell.machine.role for cell in nodes.replication(away).cells}
+    while not all(hosted.machine.role is PartitionRole.REPLICA_HEALED for hosted in nodes.replication(away).hosted):
+        roles |= {hosted.machine.role for hosted in nodes.replication(away).hosted}
         for session in (client, broker):
             session.link.receive(0.0)
             session.link.send(HEARTBEAT_REQ)
@@ -58,7 +58,7 @@ def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypat
     for node in nodes.machines:
         if node is not away:
             nodes.network.slow(node.name, away.name, 0.05)
-    committed = nodes.replication(nodes.primary(index)).cells[index].machine.committed
+    committed = nodes.replication(nodes.primary(index)).hosted[index].machine.committed
     away.boot()
     reasons = set[str]()
     while nodes.cluster(away.name).unavailable:
@@ -124,7 +124,8 @@ def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, 
             found[node.name] = (
                 nodes.statuses(node).own, dict(nodes.statuses(node).others), standing.state, standing.leader,
                 cluster.leadership.active, dict(cluster.metadata.state.partitions),
-                [cell.machine.role for cell in replication.cells], [replication.primary_of(index) for index in range(6)],
+                [hosted.machine.role for hosted in replication.hosted],
+                [replication.primary_of(index) for index in range(6)],
                 sorted(cluster.queues), sorted(cluster.members.relays.opened))
     return found
 

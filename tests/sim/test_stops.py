@@ -196,12 +196,12 @@ def test_all_replicas_have_the_last_record_of_a_primary_that_stops_which_is_a_sy
     primary.stop(down=None)
     world.until(lambda: not primary.up, 40.0)
     world.until(lambda: world.primaries(index))
-    new = world.cell(world.primary(), index).summary
+    new = world.hosted(world.primary(), index).summary
     following = min(each for each, _ in new.leases if each > lease)
     history = world.logs.history(index)
     last = history.previous((following, 1))
     assert last[0] == lease and is_sync_point(RECORD.unpack(history.records[last][0]))
     for node in world.others(primary):
-        assert world.cell(node, index).summary.holds(last)
+        assert world.hosted(node, index).summary.holds(last)
     world.finish()
     assert not world.refusals()

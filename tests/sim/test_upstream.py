@@ -242,7 +242,7 @@ def test_an_upstream_that_comes_and_goes_leaves_nothing_behind() -> None:
     for each in (writer, *readers):
         each.client.kill()
     above.world.run(1.0)
-    assert not proxy.relays.opened and not proxy.relays._by_id and not proxy.relays.requests._asked
+    assert not proxy.relays.opened and not proxy.relays._by_id and not proxy.relays.requests._pending
     assert not proxy.relays.uplink._bytes
 
 

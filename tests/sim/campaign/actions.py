@@ -13,7 +13,7 @@ from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueu
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.member.leadership import Leadership
-from bmqtwist.member.partition_logs import Cell
+from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType
@@ -298,12 +298,13 @@ def strand_primary(world: CampaignWorld, node: SimulatedNode, other: SimulatedNo
 def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """It dies, and bits of one of its files are not what they were when it comes back. No two at a time: a majority keeps
     its disks."""
-    cells = [cell for each in world.machines if each.up for cell in world.replication(each).cells] if (
+    all_hosted = [hosted for each in world.machines if each.up for hosted in world.replication(each).hosted] if (
         len(world.machines) > 2) else []
-    if not cells or not all(each.up for each in world.machines) or any(cell.machine.standing.doubtful for cell in cells):
+    if not all_hosted or not all(each.up for each in world.machines) or any(
+            hosted.machine.standing.doubtful for hosted in all_hosted):
         return
-    found = [(path, where) for cell in world.replication(node).cells if not cell.busy
-             for path, where in safe_places(cell) if path in node.disk.paths()]
+    found = [(path, where) for hosted in world.replication(node).hosted if not hosted.busy
+             for path, where in safe_places(hosted) if path in node.disk.paths()]
     if found:
         node.crash(power=False, down=0.01 + step.share * DOWN_S)
         path, where = found[int(step.dice * len(found))]
@@ -311,12 +312,12 @@ def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: S
         world.counts["bits flipped"] += 1
 
 
-def safe_places(cell: Cell) -> list[tuple[str, int]]:
+def safe_places(hosted: HostedPartition) -> list[tuple[str, int]]:
     """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
     record: what says that it is one, and which, is looked at."""
-    files, found = cell.partition.files, list[tuple[str, int]]()
+    files, found = hosted.partition.files, list[tuple[str, int]]()
     path = files.directory.path(files.current.base, FileType.JOURNAL)
-    end = files.current.journal.end - RECORD_BYTES * len(cell.partition.tail.journal)
+    end = files.current.journal.end - RECORD_BYTES * len(hosted.partition.tail.journal)
     sync_points = 0
     for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
         if sync_points >= SYNC_POINTS:

@@ -12,7 +12,7 @@ from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_reception import Reception
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.cluster.replication_targets import ReplicationTargets
-from bmqtwist.member.partition_logs import Cell
+from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
@@ -118,7 +118,7 @@ def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) 
     journal.resize(JOURNAL_HEADER_BYTES, False)
 
 
-def _pair_commits(self: Cell) -> None:
+def _pair_commits(self: HostedPartition) -> None:
     self.partition.copies.pair_commits = True
 
 
@@ -147,7 +147,7 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "deduplication lost": [(Applier, "stored", _as_if_new)],
     "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
     "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
-    "two copies of five": [(Cell, "count_needed", _pair_commits)],
+    "two copies of five": [(HostedPartition, "count_needed", _pair_commits)],
     "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
 }
 

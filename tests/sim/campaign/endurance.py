@@ -94,7 +94,7 @@ class Endurance:
             found["timers"] += self.world.timers(node)
             found["PUTs that wait"] += sum(
                 len(queue.pending) for relays in self.world.relays(node) for queue in relays.queues.values())
-            found["requests that wait"] += sum(len(relays.requests._asked) for relays in self.world.relays(node))
+            found["requests that wait"] += sum(len(relays.requests._pending) for relays in self.world.relays(node))
             found["handles"] += sum(len(queue.handles) for queue in _queues(node, broker))
             found["files that are open"] += len(node.disk.locked)
             node.report.lines.clear()

@@ -19,7 +19,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import Lsn
 
 if TYPE_CHECKING:
-    from bmqtwist.member.partition_logs import Cell
+    from bmqtwist.member.partition_logs import HostedPartition
     from bmqtwist.queue.queue import Put
     from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.relay.relays import Relays
@@ -62,11 +62,11 @@ class Judge:
     def assigned(self, uri: str, key: bytes) -> None:
         """Somebody was told that a queue is assigned."""
 
-    def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
+    def partition_stepped(self, node: SimulatedNode, hosted: HostedPartition, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
         """The machine of a partition took an input; what follows from it is not done yet."""
 
-    def written(self, node: SimulatedNode, cell: Cell, batches: list[Batch]) -> None:
+    def written(self, node: SimulatedNode, hosted: HostedPartition, batches: list[Batch]) -> None:
         """A primary has these records in its files; a rollover may have taken them out again by now."""
 
     def recorded(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:

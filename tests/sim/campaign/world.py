@@ -14,7 +14,7 @@ from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.member.partition_logs import Cell
+from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
@@ -137,29 +137,29 @@ class CampaignWorld(ElectedCluster):
     def _machines_watched(self, node: SimulatedNode) -> None:
         """Those of its partitions."""
         replication = node.broker.clusters[CLUSTER].replication
-        for cell in replication.cells if replication is not None else ():
-            self._machine_watched(node, cell)
+        for hosted in replication.hosted if replication is not None else ():
+            self._machine_watched(node, hosted)
 
-    def _machine_watched(self, node: SimulatedNode, cell: Cell) -> None:
-        step = cell.machine.step
+    def _machine_watched(self, node: SimulatedNode, hosted: HostedPartition) -> None:
+        step = hosted.machine.step
 
-        def cell_step(now: float, event: PartitionInput) -> list[PartitionOutput]:
-            self._writing_watched(node, cell)
+        def hosted_step(now: float, event: PartitionInput) -> list[PartitionOutput]:
+            self._writing_watched(node, hosted)
             outputs = step(now, event)
-            self.ask(lambda judge: judge.partition_stepped(node, cell, now, event, outputs))
+            self.ask(lambda judge: judge.partition_stepped(node, hosted, now, event, outputs))
             return outputs
-        cell.machine.step = cell_step  # type: ignore[method-assign]
+        hosted.machine.step = hosted_step  # type: ignore[method-assign]
 
-    def _writing_watched(self, node: SimulatedNode, cell: Cell) -> None:
+    def _writing_watched(self, node: SimulatedNode, hosted: HostedPartition) -> None:
         """Of the partition that stands for it now."""
-        log = cell.partition.log
+        log = hosted.partition.log
         if "take_batches" in vars(log):
             return
         take = log.take_batches
 
         def take_batches() -> list[Batch]:
             batches = take()
-            self.ask(lambda judge: judge.written(node, cell, batches))
+            self.ask(lambda judge: judge.written(node, hosted, batches))
             return batches
         log.take_batches = take_batches  # type: ignore[method-assign]
 
@@ -184,9 +184,9 @@ class CampaignWorld(ElectedCluster):
         assert found is not None
         return found
 
-    def cell(self, node: SimulatedNode, index: int) -> Cell:
+    def hosted(self, node: SimulatedNode, index: int) -> HostedPartition:
         """One partition of a node."""
-        return self.replication(node).cells[index]
+        return self.replication(node).hosted[index]
 
     def queue_record(self, uri: str) -> QueueRecord | None:
         """As any node that is up knows it."""
@@ -199,7 +199,7 @@ class CampaignWorld(ElectedCluster):
         if node in self.proxies or len(self.machines) == 1 or not node.up or record is None:
             return 0
         serves = self.replication(node).serves(record.partition_id)
-        return self.cell(node, record.partition_id).machine.lease if serves else 0
+        return self.hosted(node, record.partition_id).machine.lease if serves else 0
 
     def primaries(self, index: int) -> list[SimulatedNode]:
         """Who believes that it is the active primary of a partition."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from bmqtwist.cluster.partition_events import ReplicaReceipt
 from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts
-from bmqtwist.member.partition_logs import Cell
+from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.wire.cluster_schema import Keepalive
 
 
@@ -112,11 +112,12 @@ def test_what_waits_for_a_partition_that_is_led_elsewhere_is_not_told_before_it_
 
 def test_a_receipt_hurries_unless_clients_here_are_told_already_and_another_replica_says_so_at_once() -> None:
     machine, receipt = SimpleNamespace(up={1, 3}, leads=False), ReplicaReceipt(2, 5, (5, 7), (5, 7), 0, 0)
-    cell = Cell.__new__(Cell)
-    cell.machine, cell.told_ahead = machine, False  # type: ignore[assignment]
-    assert cell.hurries(receipt)
-    cell.told_ahead = True
-    assert cell.hurries(Keepalive(2, 5, None, 0, (5, 7), 0)) and not cell.hurries(receipt) and cell.hurries(receipt), "once"
+    hosted = HostedPartition.__new__(HostedPartition)
+    hosted.machine, hosted.acked_early = machine, False  # type: ignore[assignment]
+    assert hosted.is_urgent(receipt)
+    hosted.acked_early = True
+    assert hosted.is_urgent(Keepalive(2, 5, None, 0, (5, 7), 0))
+    assert not hosted.is_urgent(receipt) and hosted.is_urgent(receipt), "once"
     machine.up = {1}
-    cell.told_ahead = True
-    assert cell.hurries(receipt), "without it nothing is committed"
+    hosted.acked_early = True
+    assert hosted.is_urgent(receipt), "without it nothing is committed"

@@ -15,30 +15,30 @@ NODE = 2
 
 
 class Bench:
-    """A primary's cell, whose partition has one run in memory or in its files."""
+    """A primary's partition, which has one run in memory or in its files."""
 
     def __init__(self, recent: bool) -> None:
         run = RecordRun((1, 1), (1, 2), bytes(60))
         self.sent: list[bytes] = []
         self.steps: list[tuple[float, Any]] = []
         self.timers = Timers()
-        self.cell: Any = SimpleNamespace(
+        self.hosted: Any = SimpleNamespace(
             partition=SimpleNamespace(recent_run=lambda after: run if recent else None, read_run=lambda after: run),
             machine=SimpleNamespace(lease=1, committed=NO_PSN, targets={NODE: Target((1, 1))}), inputs=[], index=0)
         links: Any = SimpleNamespace(send=lambda node_id, data: self.sent.append(data))
         report: Any = None
-        self.feeding = Feeding(1, links, self.timers, report, lambda cell, now, event: self.steps.append((now, event)))
-        self.feeding.send_records(self.cell, Feed(NODE, (1, 1)), 0.0)
+        self.feeding = Feeding(1, links, self.timers, report, lambda hosted, now, event: self.steps.append((now, event)))
+        self.feeding.send_records(self.hosted, Feed(NODE, (1, 1)), 0.0)
 
 
 def test_what_is_in_memory_goes_out_at_once() -> None:
     bench = Bench(recent=True)
-    assert bench.sent and bench.cell.inputs == [Fed(NODE, (1, 2), 60)] and bench.timers.next_at is None
+    assert bench.sent and bench.hosted.inputs == [Fed(NODE, (1, 2), 60)] and bench.timers.next_at is None
 
 
 def test_what_was_read_again_is_followed_by_more_after_a_pause() -> None:
     bench = Bench(recent=False)
-    assert bench.sent and not bench.cell.inputs
+    assert bench.sent and not bench.hosted.inputs
     bench.timers.run(PAUSE_S / 2)
     assert not bench.steps
     bench.timers.run(PAUSE_S)
@@ -47,6 +47,6 @@ def test_what_was_read_again_is_followed_by_more_after_a_pause() -> None:
 
 def test_a_node_that_has_begun_anew_meanwhile_is_not_said_to_have_been_sent_it() -> None:
     bench = Bench(recent=False)
-    bench.cell.machine.targets[NODE] = Target(NO_PSN)
+    bench.hosted.machine.targets[NODE] = Target(NO_PSN)
     bench.timers.run(PAUSE_S)
     assert not bench.steps

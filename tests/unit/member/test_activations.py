@@ -17,7 +17,7 @@ from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.scheduler import Priority
 from bmqtwist.member import activation as waking
-from bmqtwist.member.activation import Waking
+from bmqtwist.member.activation import Activations
 from bmqtwist.queue import handover, restored, root
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.steps import Steps, at_once
@@ -82,7 +82,7 @@ class User:
         self.contain: Any = SimpleNamespace(told=lambda *each: self.told.append(each))
         self.stores: dict[str, StoredQueue | Exception] = {}
         self.scheduler: Any = self
-        self.waking = Waking(self.stored, self.woken, self.not_woken, self)
+        self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, self)
         self.domain: Any = SimpleNamespace(name="d", opening=0)
 
     def wall(self, now: float) -> int:
@@ -103,18 +103,18 @@ class User:
             raise store
         return store
 
-    def woken(self, domain: Any, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
-        assert domain is self.domain and record.uri not in self.waking
+    def on_activated(self, domain: Any, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+        assert domain is self.domain and record.uri not in self.activations
         self.told.append((record.uri, found.messages, opened))
 
-    def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
+    def on_activation_failed(self, record: QueueRecord, opened: bool, error: Exception) -> None:
         self.told.append((record.uri, error, opened))
 
     def wake(self, **messages: int | Exception) -> None:
         """Queues of these names with so many messages; those with a digit at the end are in that partition."""
         self.stores.update({uri: each if isinstance(each, Exception) else stored([WALL] * each)
                             for uri, each in messages.items()})
-        self.waking.wake(self.domain, [QueueRecord(uri, KEY, int(uri[-1]), {}) for uri in messages])
+        self.activations.start(self.domain, [QueueRecord(uri, KEY, int(uri[-1]), {}) for uri in messages])
 
 
 def test_small_queues_live_at_once_and_very_many_take_turns() -> None:
@@ -135,21 +135,21 @@ def test_small_queues_live_at_once_and_very_many_take_turns() -> None:
 def test_a_queue_that_takes_long_is_waited_for_and_those_behind_it_too() -> None:
     user = User()
     user.wake(a0=3 * RESTORED_AT_ONCE, b0=5)
-    assert "a0" in user.waking and "b0" in user.waking and user.domain.opening == 2 and not user.told
-    user.waking.open("b0")
+    assert "a0" in user.activations and "b0" in user.activations and user.domain.opening == 2 and not user.told
+    user.activations.open("b0")
     while user.step():
         pass
     assert user.told == [("a0", 3 * RESTORED_AT_ONCE, False), ("b0", 5, True)]
-    assert "a0" not in user.waking and user.domain.opening == 0
+    assert "a0" not in user.activations and user.domain.opening == 0
 
 
 def test_queues_that_are_not_to_live_any_more_do_not() -> None:
     user = User()
     user.wake(a0=3 * RESTORED_AT_ONCE, b0=5, c1=5, d0=5)
     for uri in ("a0", "d0"):
-        user.waking.open(uri)
-    assert user.waking.end("d0") and not user.waking.end("d0") and not user.waking.end("unknown")
-    assert user.waking.end_all(0) == ["a0"] and user.domain.opening == 1
+        user.activations.open(uri)
+    assert user.activations.cancel("d0") and not user.activations.cancel("d0") and not user.activations.cancel("unknown")
+    assert user.activations.cancel_all(0) == ["a0"] and user.domain.opening == 1
     while user.step():
         pass
     assert user.told == [("c1", 5, False)] and user.domain.opening == 0
@@ -158,7 +158,7 @@ def test_queues_that_are_not_to_live_any_more_do_not() -> None:
 def test_a_queue_that_ends_and_is_to_live_again_meanwhile_lives_once() -> None:
     user = User()
     user.wake(a0=3 * RESTORED_AT_ONCE)
-    user.waking.end("a0")
+    user.activations.cancel("a0")
     user.wake(a0=3 * RESTORED_AT_ONCE)
     while user.step():
         pass
@@ -169,7 +169,7 @@ def test_one_that_cannot_live_costs_the_others_nothing() -> None:
     user, unavailable, mistake = User(), PartitionUnavailable("it is full"), KeyError("mistake")
     user.wake(a0=unavailable, b0=2, c0=mistake, d0=3)
     assert user.told == [("a0", unavailable, False), ("b0", 2, False), ("c0", mistake, False), ("d0", 3, False)]
-    assert user.domain.opening == 0 and "a0" not in user.waking
+    assert user.domain.opening == 0 and "a0" not in user.activations
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------
@@ -212,9 +212,9 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
     def mistaken(found: Any) -> None:
         raise ValueError("mistake")
     cluster.changes.creating[URI] = [mistaken]
-    cluster.waking.open(URI)
+    cluster.activations.open(URI)
     world.run()
-    assert URI in cluster.queues and not cluster.changes.creating and URI not in cluster.waking
+    assert URI in cluster.queues and not cluster.changes.creating and URI not in cluster.activations
     assert world.broker.domains.by_name["d"].opening == 0
     [told] = [text for _, text in world.report.lines if "coming to life" in text]
     assert "ValueError: mistake" in told and not any("its queues come to life" in text for _, text in world.report.lines)
