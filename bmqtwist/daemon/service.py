@@ -175,7 +175,7 @@ class BrokerService(Service):
             self._ports.append(port)
             self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
                              port.getHost().port, " with TLS" if listener.tls else "")
-        for text in exposure_warnings(self.configuration, self.security.open_to_anybody,
+        for text in exposure_warnings(self.configuration, self.security.admits_anonymous,
                                       self.security.authorizer is not None):
             self.report.warn("%s", text)
         for what, site, address, number in self._sites(self):

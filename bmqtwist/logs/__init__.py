@@ -1,1 +1,1 @@
-"""Log lines and alarms: how they look, and the observer that writes them."""
+"""Log lines and alarms: their format, and the observer that writes them."""

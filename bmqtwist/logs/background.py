@@ -1,9 +1,9 @@
-"""A stream that may stall, such as a pipe whose reader has stopped: a thread of its own writes to it.
+"""Nonblocking stream for a descriptor that may block, such as a pipe whose reader has stopped: a thread writes to it.
 
-Whoever logs waits for nobody. What the reader has not taken is kept up to KEPT_BYTES_MAX; lines beyond that are dropped and
-counted, and how many they were is said once it goes on.
+A caller that logs never waits. Up to BUFFERED_BYTES_MAX of unread lines are buffered; further lines are dropped, and their
+number is written before the next line.
 
-From any thread: write, flush, drain, close. From the own thread: `_work`.
+From any thread: write, flush, drain, close. From the stream's thread: `_work`.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TextIO
 
-KEPT_BYTES_MAX: Final = 4 << 20  # of lines that are not written yet
-CLOSE_SECONDS_MAX: Final = 1.0  # for a reader to take the rest at the end
+BUFFERED_BYTES_MAX: Final = 4 << 20  # of lines that are not written yet
+CLOSE_SECONDS_MAX: Final = 1.0  # for the reader to read the rest at the end
 
 
 class BackgroundStream:
-    """Lines for `descriptor`, which is not closed. `dropped`: lines nobody could be given, so far."""
+    """Stream of lines to `descriptor`, which stays open. `dropped`: number of dropped lines."""
 
     def __init__(self, descriptor: int, write: Callable[[int, bytes | memoryview], int] = os.write) -> None:
         self._descriptor, self._write = descriptor, write
         self._lines: deque[bytes] = deque()
-        self._bytes = 0  # of `_lines`, and of what is being written
-        self._missing = 0  # dropped since the last line that was kept
+        self._bytes = 0  # of `_lines` and of the write in progress
+        self._missing = 0  # dropped since the last buffered line
         self.dropped = 0
         self._closing = self._broken = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
-        """Take some lines; never waits for the reader."""
+        """Buffer some lines; never waits for the reader."""
         data = text.encode("utf-8", "backslashreplace")
         with self._changed:
             if self._broken or self._closing:
                 return
-            if self._bytes + len(data) > KEPT_BYTES_MAX:
+            if self._bytes + len(data) > BUFFERED_BYTES_MAX:
                 self._missing += 1
                 self.dropped += 1
                 return
             if self._missing:
-                data = f"({self._missing} lines were dropped here: they were not read in time)\n".encode() + data
+                data = f"({self._missing} lines dropped: the reader was too slow)\n".encode() + data
                 self._missing = 0
             self._lines.append(data)
             self._bytes += len(data)
-            if self._thread is None:  # not before: a process that goes into the background would lose it
+            if self._thread is None:  # started here, because a fork into the background would not keep it
                 self._thread = threading.Thread(target=self._work, name="log", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """It is on its way."""
+        """Do nothing: the thread writes lines at once."""
 
     def drain(self, seconds: float = CLOSE_SECONDS_MAX) -> None:
-        """Wait so long for the reader to take what there is."""
+        """Wait up to `seconds` until all buffered lines are written."""
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._broken, seconds)
 
     def close(self, seconds: float = CLOSE_SECONDS_MAX) -> None:
-        """No more lines; wait so long for the reader to take what there is."""
+        """Refuse further lines and wait up to `seconds` until all buffered lines are written."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -79,7 +79,7 @@ class BackgroundStream:
             try:
                 while view:
                     view = view[self._write(self._descriptor, view):]
-            except OSError:  # the reader went away; the file has the lines
+            except OSError:  # the reader has closed; the log file has the lines
                 with self._changed:
                     self._broken = True
                     self._changed.notify_all()
@@ -93,17 +93,17 @@ Stream = TextIO | BackgroundStream
 
 
 def may_stall(descriptor: int) -> bool:
-    """Whether a write may wait for somebody who reads: a pipe, a socket or a terminal, but no file."""
+    """Return whether a write may wait for a reader: True for a pipe, socket or terminal, False for a file."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
 def unblocked(stream: TextIO) -> Stream:
-    """The stream, or one that never waits for who reads it; `close` it at the end."""
+    """Return the stream, or a BackgroundStream for it if writes may wait for a reader; `close` it at the end."""
     try:
         descriptor = stream.fileno()
         return BackgroundStream(descriptor) if may_stall(descriptor) else stream
-    except (OSError, ValueError):  # it has none
+    except (OSError, ValueError):  # a stream without descriptor
         return stream
 
 

@@ -1,4 +1,4 @@
-"""How a log line looks, what a log file is called, and which lines are wanted. Times are given; nothing is written here.
+"""Format of log lines, names of log files, and severity thresholds. Times are arguments; this module writes nothing.
 
 Patterns of a line:
 
@@ -21,15 +21,15 @@ from msgspec import Struct
 
 from bmqtwist.errors import LocalError
 
-# The smaller, the more severe: a line is wanted where its number does not exceed the threshold.
+# Smaller numbers are more severe; a line is logged if its number does not exceed the threshold.
 SEVERITIES = {"OFF": 0, "FATAL": 32, "ERROR": 64, "WARN": 96, "INFO": 128, "DEBUG": 160, "TRACE": 192}
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-MESSAGE_CHARS_MAX = 1 << 16  # of one record: what is longer is cut
+MESSAGE_CHARS_MAX = 1 << 16  # of one record; longer messages are truncated
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Record(Struct, frozen=True):
-    """One line before it is one. `wall`: seconds since the epoch."""
+    """Data of one log line. `wall`: seconds since the epoch."""
 
     wall: float
     severity: str
@@ -42,7 +42,7 @@ class Record(Struct, frozen=True):
 
 
 def date_text(wall: float, digits: int = 3) -> str:
-    """`21NOV2026_05:00:37.248`, UTC; `digits` of the fraction of the second."""
+    """Return a time as `21NOV2026_05:00:37.248`, UTC, with `digits` of the fraction of the second."""
     micros = round(wall * 1_000_000)
     at = datetime.fromtimestamp(micros // 1_000_000, UTC)
     fraction = f"{micros % 1_000_000:06}"[:digits]
@@ -56,8 +56,8 @@ def _iso(wall: float, digits: int) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` with marks of direction and control characters other than line ends and tabs made visible, so that no peer
-    steers a terminal or hides what a line says."""
+    """Escape directional marks and control characters except line ends and tabs, so that text of a peer cannot control a
+    terminal or hide parts of a line."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -92,7 +92,7 @@ _FIELDS: dict[str, Callable[[Record], str]] = {
 
 
 class LineFormat:
-    """A pattern, taken apart once."""
+    """Parsed pattern of a log line."""
 
     __slots__ = ("_parts",)
 
@@ -106,7 +106,7 @@ class LineFormat:
                 self._parts.append(_FIELDS.get(field, f"%{field}"))
 
     def render(self, record: Record) -> str:
-        """The line, with whatever line end the pattern has."""
+        """Return the line, with the line end of the pattern."""
         return "".join([part if isinstance(part, str) else part(record) for part in self._parts])
 
 
@@ -115,7 +115,7 @@ _DIGITS = {"T": r"\d{8}_\d{6}", "Y": r"\d{4}", "M": r"\d\d", "D": r"\d\d", "h": 
 
 
 class FileNames:
-    """The names a pattern stands for."""
+    """Log file names of a pattern."""
 
     __slots__ = ("_pattern",)
 
@@ -123,7 +123,7 @@ class FileNames:
         self._pattern = pattern
 
     def at(self, wall: float, process: int) -> str:
-        """The name of a file that begins at `wall`."""
+        """Return the name of a file that begins at `wall`."""
         at = datetime.fromtimestamp(wall, UTC)
         values = {"T": f"{at:%Y%m%d_%H%M%S}", "Y": f"{at:%Y}", "M": f"{at:%m}", "D": f"{at:%d}", "h": f"{at:%H}",
                   "m": f"{at:%M}", "s": f"{at:%S}", "p": str(process), "%": "%"}
@@ -131,11 +131,11 @@ class FileNames:
 
     @staticmethod
     def rotated(name: str, wall: float) -> str:
-        """What a full file is renamed to when its successor has the same name."""
+        """Return the new name of a full file whose successor has the same name."""
         return f"{name}.{datetime.fromtimestamp(wall, UTC):%Y%m%d_%H%M%S}"
 
     def matcher(self) -> re.Pattern[str]:
-        """Recognizes the last part of every name this pattern has had or will have, rotated ones included."""
+        """Return an expression for the last path component of every name of this pattern, rotated ones included."""
         parts = re.split(r"(%.)", self._pattern.rpartition("/")[2])
         expression = "".join(_DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
                              else re.escape(part) for part in parts)
@@ -143,7 +143,7 @@ class FileNames:
 
 
 class Levels:
-    """Which severity is wanted of which category. Later entries win; a category is compared without case."""
+    """Severity thresholds by category (case-insensitive); later entries take precedence."""
 
     __slots__ = ("_known", "_rules", "default")
 
@@ -158,7 +158,7 @@ class Levels:
         self._known: dict[str, int] = {}
 
     def threshold(self, category: str) -> int:
-        """The number of the least severe line wanted of a category."""
+        """Return the number of the least severe lines logged for a category."""
         known = self._known.get(category)
         if known is None:
             known = self.default
@@ -170,7 +170,7 @@ class Levels:
 
     @property
     def most(self) -> int:
-        """The threshold of the most talkative category."""
+        """The largest threshold of all categories."""
         return max([self.default, *(level for _, level in self._rules)])
 
 
@@ -178,4 +178,4 @@ def _severity(name: str) -> int:
     try:
         return SEVERITIES[name.strip().upper()]
     except KeyError:
-        raise LocalError(f"'{name}' is no severity; write one of {', '.join(SEVERITIES)}.") from None
+        raise LocalError(f"'{name}' is not a severity; expected one of {', '.join(SEVERITIES)}.") from None

@@ -1,11 +1,11 @@
-"""The log: what parts report goes through twisted.logger to one observer, which writes the file and the console.
+"""Log output through twisted.logger: the report, and the observer that writes the file and the console.
 
-    part  --Report-->  TwistedReport  --event-->  twisted.logger  --event-->  LogObserver  -->  LogFile, console
-                           |
-                           +-- ALARM and PANIC: copy to the alarm channel, at most one a minute and source
+    Report call  -->  TwistedReport  --event-->  twisted.logger  --event-->  LogObserver  -->  LogFile, console
+                          |
+                          +-- ALARM and PANIC: copy to the alarm channel, at most one per minute and source
 
-Calls from our code: `Logs(...)` once, `Logs.report`, `Logs.close()`. Calls from twisted.logger: the observer. A file that
-cannot be written never stops the broker: the line is lost and counted.
+Calls from our code: `Logs(...)` once, `Logs.report`, `Logs.close()`. Calls from twisted.logger: the observer. A failed write
+never stops the broker: the line is dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from bmqtwist.logs.background import Stream
 from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record, visible
 from bmqtwist.report import LogLine, Watched
 
-ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, as with the original
+ROTATION_SECONDS = 86400.0  # age at which a log file is rotated, as with the original
 
 _LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel.warn, "INFO": LogLevel.info,
            "DEBUG": LogLevel.debug}
 _NAMES = {level: name for name, level in _LEVELS.items()}
 COPY_INTERVAL = 60.0  # seconds between two copies of one source
-SOURCES_MAX = 4096  # sources remembered; sources are places in the code times categories, so this is not reached
+SOURCES_MAX = 4096  # a source is a line of code and a category, so this limit is not reached in practice
 LINES_MAX = 2_000
 CHARS_MAX = 1 << 20  # of all lines together
-LINE_CHARS_MAX = 8_192  # of one; the file has all of it
+LINE_CHARS_MAX = 8_192  # per line; the file has the whole line
 
 
 class TwistedReport(Watched):
-    """A `Report` that logs through twisted.logger; category and place are those of the caller. `lines`: the last ones of the
-    whole log."""
+    """`Report` that logs through twisted.logger with the category, file and line of the caller. `lines`: the last lines of
+    the whole log."""
 
     def __init__(self, levels: Levels, alarms: Stream, clock: Callable[[], float] = time.monotonic,
                  observer: ILogObserver | None = None, lines: LogTail | None = None) -> None:
@@ -91,13 +91,13 @@ class TwistedReport(Watched):
         self._emit("ERROR", record, (), depth=3)
         caller = sys._getframe(2)
         if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
-            _say(self._alarms, f"{kind}: {record}\n")
+            _write(self._alarms, f"{kind}: {record}\n")
         if self.watcher is not None:
             self.watcher.alarmed(kind, category, text)
 
 
 class LogFile:
-    """One growing file after another. `rotation_bytes`, `max_age_days` and `rotation_seconds` 0 = never."""
+    """Log file with rotation. `rotation_bytes`, `max_age_days` and `rotation_seconds`: 0 = never."""
 
     def __init__(self, pattern: str, rotation_bytes: int, max_age_days: int, wall: Callable[[], float],
                  rotation_seconds: float = ROTATION_SECONDS) -> None:
@@ -117,7 +117,7 @@ class LogFile:
         self._size = self._file.tell()
 
     def write(self, text: str) -> None:
-        """Append, and change files when it is time."""
+        """Append text; rotate first if it is due."""
         try:
             if self._due():
                 self._rotate()
@@ -143,7 +143,7 @@ class LogFile:
         self.clean()
 
     def clean(self) -> Iterable[str]:
-        """Delete files of this log that are too old; returns their names."""
+        """Delete files of this log older than `max_age_days` and return their names."""
         if self._max_age_days <= 0:
             return ()
         folder = os.path.dirname(self.path) or "."
@@ -156,7 +156,7 @@ class LogFile:
         return gone
 
     def reopen(self) -> None:
-        """Go on in a file of the same name, because somebody has moved the present one; OSError: this one stays."""
+        """Continue in a new file of the same name after an external rotation. OSError: the present file stays open."""
         file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
         self._file.close()
         self._file, self._size = file, file.tell()
@@ -167,8 +167,8 @@ class LogFile:
 
 @implementer(ILogObserver)
 class LogObserver:
-    """Renders events and hands them to the file (all) and the console (down to its threshold); the last ones are kept in
-    `lines`."""
+    """Renders events and writes them to the file (all) and the console (up to its threshold); `lines` stores the last
+    ones."""
 
     def __init__(self, file: LogFile | None, file_format: LineFormat, console: Stream | None,
                  console_format: LineFormat, console_threshold: int, lines: LogTail | None = None) -> None:
@@ -185,11 +185,11 @@ class LogObserver:
         if self._file is not None:
             self._file.write(self._file_format.render(record))
         if self._console is not None and SEVERITIES[record.severity] <= self._console_threshold:
-            _say(self._console, self._console_format.render(record))
+            _write(self._console, self._console_format.render(record))
 
     def _record(self, event: dict[str, object]) -> Record:
         text = event.get("text")
-        if not isinstance(text, str):  # not ours: twisted's own, or a library's
+        if not isinstance(text, str):  # an event of Twisted or another library
             text = (eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event
                     else formatEvent(event))
         place, line, wall = event.get("file", "-"), event.get("line", 0), event.get("log_time")
@@ -200,9 +200,9 @@ class LogObserver:
 
 
 class Logs:
-    """The log of one process, as `taskConfig.logController` wants it.
+    """Log of one process, configured by `taskConfig.logController`.
 
-    `console` None: nobody reads stdout, or twistd writes there already. Raises LocalError if the file cannot be opened.
+    `console` None: stdout has no reader, or twistd writes there. Raises LocalError if the file cannot be opened.
     """
 
     def __init__(self, settings: LogController, console: Stream | None, alarms: Stream,
@@ -219,7 +219,7 @@ class Logs:
         self.report = TwistedReport(levels, alarms, clock, None, lines)
 
     def reopen(self) -> None:
-        """Open the file anew; OSError: the old one stays."""
+        """Reopen the file. OSError: the present file stays open."""
         if self.file is not None:
             self.file.reopen()
 
@@ -228,16 +228,16 @@ class Logs:
             self.file.close()
 
 
-def _say(stream: Stream, text: str) -> None:
+def _write(stream: Stream, text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError):
-        pass  # a reader that went away; the file has the line
+        pass  # the reader has closed; the log file has the line
 
 
 class AlarmThrottle:
-    """Lets one copy a minute pass for each source."""
+    """Rate limit of alarm copies: one per minute and source."""
 
     __slots__ = ("_last",)
 
@@ -245,7 +245,7 @@ class AlarmThrottle:
         self._last: dict[object, float] = {}
 
     def passes(self, source: object, now: float) -> bool:
-        """Whether a copy of an alarm of `source` is due at `now` (monotonic seconds); if so it counts as shown."""
+        """Return whether a copy of an alarm of `source` may be written at `now` (monotonic seconds), and record it."""
         last = self._last.get(source)
         if last is not None and now - last < COPY_INTERVAL:
             return False
@@ -258,7 +258,7 @@ class AlarmThrottle:
 
 
 class LogTail:
-    """A ring of lines, numbered from 1 on."""
+    """Ring of the last log lines, numbered from 1."""
 
     __slots__ = ("_lines", "_chars", "newest")
 
@@ -267,7 +267,7 @@ class LogTail:
         self._chars = self.newest = 0
 
     def add(self, record: Record) -> None:
-        """One more line; the oldest ones are forgotten."""
+        """Add a line; the oldest lines beyond the limits are dropped."""
         text = record.message
         if len(text) > LINE_CHARS_MAX:
             text = f"{text[:LINE_CHARS_MAX]}... ({len(text)} characters)"
@@ -278,10 +278,10 @@ class LogTail:
             self._chars -= len(self._lines.popleft().text)
 
     def lines(self, count: int, level: str, after: int = 0) -> list[LogLine]:
-        """The last `count` lines that are as severe as `level` (a name of `SEVERITIES`; one that is none means all of them)
-        and younger than line `after`, oldest first."""
+        """Return the last `count` lines after line `after` with at least the severity `level` (an unknown name means all),
+        oldest first."""
         threshold = SEVERITIES.get(level.upper(), max(SEVERITIES.values()))
-        kept = list(self._lines)  # other threads may say something meanwhile
-        wanted = (line for line in reversed(kept) if line.n > after
+        lines = list(self._lines)  # other threads may add lines
+        wanted = (line for line in reversed(lines) if line.n > after
                   and SEVERITIES.get(line.level, 0) <= threshold)
         return list(islice(wanted, max(0, count)))[::-1]

@@ -1,7 +1,7 @@
-"""The broker's side of security: the authenticators that come along, and the start-up rules that join them up.
+"""Authentication of the broker: built-in authenticators, and their assembly from the configuration.
 
-`build_security` turns configuration into one `Security`, or says what is wrong with it. `Security.connection(peer)`
-makes the `link.authentication.Authentication` of one connection; `Security.allows(...)` asks the authorizer, if any.
+`build_security` returns a `Security` or raises LocalError. `Security.connection(peer)` creates the
+`link.authentication.Authentication` of one connection; `Security.allows(...)` calls the authorizer, if one is configured.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ BASIC_LIFETIME_MS = 600_000
 TEST_LIFETIME_MS = 600_000
 CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
 ANONYMOUS = "ANONYMOUS"
-BASIC_USER = "BASIC_USER-"  # before the name of the user, in a principal
+BASIC_USER = "BASIC_USER-"  # prefix of a user's name in a principal
 
 Settings = Mapping[str, rules.Setting]
 
 
 class _BuiltIn:
-    """An authenticator of this package: it needs neither start nor stop."""
+    """Built-in authenticator: `start` and `stop` do nothing."""
 
     def start(self) -> None:
-        """Nothing to get ready."""
+        """Called when the broker starts."""
 
     def stop(self) -> None:
-        """Nothing to let go."""
+        """Called when the broker stops."""
 
 
 class AnonAuthenticator(_BuiltIn):
-    """Mechanism ANONYMOUS: lets everybody in, or nobody. Settings: shouldPass, a bool [true]."""
+    """Mechanism ANONYMOUS: accepts or rejects all clients. Settings: shouldPass, a bool [true]."""
 
     mechanism = ANONYMOUS
     blocking = False
@@ -49,12 +49,12 @@ class AnonAuthenticator(_BuiltIn):
         self._should_pass = should_pass
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
-        """The same for everybody; no lifetime."""
+        """Return the same outcome for all clients, without lifetime."""
         return Granted("anonymous") if self._should_pass else Denied("Authentication rejected by AnonAuthenticator")
 
 
 class BasicAuthenticator(_BuiltIn):
-    """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (see passwords)."""
+    """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (`passwords.py`)."""
 
     mechanism = "BASIC"
 
@@ -63,11 +63,11 @@ class BasicAuthenticator(_BuiltIn):
         for user, secret in settings.items():
             if not isinstance(secret, str) or not user or ":" in user:
                 raise LocalError(f"BasicAuthenticator: the password of user '{user}' must be a stringVal, and a user's "
-                                 "name must not be empty or hold a colon.")
+                                 "name must not be empty or contain a colon.")
             self._users[user.encode()] = StoredPassword(secret)
         self.blocking = any(stored.is_hash for stored in self._users.values())
-        # An unknown user must take as long to refuse as a known one.
-        self._nobody = StoredPassword(make_hash("nobody", bytes(16)) if self.blocking else "")
+        # The rejection of an unknown user must take as long as that of a known one.
+        self._dummy = StoredPassword(make_hash("nobody", bytes(16)) if self.blocking else "")
 
     @property
     def users(self) -> int:
@@ -75,32 +75,32 @@ class BasicAuthenticator(_BuiltIn):
 
     @property
     def literal_users(self) -> list[str]:
-        """Users whose password stands in the configuration as it is."""
+        """Users whose password is in the configuration as plain text."""
         return [user.decode() for user, stored in self._users.items() if not stored.is_hash]
 
     def authenticate(self, data: bytes, peer: str) -> Outcome:
-        """Principal `BASIC_USER-<user>` for ten minutes."""
+        """Return the principal `BASIC_USER-<user>` for ten minutes."""
         user, colon, password = data.partition(b":")
         name = user.decode(errors="replace")
         if not colon or len(data) > CREDENTIAL_BYTES_MAX or not name.isprintable():
             return Denied("Invalid authentication payload format. Expected 'username:password'")
         stored = self._users.get(user)
-        if not (stored or self._nobody).matches(password) or stored is None:
+        if not (stored or self._dummy).matches(password) or stored is None:
             return Denied(f"Invalid username or password for user '{name}'")
         return Granted(f"{BASIC_USER}{name}", BASIC_LIFETIME_MS)
 
 
 class BasicCredentialProvider:
-    """Shows mechanism BASIC to other brokers. Settings: username and password, as the other brokers know them."""
+    """Credential of mechanism BASIC for other brokers. Settings: username and password."""
 
     def __init__(self, settings: Settings) -> None:
         user, password = settings.get("username"), settings.get("password")
         if not isinstance(user, str) or not isinstance(password, str) or not user or ":" in user:
             raise LocalError("BasicCredentialProvider: 'username' and 'password' must be stringVals, and the username must "
-                             "not be empty or hold a colon.")
+                             "not be empty or contain a colon.")
         if password.startswith(PASSWORD_HASH_PREFIX):
-            raise LocalError("BasicCredentialProvider: 'password' is a hash: the other brokers have to be shown the "
-                             "password itself.")
+            raise LocalError("BasicCredentialProvider: 'password' is a hash: other brokers require the password "
+                             "itself.")
         self.principal = f"{BASIC_USER}{user}"
         self._credential = Credential("BASIC", f"{user}:{password}".encode())
 
@@ -109,9 +109,9 @@ class BasicCredentialProvider:
 
 
 class TestAuthenticator(_BuiltIn):
-    """Mechanism TEST: passes after a while. Settings: sleepTimeMs, an int [0]. `sleep` is given by whoever may wait."""
+    """Mechanism TEST: accepts all clients after a delay. Settings: sleepTimeMs, an int [0]. `sleep` blocks its thread."""
 
-    __test__ = False  # the name is the original's; this is no test case
+    __test__ = False  # not a test case; the name is the original's
     mechanism = "TEST"
 
     def __init__(self, settings: Settings, sleep: Callable[[float], None]) -> None:
@@ -128,7 +128,7 @@ class TestAuthenticator(_BuiltIn):
 
 
 class Security:
-    """Authenticators by upper-case mechanism, the anonymous credential, the authorizer, and what we show to other brokers.
+    """Authenticators by upper-case mechanism, anonymous credential, authorizer, and the credential for other brokers.
     `guarded`: an authenticator is configured."""
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
@@ -141,31 +141,31 @@ class Security:
         return Authentication(self.authenticators, self.anonymous, peer)
 
     def allows(self, principal: str, action: rules.Action, subject: str = "") -> bool:
-        """May `principal` do this? Always, as long as no authorizer is configured."""
+        """Return whether `principal` may perform an action; True if no authorizer is configured."""
         return self.authorizer is None or self.authorizer.authorize(principal, action, subject)
 
     def broker_refusal(self, principal: str, action: rules.Action, subject: str = "") -> str:
-        """Why a broker may not connect as a node or a proxy (`action`); empty = it may.
+        """Return the reason why a broker must not connect as a node or proxy (`action`); empty = it may.
 
-        Where an authenticator is configured, a good credential is not enough: an application has one, too. It has to be
-        our own one, or somebody has to have said that it is one of a broker's.
+        With an authenticator, a valid credential is not sufficient, because applications have one, too: the principal must
+        be this broker's own one, or an authorization rule must allow it the action.
         """
         if not self.allows(principal, action, subject):
             return "Connection not authorized"
         own = self.provider is not None and principal == self.provider.principal != ""
-        if not self.guarded or own or self.authorizer is not None and rules.speaks_of(
+        if not self.guarded or own or self.authorizer is not None and rules.allows_explicitly(
                 self.authorizer, principal, action, subject):
             return ""
-        return (f"'{shown(principal)}' is not known as a broker: it is not whom this node presents itself as "
-                f"(credentialProvider), and no rule of bmqtwist.authorization allows it {action.value}")
+        return (f"'{shown(principal)}' is not known as a broker: it is not the principal of this node's credentialProvider, "
+                f"and no rule of bmqtwist.authorization allows it {action.value}")
 
     @property
-    def open_to_anybody(self) -> bool:
-        """A client without any credential gets in."""
+    def admits_anonymous(self) -> bool:
+        """True if the broker accepts clients without credentials."""
         return self.anonymous is not None and self.anonymous.mechanism.upper() == ANONYMOUS
 
     def start(self) -> None:
-        """Start every authenticator; those already started are stopped again when one fails."""
+        """Start every authenticator; if one fails, stop the started ones."""
         started: list[Authenticator] = []
         for authenticator in self.authenticators.values():
             try:
@@ -185,10 +185,10 @@ Find = Callable[[str], Callable[..., object]]
 
 
 def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: Find) -> Security:
-    """Join up what appConfig says of authentication and authorization, or raise LocalError.
+    """Build authentication and authorization from appConfig. Raises LocalError.
 
-    `find` returns the class of a dotted name, or raises LocalError. Clients that present nothing pass where no
-    authenticator is configured, as with the original; where one is, only if `anonymousCredential` says so.
+    `find` returns the class of a dotted name, or raises LocalError. Clients without credentials are accepted if no
+    authenticator is configured, as with the original, else only with `anonymousCredential`.
     """
     known: dict[str, Authenticator] = {}
     for plugin in app.authentication.authenticators:
@@ -198,7 +198,7 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
             raise LocalError(f"Duplicate authenticator mechanism '{mechanism}' for plugin '{plugin.name}'. Each "
                              "mechanism can only have one active authenticator")
         if isinstance(made, BasicAuthenticator):
-            _look_at_users(made, report)
+            _check_users(made, report)
         known[mechanism] = made
     anonymous = app.authentication.anonymous_credential
     credential: Credential | None = None
@@ -210,7 +210,7 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
             known[ANONYMOUS] = AnonAuthenticator({})
     elif anonymous.credential is not None:
         credential = Credential(anonymous.credential.mechanism, anonymous.credential.identity.encode())
-        _open_by_hand(credential, known, report)
+        _add_anonymous(credential, known, report)
         if credential.mechanism.upper() not in known:
             raise LocalError(f"Anonymous credential mechanism '{credential.mechanism.upper()}' does not match any "
                              "configured authenticator")
@@ -220,17 +220,17 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
                     bool(app.authentication.authenticators))
 
 
-def _open_by_hand(credential: Credential, known: dict[str, Authenticator], report: Report) -> None:
-    """Clients that present nothing are let in beside those that authenticate: asked for, so done, and said."""
+def _add_anonymous(credential: Credential, known: dict[str, Authenticator], report: Report) -> None:
+    """Accept clients without credentials although an authenticator is configured, and warn."""
     if not known:
         return
     if credential.mechanism.upper() == ANONYMOUS:
         known.setdefault(ANONYMOUS, AnonAuthenticator({}))
-    report.warn("#AUTHENTICATION anonymousCredential lets in clients that present nothing, although an authenticator is "
-                "configured. Remove it to close the broker to them.")
+    report.warn("#AUTHENTICATION anonymousCredential admits clients without credentials, although an authenticator is "
+                "configured. Remove it to reject them.")
 
 
-def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:
+def _check_users(basic: BasicAuthenticator, report: Report) -> None:
     if not basic.users:
         report.alarm("CREDENTIALS_MISSING", "No credentials found in configuration. Please double check if this is "
                                             "intended.")
@@ -296,7 +296,7 @@ def _find(kind: str, name: str, find: Find) -> Callable[..., object]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can connect to a listener at `address`."""
+    """Return whether only this machine can connect to a listener at `address`."""
     if address == "localhost":
         return True
     try:
@@ -305,26 +305,26 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def exposure_warnings(configuration: Configuration, open_to_anybody: bool, authorizes: bool) -> list[str]:
-    """One sentence for each listener beyond loopback that is not protected, and one for the console."""
+def exposure_warnings(configuration: Configuration, admits_anonymous: bool, authorizes: bool) -> list[str]:
+    """Return a sentence for each unprotected listener that other machines can reach, and one for the console."""
     found = []
     for listener in configuration.listeners:
         if is_loopback(listener.address):
             continue
         missing = [text for text, absent in (
-            ("TLS (listeners[].tls)", not listener.tls), ("authentication (appConfig.authentication)", open_to_anybody),
-            ("authorization (appConfig.bmqtwist.authorization)", open_to_anybody and not authorizes)) if absent]
+            ("TLS (listeners[].tls)", not listener.tls), ("authentication (appConfig.authentication)", admits_anonymous),
+            ("authorization (appConfig.bmqtwist.authorization)", admits_anonymous and not authorizes)) if absent]
         if missing:
             found.append(f"#SECURITY Listener '{listener.name}' at {listener.address}:{listener.port} can be reached from "
-                         f"other machines without {', '.join(missing)}. Listen at 127.0.0.1, or configure what is "
-                         "missing: whoever reaches an open broker reads and writes every queue and runs commands.")
+                         f"other machines without {', '.join(missing)}. Listen at 127.0.0.1, or configure them: "
+                         "a client of an open broker can read and write every queue and run admin commands.")
     http = configuration.extension.http
     if http.port and not is_loopback(http.address):
         if http.users:
-            said = ("asks who they are; without a reverse proxy that speaks TLS before it, passwords can be read on their "
-                    "way. Metrics and health are shown to anybody.")
+            state = ("requires a login; without a reverse proxy with TLS, passwords are sent in clear text. Metrics and "
+                     "health need no login.")
         else:
-            said = ("asks nobody who they are: metrics and health are shown to anybody, its pages to this machine alone. "
-                    "Configure http.users, or listen at 127.0.0.1.")
-        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and {said}")
+            state = ("requires no login: metrics and health are open to all, its pages only to this machine. Configure "
+                     "http.users, or listen at 127.0.0.1.")
+        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and {state}")
     return found

@@ -1,10 +1,9 @@
-"""Who may do what: actions, the plug-in interface of authorizers, and the two that come along.
+"""Authorization: actions, the plug-in interface of authorizers, and the built-in authorizers.
 
-Nothing is checked, and nothing logged, unless the configuration names an authorizer or has rules. An authorizer answers
-yes or no for (principal, action, subject) where the subject is the domain of QueueRead and QueueWrite, the cluster of
-ConnectClusterNode, and empty otherwise.
+Without an authorizer or rules in the configuration nothing is checked or logged. An authorizer decides about (principal,
+action, subject). The subject is the domain for QueueRead and QueueWrite, the cluster for ConnectClusterNode, else empty.
 
-Rules are a table, read from above; the first one that matches decides:
+Rules are an ordered table; the first matching rule decides:
 
     principal          actions                  domain    effect
     BASIC_USER-ops*    *                        *         allow
@@ -39,17 +38,17 @@ QUEUE_ACTIONS = frozenset({Action.QUEUE_READ, Action.QUEUE_WRITE})
 
 
 class Authorizer(Protocol):
-    """A plug-in that decides; called on the reactor's thread, so it answers at once.
+    """Plug-in for authorization decisions; called in the reactor's thread, so it must not block.
 
-    A class of one's own is named by its dotted name in `authorizer.name` and made with its settings and a Report.
+    `authorizer.name` contains the dotted name of a custom class, which is called with its settings and a Report.
     """
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        """May `principal` do this to `subject`?"""
+        """Return whether `principal` may perform `action` on `subject`."""
 
 
 class DefaultAuthorizer:
-    """Allows everything and says so."""
+    """Allows and logs every action."""
 
     def __init__(self, settings: Mapping[str, Setting], report: Report) -> None:
         self._report = report
@@ -61,7 +60,7 @@ class DefaultAuthorizer:
 
 
 class RulesAuthorizer:
-    """Decides by the first rule that matches, else by `default` (`allow` or `deny`); every denial is logged."""
+    """Decides by the first matching rule, else by `default` (`allow` or `deny`); logs every denial."""
 
     def __init__(self, rules: Sequence[RuleConfig], default: str, report: Report) -> None:
         self._rules, self._default, self._report = tuple(rules), default, report
@@ -75,25 +74,25 @@ class RulesAuthorizer:
         return effect == "allow"
 
     def rule(self, principal: str, action: Action, subject: str) -> RuleConfig | None:
-        """The first rule that matches; None = the default decides."""
+        """Return the first matching rule; None = the default decides."""
         return next((rule for rule in self._rules if _matches(rule, principal, action, subject)), None)
 
 
 class Both:
-    """Two authorizers of which each must agree."""
+    """Two authorizers that must both allow an action."""
 
     def __init__(self, first: Authorizer, second: Authorizer) -> None:
         self.parts = first, second
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        """Yes if both say so; the second is not asked when the first denies."""
+        """Return whether both allow the action; the second one is not called if the first one denies."""
         return all(each.authorize(principal, action, subject) for each in self.parts)
 
 
-def speaks_of(authorizer: Authorizer, principal: str, action: Action, subject: str) -> bool:
-    """Whether an authorizer that allows something does so because somebody has said so, rather than because nobody has."""
+def allows_explicitly(authorizer: Authorizer, principal: str, action: Action, subject: str) -> bool:
+    """Return whether an authorizer that allows an action does so by a rule or plug-in rather than by default."""
     if isinstance(authorizer, Both):
-        return any(speaks_of(each, principal, action, subject) for each in authorizer.parts)
+        return any(allows_explicitly(each, principal, action, subject) for each in authorizer.parts)
     if isinstance(authorizer, RulesAuthorizer):
         return authorizer.rule(principal, action, subject) is not None
     return not isinstance(authorizer, DefaultAuthorizer)

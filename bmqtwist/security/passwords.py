@@ -1,10 +1,10 @@
-"""Passwords at rest: salted hashes in one line of text, and the comparison that takes its time.
+"""Stored passwords: salted hashes as one line of text, and their slow comparison.
 
     $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>    of the users of a BasicAuthenticator
     $argon2id$...                                                    of the users of the console (`http.users`)
 
-A BasicAuthenticator may still have a password as it is, as the original's does: anything that does not start with
-`$scrypt$` is compared literally. Salt is an argument; `bmq password` draws it, and argon2 its own.
+A BasicAuthenticator also accepts plain-text passwords, as the original's does: a text without the prefix `$scrypt$` is
+compared literally. The salt is an argument, which `bmq password` generates; argon2 generates its own.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from bmqtwist.errors import LocalError
 
 SALT_BYTES = 16
 HASH_BYTES = 32
-LOG2_N, R, P = 14, 8, 1  # 16 MiB and some 50 ms for one attempt
-LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 4  # what a configured hash may cost: 512 MiB at most
-PASSWORD_BYTES_MAX = 1024  # longer ones are refused before they are hashed
+LOG2_N, R, P = 14, 8, 1  # 16 MiB and about 50 ms per comparison
+LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 4  # limits of a configured hash: at most 512 MiB
+PASSWORD_BYTES_MAX = 1024  # longer passwords are refused before hashing
 
-_ARGON2 = PasswordHasher()  # its defaults: argon2id, 64 MiB, some 50 ms for one attempt
+_ARGON2 = PasswordHasher()  # defaults: argon2id, 64 MiB, about 50 ms per comparison
 _LINE = re.compile(re.escape(PASSWORD_HASH_PREFIX) + r"ln=(\d{1,3}),r=(\d{1,3}),p=(\d{1,3})\$([^$]+)\$([^$]+)")
 
 
 def make_hash(password: str, salt: bytes) -> str:
-    """The line to write in place of `password`; `salt` is random, at least 16 bytes."""
+    """Return the hash of a password for a BasicAuthenticator; `salt`: at least 16 random bytes."""
     secret = _secret(password)
     if len(salt) < SALT_BYTES:
-        raise LocalError(f"A salt has at least {SALT_BYTES} bytes.")
+        raise LocalError(f"A salt must have at least {SALT_BYTES} bytes.")
     digest = _digest(secret, salt, LOG2_N, R, P, HASH_BYTES)
     return f"{PASSWORD_HASH_PREFIX}ln={LOG2_N},r={R},p={P}${_text(salt)}${_text(digest)}"
 
 
 def hash_for_console(password: str) -> str:
-    """The line to write in `passwordHash` of a user of the console."""
+    """Return the hash of a password for `passwordHash` of a console user."""
     return _ARGON2.hash(_secret(password))
 
 
 def matches_console_hash(hashed: str, password: str) -> bool:
-    """Whether a password is the right one. Takes its time and memory: call it in a thread."""
+    """Return whether a password matches. Takes 50 ms and 64 MiB: call it in a thread."""
     secret = password.encode("utf-8", "replace")
     try:
         return len(secret) <= PASSWORD_BYTES_MAX and _ARGON2.verify(hashed, password)
@@ -57,12 +57,12 @@ def matches_console_hash(hashed: str, password: str) -> bool:
 def _secret(password: str) -> bytes:
     secret = password.encode()
     if not secret or len(secret) > PASSWORD_BYTES_MAX:
-        raise LocalError(f"A password has 1 to {PASSWORD_BYTES_MAX} bytes.")
+        raise LocalError(f"A password must have 1 to {PASSWORD_BYTES_MAX} bytes.")
     return secret
 
 
 class StoredPassword:
-    """What the configuration holds for one user; takes the line apart once, so that a bad one fails at start-up."""
+    """Password of one user in the configuration, parsed once, so that an invalid hash fails at start-up."""
 
     __slots__ = ("_cost", "_digest", "_literal", "_salt")
 
@@ -78,20 +78,20 @@ class StoredPassword:
                 raise ValueError
             self._salt, self._digest = _bytes(found[4]), _bytes(found[5])
         except (ValueError, Base64Error):
-            raise LocalError(f"A password hash is not of the form {PASSWORD_HASH_PREFIX}ln=..,r=..,p=..$salt$hash; "
-                             "make a new one with `bmq password`.") from None
+            raise LocalError(f"A password hash must have the form {PASSWORD_HASH_PREFIX}ln=..,r=..,p=..$salt$hash; "
+                             "create one with `bmq password`.") from None
         self._cost = (int(found[1]), int(found[2]), int(found[3]))
         limits = zip(self._cost, (LOG2_N_MAX, R_MAX, P_MAX), strict=True)
         if any(not 1 <= value <= most for value, most in limits) or len(self._salt) < 8 or len(self._digest) < 16:
-            raise LocalError("A password hash has parameters out of range; make a new one with `bmq password`.")
+            raise LocalError("A password hash has parameters out of range; create a new one with `bmq password`.")
 
     @property
     def is_hash(self) -> bool:
-        """False for a password that stands in the configuration as it is."""
+        """False for a plain-text password."""
         return bool(self._digest)
 
     def matches(self, password: bytes) -> bool:
-        """Whether `password` is the right one; takes the time of one hash for a hashed password."""
+        """Return whether `password` matches; for a hash this takes about 50 ms."""
         if len(password) > PASSWORD_BYTES_MAX:
             return False
         if not self._digest:

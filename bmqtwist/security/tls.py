@@ -1,5 +1,4 @@
-"""TLS of listeners and of connections to other brokers: certificate, key, certificate authority and versions as `tlsConfig`
-names them."""
+"""TLS contexts of listeners and of connections to other brokers, from `tlsConfig`: certificate, key, authority, versions."""
 
 from __future__ import annotations
 
@@ -19,45 +18,45 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class ServerContext:
-    """The context of TLS listeners, which `reload` makes anew for the connections to come."""
+    """Context of TLS listeners; `reload` replaces it for new connections."""
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self._options = server_context(config)
 
     def reload(self) -> None:
-        """Read the files again; LocalError: what was read before stays."""
+        """Read the files again. LocalError: the present context stays."""
         self._options = server_context(self._config)
 
     @property
     def expired(self) -> bool:
-        """Whether our certificate is not valid any more."""
+        """True if the broker's certificate has expired."""
         certificate = self._options.certificate
         return certificate is not None and certificate.has_expired()
 
     def getContext(self) -> Any:
-        """From Twisted, for each connection."""
+        """Called by Twisted for each connection."""
         return self._options.getContext()
 
 
 class ClientContext:
-    """The context of connections to other brokers: theirs must be a certificate of the authority, in the name of the host
-    that was dialled; ours is shown to whoever asks for it."""
+    """Context of connections to other brokers. The peer's certificate must be issued by the authority for the dialled host;
+    the broker presents its own certificate on request."""
 
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self.reload()
-        self.options("localhost")  # now rather than at the first connection
+        self.options("localhost")  # detects errors before the first connection
 
     def reload(self) -> None:
-        """Read the files again; LocalError: what was read before stays."""
+        """Read the files again. LocalError: the present context stays."""
         config = self._config
         trusted = ssl.trustRootFromCertificates(_certificates(config.certificate_authority, "certificateAuthority"))
         chain = _certificates(config.certificate, "certificate")
         try:
             own = ssl.PrivateCertificate.fromCertificateAndKeyPair(chain[0], _key(config.key))
         except ValueError as error:
-            raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not fit: "
+            raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not match: "
                              f"{error}") from None
         self._trusted, self._own, self._chain = trusted, own, [each.original for each in chain[1:]]
 
@@ -67,9 +66,9 @@ class ClientContext:
 
 
 def server_context(config: TlsConfig) -> ssl.CertificateOptions:
-    """The context of TLS listeners. A peer need not show a certificate; one that it shows must be good.
+    """Return the context of TLS listeners. A client certificate is optional; if presented, it must be valid.
 
-    Raises LocalError naming the file or the version that will not do.
+    Raises LocalError that names the invalid file or version.
     """
     chain = _certificates(config.certificate, "certificate")
     key = _key(config.key)
@@ -80,9 +79,9 @@ def server_context(config: TlsConfig) -> ssl.CertificateOptions:
     try:
         made = ssl.CertificateOptions(privateKey=key.original, certificate=chain[0].original,
                                   extraCertChain=[each.original for each in chain[1:]], **options)
-        made.getContext()  # now rather than at the first handshake
+        made.getContext()  # detects errors before the first handshake
     except SSL.Error as error:
-        raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not fit: "
+        raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not match: "
                          f"{error}") from None
     return made
 
@@ -107,8 +106,8 @@ def _versions(text: str) -> tuple[Any, Any]:
     if unknown or not names:
         raise LocalError(f"tlsConfig.versions: found '{text}', expected some of {', '.join(VERSIONS)}, separated by "
                          "commas.")
-    places = sorted(_ORDER.index(VERSIONS[name]) for name in names)
-    return _ORDER[places[0]], _ORDER[places[-1]]
+    indexes = sorted(_ORDER.index(VERSIONS[name]) for name in names)
+    return _ORDER[indexes[0]], _ORDER[indexes[-1]]
 
 
 def _read(path: str, member: str) -> bytes:
@@ -125,7 +124,7 @@ def _certificates(path: str, member: str) -> list[ssl.Certificate]:
     except (SSL.Error, ValueError):
         found = []
     if not found:
-        raise LocalError(f"tlsConfig.{member}: '{path}' holds no certificate in PEM form.")
+        raise LocalError(f"tlsConfig.{member}: '{path}' contains no certificate in PEM form.")
     return found
 
 
@@ -135,4 +134,4 @@ def _key(path: str) -> ssl.KeyPair:
         return (ssl.PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data
                 else ssl.KeyPair.load(data, crypto.FILETYPE_PEM))
     except (SSL.Error, ValueError, TypeError):
-        raise LocalError(f"tlsConfig.key: '{path}' holds no private key in PEM form without a passphrase.") from None
+        raise LocalError(f"tlsConfig.key: '{path}' contains no private key in PEM form without a passphrase.") from None

@@ -74,7 +74,7 @@ def warning(http: dict[str, Any]) -> str:
 
 def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
     assert warning({"port": 8}) == "" and warning({"port": 0, "address": "0.0.0.0"}) == ""
-    assert "asks nobody who they are" in warning({"port": 8, "address": "0.0.0.0"})
+    assert "requires no login" in warning({"port": 8, "address": "0.0.0.0"})
     assert "TLS" in warning({"port": 8, "address": "0.0.0.0", "users": [ADA]})
 
 

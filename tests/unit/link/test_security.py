@@ -188,11 +188,11 @@ def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_
     plugins, report = [Plugin("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
     closed = build(plugins, report=report)
     (close,) = closed.connection("p").identity(0.0)
-    assert isinstance(close, Close) and not closed.open_to_anybody and not report.lines
+    assert isinstance(close, Close) and not closed.admits_anonymous and not report.lines
     opened = build(plugins, Anonymous(Credential("ANONYMOUS", b"")), report=report)
-    assert opened.connection("p").identity(0.0) == [Proceed()] and opened.open_to_anybody
+    assert opened.connection("p").identity(0.0) == [Proceed()] and opened.admits_anonymous
     [(severity, text)] = report.lines
-    assert severity == "WARN" and "lets in clients that present nothing" in text
+    assert severity == "WARN" and "admits clients without credentials" in text
 
 
 @pytest.mark.spec("broker", 236)
@@ -431,6 +431,6 @@ def test_rules_count_beside_an_authorizer_as_well() -> None:
 
 def test_a_broker_knows_whether_anybody_gets_in() -> None:
     """The start-up warning depends on it."""
-    assert build().open_to_anybody
-    assert not build([Plugin("BasicAuthenticator", {"a": "b"})], Anonymous(None)).open_to_anybody
+    assert build().admits_anonymous
+    assert not build([Plugin("BasicAuthenticator", {"a": "b"})], Anonymous(None)).admits_anonymous
     assert AnonAuthenticator({}).authenticate(b"", "p") == Granted("anonymous")

@@ -18,7 +18,7 @@ from kit.process import BrokerProcess
 
 from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.cli.exits import Unreachable
-from bmqtwist.logs.background import KEPT_BYTES_MAX, BackgroundStream, unblocked
+from bmqtwist.logs.background import BUFFERED_BYTES_MAX, BackgroundStream, unblocked
 
 LINE = "x" * 999 + "\n"
 
@@ -40,9 +40,9 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
 
 def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> None:
     stream = BackgroundStream(pipe[1])
-    for _ in range(2 * KEPT_BYTES_MAX // len(LINE)):  # returns: the pipe holds 64 KiB
+    for _ in range(2 * BUFFERED_BYTES_MAX // len(LINE)):  # returns: the pipe holds 64 KiB
         stream.write(LINE)
-    assert stream.dropped > 0.9 * KEPT_BYTES_MAX / len(LINE)
+    assert stream.dropped > 0.9 * BUFFERED_BYTES_MAX / len(LINE)
     heard: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(pipe[0], heard))
     reader.start()
@@ -51,10 +51,10 @@ def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> N
     stream.write("the end\n")
     reader.join(30)
     lines = b"".join(heard).decode().splitlines(keepends=True)
-    told = [int(number) for line in lines for number in re.findall(r"^\((\d+) lines were dropped here: ", line)]
+    told = [int(number) for line in lines for number in re.findall(r"^\((\d+) lines dropped: ", line)]
     assert told and sum(told) == stream.dropped  # more than once if the pipe takes some in between
     assert lines[-1] == "the end\n" and lines.count(LINE) == len(lines) - 1 - len(told)
-    assert lines.count(LINE) + stream.dropped == 2 * KEPT_BYTES_MAX // len(LINE)
+    assert lines.count(LINE) + stream.dropped == 2 * BUFFERED_BYTES_MAX // len(LINE)
     stream.close()
 
 
