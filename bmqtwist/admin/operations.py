@@ -382,7 +382,7 @@ def show_statistics(context: AdminContext) -> Steps[tuple[str, Tree]]:
     def printed(state: BrokerState) -> Steps[tuple[str, Tree]]:
         tables = yield from tables_in_steps(state, statistics)
         return tables, (yield from tree_in_steps(state, statistics))
-    return (yield from snapshots.seen_in_steps(broker, broker.loop.now, context.process(), printed))
+    return (yield from snapshots.snapshot_in_steps(broker, broker.loop.now, context.process(), printed))
 
 
 def show_configuration(context: AdminContext) -> str:

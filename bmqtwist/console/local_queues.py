@@ -16,7 +16,7 @@ from bmqtwist.console.queues import Key, Order, QueueBook
 from bmqtwist.console.samples import HISTORY_ROWS, FlowSampler
 from bmqtwist.console.topics import QueuesTopic
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.view.queue_facts import flow_name, living_queues, queue_here, queue_part, stored
+from bmqtwist.view.queue_facts import flow_name, primary_queues, queue_here, queue_part, stored
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
@@ -37,7 +37,7 @@ class LocalQueues:
     def __init__(self, host: BrokerService) -> None:
         self._broker, self._reactor, self._moment, self._in_steps = (
             host.node.broker, host.reactor, host.moment, host.in_steps)
-        self.book = QueueBook(lambda: living_queues(self._broker))
+        self.book = QueueBook(lambda: primary_queues(self._broker))
         self._wanted_until = float("-inf")
         self._next_call: Any = None  # the delayed call of the next step
         self._swept: list[Deferred[None]] = []  # fire at the end of the sweep

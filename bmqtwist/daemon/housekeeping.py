@@ -16,7 +16,7 @@ from bmqtwist.admin.text import handle_parameters, message_rows, queue_contents,
 from bmqtwist.queue.describe import app_details, app_uri
 from bmqtwist.report import Report
 from bmqtwist.view import queue_facts
-from bmqtwist.view.alarms import AlarmBook, settled
+from bmqtwist.view.alarms import AlarmBook, ended_alarms
 from bmqtwist.view.metrics import interval_text
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Housekeeping:
         broker = self._broker
         if self._alarms is not None and self._alarms.active:
             try:
-                self._alarms.settle(settled(broker, self._alarms.active, now + broker.loop.wall_offset))
+                self._alarms.clear_ended(ended_alarms(broker, self._alarms.active, now + broker.loop.wall_offset))
             except Exception as error:
                 broker.loop.contain.told("The check of active alarms", error)
         for cluster in broker.clusters.values():

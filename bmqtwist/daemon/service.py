@@ -221,7 +221,7 @@ class BrokerService(Service):
                 latencies = yield from snapshots.latencies_in_steps(self.broker)
                 text = yield from json_in_steps((yield from tree_in_steps(state, self.statistics, latencies)))
             return tables, text
-        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), printed))
+        return (yield from snapshots.snapshot_in_steps(self.broker, now, self.process(), printed))
 
     # -- for the console --------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class BrokerService(Service):
         """The present metrics for Prometheus, in steps."""
         now = self.clock.now()
         yield from self.node.sampling(now)
-        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
+        return (yield from snapshots.snapshot_in_steps(self.broker, now, self.process(), lambda state: exposition_in_steps(
             state, self.statistics, prefix, instance)))
 
     def in_steps(self, work: Steps[Any]) -> Deferred[Any]:

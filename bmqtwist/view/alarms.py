@@ -1,7 +1,7 @@
 """Alarm state of a node: raised, repeated, acknowledged, cleared.
 
 An alarm repeats an active alarm if both have the same category and name the same queue, domain, partition, node or cluster;
-then only the count of the active alarm increases. `settled` finds alarms whose condition the broker can check and that has
+then only the count of the active alarm increases. `ended_alarms` finds alarms whose condition the broker can check and that has
 ended; all other alarms stay active until an operator clears them.
 """
 
@@ -120,9 +120,9 @@ class AlarmBook:
         """Return all retained alarms, newest first."""
         return sorted(self._alarms.values(), key=lambda each: -each.number)
 
-    def settle(self, over: Iterable[AlarmState]) -> None:
+    def clear_ended(self, ended: Iterable[AlarmState]) -> None:
         """Clear alarms whose condition has ended."""
-        for alarm in over:
+        for alarm in ended:
             if self._active.get((alarm.category, alarm.subject)) == alarm.number:
                 self._clear(alarm.number, "")
 
@@ -157,7 +157,7 @@ class AlarmBook:
                    {"id": str(alarm.number), "category": alarm.category, "subject": alarm.subject, "state": state, "by": by})
 
 
-def settled(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
+def ended_alarms(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
     """Return the alarms whose condition has ended. `wall`: present time, seconds since the epoch."""
     found = []
     for alarm in alarms:

@@ -149,7 +149,7 @@ def _state(peer: PeerSession) -> str:
     return "behind" if peer.window.lagging else "connected"
 
 
-def broker_behind(client: Any, cluster: Cluster | None) -> Document:
+def downstream_broker(client: Any, cluster: Cluster | None) -> Document:
     """Return `ident` and `name` of a downstream broker, for a proxy also `proxy`; empty for an application."""
     if not client.is_broker:
         return {}

@@ -11,7 +11,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.view import snapshot as state
 from bmqtwist.view.cluster_facts import cluster_of, name_of, own_ident, proxied_of
-from bmqtwist.view.node_facts import broker_behind
+from bmqtwist.view.node_facts import downstream_broker
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
@@ -183,7 +183,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     flows: dict[str, Flow] = {"": _flow_of(queue.stats for queue in [root, *relayed] if queue is not None)}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
-            other = broker_behind(handle.client, cluster)
+            other = downstream_broker(handle.client, cluster)
             if "proxy" in other:
                 proxies[other["ident"]] = other["proxy"]
             user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
@@ -203,7 +203,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             "apps": [_app(app_state(root, app)) for app in root.apps.values()] if root is not None else []}
 
 
-def living_queues(broker: Broker) -> Iterable[RootQueue]:
+def primary_queues(broker: Broker) -> Iterable[RootQueue]:
     """Return the queues whose primary is this node, of the cluster that the console shows."""
     cluster = cluster_of(broker)
     return cluster.queues.values() if cluster is not None else ()

@@ -15,7 +15,7 @@ from bmqtwist.logs.format import Record
 from bmqtwist.logs.observer import CHARS_MAX as LOG_CHARS_MAX
 from bmqtwist.logs.observer import LINES_MAX, LogTail
 from bmqtwist.report import ListReport
-from bmqtwist.view.alarms import ALARMS_MAX, MOMENTARY_S, AlarmBook, AlarmState, settled, subject_of
+from bmqtwist.view.alarms import ALARMS_MAX, MOMENTARY_S, AlarmBook, AlarmState, ended_alarms, subject_of
 from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog, NodeHistory
 
 
@@ -121,11 +121,11 @@ def test_an_alarm_that_comes_again_is_counted_until_it_is_over(book: AlarmBook, 
     other, first = book.alarms()
     assert (first.count, first.raised_at, first.last_at, first.text) == (2, 1000.0, 1005.0, "Queue 'bmq://d/q' is stuck: 7")
     assert (other.count, other.severity, unseen(book)) == (1, "PANIC", 2)
-    book.settle([first])
+    book.clear_ended([first])
     assert unseen(book) == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
     book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck again")
     assert [(each.number, each.count) for each in book.alarms()] == [(3, 1), (2, 1), (1, 2)]
-    book.settle([first])
+    book.clear_ended([first])
     assert unseen(book) == 2, "what was over before is not over again"
     assert [each.detail["state"] for each in log.after(0, ("alarm",))] == ["raised", "raised", "cleared", "raised"]
 
@@ -171,7 +171,7 @@ def alarm(category: str, text: str, at: float = STARTED_WALL) -> AlarmState:
 
 
 def over(bench: Bench, category: str, text: str) -> bool:
-    return bool(settled(bench.broker, [alarm(category, text)], STARTED_WALL))
+    return bool(ended_alarms(bench.broker, [alarm(category, text)], STARTED_WALL))
 
 
 def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
@@ -184,12 +184,12 @@ def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
     writer, reader = bench.open(), bench.open(read=True, limit=100)
     bench.post(writer, *[b"x"] * 4)
     assert {each.category for each in history.alarms.alarms()} == {"CAPACITY_STATE_HIGH_WATERMARK", "CAPACITY_STATE_FULL"}
-    assert not settled(bench.broker, history.alarms.active, STARTED_WALL)
+    assert not ended_alarms(bench.broker, history.alarms.active, STARTED_WALL)
     bench.confirm(reader, 2)
-    history.alarms.settle(settled(bench.broker, history.alarms.active, STARTED_WALL))
+    history.alarms.clear_ended(ended_alarms(bench.broker, history.alarms.active, STARTED_WALL))
     assert [each.category for each in history.alarms.active] == ["CAPACITY_STATE_HIGH_WATERMARK"]
     bench.confirm(reader)
-    history.alarms.settle(settled(bench.broker, history.alarms.active, STARTED_WALL))
+    history.alarms.clear_ended(ended_alarms(bench.broker, history.alarms.active, STARTED_WALL))
     assert history.alarms.active == []
 
 
@@ -220,8 +220,8 @@ def test_what_cannot_be_seen_is_not_over_and_a_moment_passes() -> None:
     bench = Bench()
     assert not over(bench, "POISON_PILL", "bmq://d/q") and not over(bench, "CLUSTER", "Partition [0]: a record is missing")
     busy = alarm("DISPATCHER", "The event loop was busy for 5 s")
-    assert not settled(bench.broker, [busy], STARTED_WALL + MOMENTARY_S - 1)
-    assert settled(bench.broker, [busy], STARTED_WALL + MOMENTARY_S) == [busy]
+    assert not ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S - 1)
+    assert ended_alarms(bench.broker, [busy], STARTED_WALL + MOMENTARY_S) == [busy]
 
 
 @pytest.mark.parametrize("category", ["CAPACITY_STATE_FULL", "QUEUE_STUCK", "FANOUT_UNREGISTERED_APPID", "FILE_IO",
@@ -230,7 +230,7 @@ def test_what_cannot_be_seen_is_not_over_and_a_moment_passes() -> None:
 @given(text=st.text(max_size=60))
 def test_no_text_of_an_alarm_stops_the_look(category: str, text: str) -> None:
     for each in (text, f"bmq://{text}", f"Partition [{text}]", f"'bmq://d/{text}'"):
-        settled(_BENCH.broker, [alarm(category, each)], STARTED_WALL)
+        ended_alarms(_BENCH.broker, [alarm(category, each)], STARTED_WALL)
 
 
 _BENCH = Bench()

@@ -331,7 +331,7 @@ def test_what_was_seen_of_many_queues_is_freed_in_steps(tmp_path: Path) -> None:
     def count() -> int:
         return sum(type(each) is state.QueueState and each.uri.startswith("bmq://d/freed") for each in gc.get_objects())
 
-    steps = snapshots.seen_in_steps(world.broker, world.now, state.ProcessState(), made)
+    steps = snapshots.snapshot_in_steps(world.broker, world.now, state.ProcessState(), made)
     while not seen:
         next(steps)
     seen.clear()
