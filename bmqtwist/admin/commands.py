@@ -30,17 +30,17 @@ class AnswerEncoding(Enum):
 
 
 class CommandError(LocalError):
-    """The text is no admin command; the message says why."""
+    """Invalid text of an admin command; the message has the reason."""
 
     @property
     def answer(self) -> str:
-        """What the sender of the text is told, in every encoding."""
+        """Answer to the sender, in every encoding."""
         return f"Unable to decode command (rc: -1, error: '{self}')"
 
 
 class Value(Struct, frozen=True):
-    """A value given to a tunable. `kind` is theNull, theBool, theInteger, theDouble, theString, theDate,
-    theTime or theDatetime; dates and times keep their ISO 8601 text."""
+    """Value for a tunable. `kind`: theNull, theBool, theInteger, theDouble, theString, theDate, theTime or theDatetime;
+    dates and times are ISO 8601 text."""
 
     kind: str
     value: object
@@ -54,13 +54,13 @@ class Value(Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """The value with its kind, as error messages name it."""
+        """The value with its kind, for error messages."""
         text = f'"{self.value}"' if self.kind == "theString" else str(self)
         return f"[ {self.kind} = {text} ]"
 
 
 def integer(value: int) -> Value:
-    """A whole number as a Value."""
+    """Return a whole number as a Value."""
     return Value("theInteger", value)
 
 
@@ -69,7 +69,7 @@ Json = Mapping[str, Any]
 
 
 class AnswerKind(Struct, frozen=True):
-    """One kind of answer: the member of JSON that holds it, and the functions that write a result as text and as JSON."""
+    """Kind of answer: its member in JSON, and the functions that format a result as text and as JSON."""
 
     name: str
     text: Callable[[Any], str]
@@ -77,8 +77,8 @@ class AnswerKind(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One command. `run` gets the context and the arguments in the order of the syntax, None for one that is left out; its
-    result, or what its generator returns, is written by `answer`, and None is SUCCESS.
+    """Command. `run` receives the context and the arguments in the order of the syntax, None for an omitted one; `answer`
+    formats its result (or the result of its generator), and None is SUCCESS.
 
     `json` holds (template, arguments that the template implies) pairs; `hidden` is an end of the syntax that HELP
     does not show; `help` is the text of HELP when it is longer than the summary. HELP is that of the original: commands
@@ -96,7 +96,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def grammar(self) -> list[str]:
-        """The words of the syntax, hidden ones included."""
+        """Words of the syntax, hidden ones included."""
         return (self.syntax + self.hidden).split()
 
     def command(self, given: Arguments) -> Command:
@@ -117,7 +117,7 @@ class Command(Struct, frozen=True):
 
 
 class Purged(Struct, frozen=True):
-    """What was dropped of one queue, or of one of its apps (`app_id` not empty)."""
+    """Messages and bytes purged from a queue, or from one of its apps (`app_id` not empty)."""
 
     uri: str
     messages: int
@@ -127,14 +127,14 @@ class Purged(Struct, frozen=True):
 
 
 class PurgeReport(Struct, frozen=True):
-    """Queues that were purged, and errors of those that could not be."""
+    """Purged queues, and the errors of failed purges."""
 
     purged: tuple[Purged, ...]
     errors: tuple[str, ...] = ()
 
 
 class ListedMessage(Struct, frozen=True):
-    """One stored message; `arrived` is seconds since the epoch, to the microsecond."""
+    """Stored message; `arrived`: seconds since the epoch, to the microsecond."""
 
     guid: str
     size: int
@@ -142,7 +142,7 @@ class ListedMessage(Struct, frozen=True):
 
 
 class QueueContents(Struct, frozen=True):
-    """A slice of the stored messages beginning at `offset`, and how many there are in all."""
+    """Slice of the stored messages that begins at `offset`, and the number of all stored messages."""
 
     messages: tuple[ListedMessage, ...]
     offset: int
@@ -162,14 +162,14 @@ class TunableConfirmation(Struct, frozen=True):
 
 
 class Transitions(Struct, frozen=True):
-    """Transitions of a state machine until `now`, the oldest first."""
+    """Transition history of a state machine at the time `now`, oldest first."""
 
     now: float
     transitions: tuple[Transition, ...]
 
 
 class StopStatus(Struct, frozen=True):
-    """Progress of the graceful stop; None: this broker does not stop."""
+    """Progress of the graceful stop; None = the broker is not stopping."""
 
     progress: StopProgress | None
 
@@ -181,7 +181,7 @@ _UNSUPPORTED = "Unsupported tunable '{}': Issue the LIST_TUNABLES command for th
 
 
 class Tunables:
-    """Whole numbers that an operator may change while the broker runs, until it stops.
+    """Whole numbers that an operator may change at run time; a restart resets them.
 
     `values`: by upper-case name; `least`, `wanted`: of a new value, the second in words; `describe`: a name, for people;
     `accept` gives the number that is set, or raises LocalError.
@@ -196,7 +196,7 @@ class Tunables:
         return Tunable(_SHOWN.get(known, known), integer(self._values[known]), self._describe(known))
 
     def set(self, name: str, value: Value) -> TunableConfirmation:
-        """LocalError: there is no such tunable, or the value is none for it."""
+        """Change a tunable. Raises LocalError if the name or the value is invalid."""
         known = self._known(name, "Unknown tunable name '{}'" if QUORUM in self._values else _UNSUPPORTED)
         number = value.value
         if value.kind != "theInteger" or not isinstance(number, int) or not self._least <= number < 1 << 31:
@@ -216,7 +216,7 @@ class Tunables:
 
 
 def quorum(value: int, description: str, apply: Callable[[int], None]) -> Tunables:
-    """The tunable of an elector or of replication: how many nodes must agree; 0 leaves it to the size of the cluster."""
+    """Return the quorum tunable of an elector or of replication; 0 = derived from the size of the cluster."""
     def accept(name: str, number: int) -> int:
         apply(number)
         return number
@@ -224,7 +224,7 @@ def quorum(value: int, description: str, apply: Callable[[int], None]) -> Tunabl
 
 
 def publish_intervals(configured: Mapping[str, int], snapshot_interval: int) -> Tunables:
-    """Seconds between two publications of each consumer of statistics, 0 = off: multiples of the snapshot interval."""
+    """Return the publish intervals of the statistics consumers in seconds, 0 = off: multiples of the snapshot interval."""
     seconds = {f"{name.upper()}{_INTERVAL}": interval for name, interval in configured.items()}
 
     def accept(name: str, number: int) -> int:
@@ -238,7 +238,7 @@ def publish_intervals(configured: Mapping[str, int], snapshot_interval: int) -> 
 
 
 class AdminContext(Struct, frozen=True):
-    """`process`: reads the state of the process; `quorums`: by tunable and cluster; `source`: who asks."""
+    """Context of commands. `process` reads the state of the process; `quorums`: by tunable and cluster; `source`: sender."""
 
     broker: Broker
     statistics: Statistics

@@ -1,4 +1,4 @@
-"""Runs admin commands against the broker: text in, text out."""
+"""Executor of admin commands: from the text of a command to the text of its answer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bmqtwist.view.statistics import Statistics
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
 
-COMMAND_CHARS_MAX = 512  # of a command, where it is logged
+COMMAND_CHARS_MAX = 512  # of a command in the log
 
 
 class AdminExecutor:
-    """The commands of one broker. `execute` is what sessions and the control pipe call. `process`: reads the state of the
-    process; `history`: events and alarms of the node.
+    """Executor of one broker; sessions and the control pipe call `execute`. `process` reads the state of the process;
+    `history`: events and alarms of the node.
     """
 
     def __init__(self, broker: Broker, statistics: Statistics, process: Callable[[], ProcessState] = ProcessState,
@@ -39,11 +39,10 @@ class AdminExecutor:
         self.context = AdminContext(broker, statistics, history, process, intervals)
 
     def execute(self, text: str, source: str) -> Steps[AdminAnswer]:
-        """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log. It pauses now and then
-        if it takes long."""
+        """Run one command in steps; any text gets an answer. `source`: the sender, for the log."""
         report = self.context.broker.report
-        told, failed = shown(text, COMMAND_CHARS_MAX), True
-        report.info("Received command '%s' [source: %s]", told, source)
+        logged, failed = shown(text, COMMAND_CHARS_MAX), True
+        report.info("Received command '%s' [source: %s]", logged, source)
         try:
             command, encoding = parse(text)
         except CommandError as error:
@@ -55,14 +54,14 @@ class AdminExecutor:
                           else dump({kind.name: kind.tree(result)}, encoding is AnswerEncoding.JSON_PRETTY))
                 failed = kind is ERROR
             except Exception as error:
-                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", told, source, stack(error))
+                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", logged, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
-        answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
+        answer = answer.encode("utf-8", "replace").decode()  # JSON may contain half a surrogate pair
         return AdminAnswer(answer, failed)
 
     def run(self, command: Command, source: str = "") -> Steps[tuple[AnswerKind, Any]]:
-        """The kind of answer to a parsed command, and the result; a refusal is an ERROR."""
+        """Run a parsed command and return the kind of its answer, and the result; a refusal is an ERROR."""
         try:
             result = command.entry.run(replace(self.context, source=source), *command.arguments)
             if isinstance(result, Generator):

@@ -1,4 +1,4 @@
-"""Answers of admin commands as JSON: one object with one member, named after the kind of answer."""
+"""JSON form of the answers of admin commands: an object with one member, named after the kind of answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tree = dict[str, Any]
 
 
 def dump(tree: Tree, pretty: bool) -> str:
-    """JSON in one line, or (`pretty`) indented by 4 with a newline at the end."""
+    """Format JSON in one line, or (`pretty`) indented by 4 with a newline at the end."""
     if pretty:
         return json.dumps(tree, indent=4, ensure_ascii=False).replace("/", "\\/") + "\n"
     return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).replace("/", "\\/")
@@ -47,7 +47,7 @@ def _meter(meter: seen.MeterSnapshot) -> Tree:
 
 
 def storages(found: Iterable[seen.StorageState]) -> Tree:
-    """Stored queues, the largest first."""
+    """Return stored queues, the largest first."""
     return {"storages": [{"queueUri": one.uri, "queueKey": one.key, "partitionId": one.partition_id,
                           "numMessages": one.messages, "numBytes": one.bytes, "isPersistent": one.persistent,
                           "internalQueueId": one.internal_id}
@@ -212,7 +212,7 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> Tree:
 
 
 def queue_helper(cluster: seen.ClusterSnapshot) -> Tree:
-    """Which queues are assigned where."""
+    """Return the partition of each queue, by domain."""
     domains = cluster.queues_by_domain
     return {
         "clusterName": cluster.name, "locality": "local",

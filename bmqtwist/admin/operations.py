@@ -1,5 +1,5 @@
-"""Admin operations: on domains, queues, clusters, partitions and tunables, and inspections of this node. A refusal is a
-LocalError or Refused whose text is for the operator.
+"""Admin operations on domains, queues, clusters, partitions and tunables, and inspections of this node. A refusal is a
+LocalError or Refused with a text for the operator.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 WHOLE_QUEUE = "*"
 _NOT_LOCAL = "Not purging queue '{}' [reason: queue is NOT local]"
 ALL_PARTITIONS = -1
-# The kinds of quorums, as LIST_TUNABLES describes them.
+# Kinds of quorums, as described by LIST_TUNABLES.
 REPLICATION = "non-negative integer count of the number of peers required to persist each message"
 ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
 EVENTS_SHOWN = 100
-SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tried
+SUBSCRIPTION_MESSAGES = 50  # newest stored messages on which an expression is evaluated
 Tree = dict[str, Any]
 
 
 def find_domain(broker: Broker, name: str) -> Domain:
-    """A domain, loaded if need be."""
+    """Return a domain, and load it if necessary."""
     try:
         return broker.domains.domain(name)
     except Refused:
@@ -59,7 +59,7 @@ def _active_queue(broker: Broker, domain_name: str, name: str) -> RootQueue:
 
 
 def _stored_elsewhere(broker: Broker, domain_name: str, name: str) -> StoredQueue | None:
-    """The local copy of a queue whose primary is another node."""
+    """Return the local copy of a queue whose primary is another node."""
     domain = find_domain(broker, domain_name)
     cluster, uri = broker.clusters[domain.cluster], f"bmq://{domain.name}/{name}"
     record = next((each for each in cluster.led_elsewhere(domain.name) if each.uri == uri), None)
@@ -78,7 +78,7 @@ def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
     elsewhere = broker.clusters[domain.cluster].led_elsewhere(domain.name)
     purged = []
     for queue in list(domain.queues.values()):
-        if queue.name in domain.queues:  # not deleted since the last pause
+        if queue.name in domain.queues:  # not deleted since the last step
             purged.append((yield from _purge(broker, queue)))
     return commands.PurgeReport(tuple(purged), tuple(_NOT_LOCAL.format(record.uri) for record in elsewhere))
 
@@ -86,12 +86,12 @@ def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
 def _purge(broker: Broker, queue: RootQueue) -> Steps[commands.Purged]:
     count, size = yield from queue.purge(None, broker.loop.wall(broker.loop.now))
     broker.deliveries.metered(queue)
-    broker.report.note("queue", f"{queue.uri} is purged: {count} messages", uri=queue.uri, messages=count, state="purged")
+    broker.report.note("queue", f"{queue.uri} purged: {count} messages", uri=queue.uri, messages=count, state="purged")
     return commands.Purged(queue.uri, count, size)
 
 
 def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> Steps[commands.PurgeReport]:
-    """Drop the messages of a queue, or those of one of its apps; `app_id` "*" = the whole queue."""
+    """Purge the messages of a queue or app; `app_id` "*" = the whole queue."""
     if not app_id:
         raise LocalError("Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
     broker = context.broker
@@ -111,7 +111,7 @@ def purge_queue(context: AdminContext, domain: str, name: str, app_id: str) -> S
         return commands.PurgeReport((), (f"Specified appId '{app_id}' not found in the storage of queue '{uri}'.",))
     count, size = yield from queue.purge(app, broker.loop.wall(broker.loop.now))
     broker.deliveries.metered(queue)
-    broker.report.note("queue", f"{uri} is purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
+    broker.report.note("queue", f"{uri} purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
                        messages=count, state="purged")
     return commands.PurgeReport((commands.Purged(uri, count, size, app.app_id, queue_facts.hexadecimal(app.key)),))
 
@@ -126,13 +126,13 @@ def show_queue(context: AdminContext, domain: str, name: str) -> QueueState:
 def show_queue_history(context: AdminContext, domain: str, name: str) -> commands.Transitions:
     opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is None:
-        raise LocalError(f"Queue '{name}' of domain '{domain}' is not open here on the way to a primary elsewhere")
+        raise LocalError(f"Queue '{name}' of domain '{domain}' is not open at this node with another node as primary")
     return commands.Transitions(context.broker.loop.now, opened.story.transitions)
 
 
 def list_messages(context: AdminContext, domain: str, name: str, app_id: str | None, offset: int, count: int
                   ) -> commands.QueueContents:
-    """Stored messages; `offset` < 0 counts from the end; `count` 0 = all, < 0 = that many before the position."""
+    """Return stored messages; `offset` < 0 counts from the end; `count` 0 = all, < 0 = -count before the position."""
     broker = context.broker
     stored, bits = _listable(broker, domain, name)
     if app_id:
@@ -145,7 +145,7 @@ def list_messages(context: AdminContext, domain: str, name: str, app_id: str | N
 
 
 def _listable(broker: Broker, domain_name: str, name: str) -> tuple[list[Message], dict[str, int]]:
-    """The messages of a queue at this node, be it primary, replica or proxy, and the bits of its apps."""
+    """Return the messages of a queue at this node (primary, replica or proxy), and the bits of its apps."""
     uri = f"bmq://{domain_name}/{name}"
     for proxy in broker.proxies.values():
         if uri in proxy.queues:
@@ -163,9 +163,9 @@ def listed(message: Message, wall_offset: float) -> commands.ListedMessage:
 
 
 def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
-    """The part [first, last) of `total` messages that LIST asks for.
+    """Return the range [first, last) of `total` messages for LIST.
 
-    A negative offset counts from just past the last one; a negative count takes what precedes the position; 0 = all.
+    A negative offset counts from just past the last message; a negative count selects messages before the position; 0 = all.
     """
     position = min(max(offset + total if offset < 0 else offset, 0), total)
     if count < 0:
@@ -179,18 +179,18 @@ def reconfigure_domain(context: AdminContext, name: str) -> None:
 
 
 def clear_resolver(context: AdminContext, domain: str | None) -> None:
-    """Forget how a domain was resolved; None = all."""
+    """Discard the resolution of a domain; None = all."""
     context.broker.domains.provider.clear_resolver(domain)
 
 
 def clear_files(context: AdminContext, domain: str | None) -> None:
-    """Forget the file of a domain; None = all."""
+    """Discard the cached file of a domain; None = all."""
     context.broker.domains.provider.clear_files(domain)
 
 
 def remove_domain(context: AdminContext, name: str, finalize: bool) -> Steps[commands.PurgeReport | None]:
-    """First phase: refuse new opens, purge, delete the queues. `finalize`: forget the domain, so that its name can be used
-    again."""
+    """First phase: refuse new opens, purge and delete the queues. `finalize`: remove the domain, so that its name can be
+    reused."""
     broker = context.broker
     if finalize:
         broker.domains.forget(name)
@@ -224,7 +224,7 @@ def _partition(cluster: Cluster, number: int) -> Partition:
 
 
 def _node_id(cluster: Cluster, node: str) -> int:
-    """A node by its name or id."""
+    """Return the id of a node from its name or id."""
     for each in cluster.definition.nodes:
         if node in (each.name, str(each.id)):
             return each.id
@@ -233,7 +233,7 @@ def _node_id(cluster: Cluster, node: str) -> int:
 
 def _appointments(cluster: Cluster) -> Appointments:
     if cluster.replication is None:
-        raise LocalError(f"Cluster '{cluster.name}' has one node, which is primary of everything")
+        raise LocalError(f"Cluster '{cluster.name}' has one node, which is the primary of every partition")
     return cluster.replication.appointments
 
 
@@ -254,7 +254,7 @@ def show_cluster(context: AdminContext, name: str) -> Steps[ClusterSnapshot]:
 
 
 def collect_queues(context: AdminContext, name: str) -> None:
-    """Delete the queues of a cluster that are empty and open nowhere."""
+    """Delete the empty queues of a cluster that no client has open."""
     cluster, broker = find_cluster(context, name), context.broker
     for queue in list(cluster.queues.values()):
         if queue.is_collectable(broker.loop.now, 0, broker.identity.started):
@@ -262,7 +262,7 @@ def collect_queues(context: AdminContext, name: str) -> None:
 
 
 def show_partition(context: AdminContext, name: str, number: int) -> Steps[ClusterSnapshot]:
-    """A cluster with one of its partitions."""
+    """Return a cluster with one of its partitions."""
     _partition(find_cluster(context, name), number)
     cluster = yield from show_cluster(context, name)
     return replace(cluster, partitions=(cluster.partitions[number],))
@@ -277,7 +277,7 @@ def switch_partition(context: AdminContext, name: str, number: int, switch: str)
 
 
 def roll_over(context: AdminContext, name: str, number: int | None) -> None:
-    """Begin a new file set of a partition; None or -1: of all."""
+    """Roll over a partition; None or -1 = all partitions."""
     cluster = find_cluster(context, name)
     partitions = cluster.partitions if number in (None, ALL_PARTITIONS) else [_partition(cluster, number or 0)]
     failures = []
@@ -311,7 +311,7 @@ def show_partition_history(context: AdminContext, name: str, number: int) -> com
     cluster = find_cluster(context, name)
     _partition(cluster, number)
     if cluster.replication is None:
-        raise LocalError(f"Cluster '{name}' has no other nodes: this one is always primary")
+        raise LocalError(f"Cluster '{name}' has no other nodes: this node is always the primary")
     return commands.Transitions(context.broker.loop.now, cluster.replication.hosted[number].machine.story.transitions)
 
 
@@ -325,11 +325,11 @@ def transfer_leadership(context: AdminContext, name: str, node: str) -> None:
 
 
 def set_election_mode(context: AdminContext, name: str, word: str) -> None:
-    """Whether this node stands as leader."""
+    """Set whether this node is a candidate in elections."""
     modes = {mode.name: mode for mode in ElectionMode if mode is not ElectionMode.LEAVING}
     mode = modes.get(word.upper())
     if mode is None:
-        raise LocalError(f"MODE is one of {', '.join(modes)}, not '{word}'")
+        raise LocalError(f"MODE must be one of {', '.join(modes)}, not '{word}'")
     find_cluster(context, name).leadership.set_mode(mode)
     context.broker.report.note("config", f"Cluster ({name}): this node {mode.value}", cluster=name, mode=mode.name)
 
@@ -357,7 +357,7 @@ def _quorum(kind: str, context: AdminContext, name: str) -> Tunables:
 
 def set_quorum(kind: str, context: AdminContext, cluster: str, scope: str, name: str,
                value: commands.Value) -> commands.TunableConfirmation:
-    """Change it at this node, whatever the `scope`."""
+    """Set a quorum at this node, for any `scope`."""
     changed = _quorum(kind, context, cluster).set(name, value)
     context.broker.report.note("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}",
                                cluster=cluster, tunable=changed.name, value=str(changed.new), before=str(changed.old))
@@ -390,7 +390,7 @@ def show_configuration(context: AdminContext) -> str:
 
 
 def show_events(context: AdminContext, after: int | None) -> list[NodeEvent]:
-    """Events younger than event `after`; None = the last ones."""
+    """Return the events after event `after`; None = the last ones."""
     log = context.history.events
     return log.last(EVENTS_SHOWN) if after is None else log.after(after)
 
@@ -427,7 +427,7 @@ def show_terms(context: AdminContext, cluster: str) -> Tree:
 
 
 def browse_messages(context: AdminContext, domain: str, queue: str, after: str | None, count: int) -> Steps[Tree]:
-    """Stored messages after the GUID `after`; `count` < 0: the newest ones, backwards."""
+    """Return stored messages after the GUID `after`; `count` < 0: the newest first."""
     selection = stored_queue.Selection(after or "", abs(count) or stored_queue.LIMIT_MAX, newest=count < 0)
     return stored_queue.listing(context.broker, f"bmq://{domain}/{queue}", selection)
 

@@ -1,6 +1,6 @@
-"""Reads an admin command, in words or as JSON, by the table of `table`.
+"""Parser of admin commands, in words or as JSON, by the table in `table.py`.
 
-`parse` is total: any text gives a command and an encoding, or a CommandError with a reason for people.
+`parse` accepts any text: it returns a command and an encoding, or raises CommandError with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ISO: tuple[tuple[str, Callable[[str], object]], ...] = (
 )
 _NUMBERS = ("offset", "count", "partitionId", "after")
 _ENCODINGS = f"[{', '.join(encoding.value for encoding in AnswerEncoding)}]"
-_REST = "<expression>"  # an argument that takes all the words that are left
+_REST = "<expression>"  # an argument that takes all remaining words
 _NOUNS = {"<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domain name", "<queue_name>": "a queue name",
           "<domain_name>": "a domain name", "<parameter>": "a parameter name", "<value>": "a value",
           "<partitionId>": "a partition id", "<offset>": "an offset", "<count>": 'a count or "UNLIMITED"',
@@ -35,7 +35,7 @@ _NOUNS = {"<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domai
 
 
 def parse(text: str) -> tuple[Command, AnswerEncoding]:
-    """The command in `text` and the encoding wanted for its answer, or CommandError."""
+    """Return the command in `text` and the encoding of its answer. Raises CommandError."""
     if not text.strip():
         raise CommandError("Empty input")
     if text.startswith("{"):
@@ -61,7 +61,7 @@ def _encoding(word: str) -> AnswerEncoding:
 
 
 def parse_value(word: str) -> Value:
-    """A tunable's value: null, true or false, integer, double, ISO date, time or datetime, else a string."""
+    """Parse a tunable's value: null, true or false, integer, double, ISO date, time or datetime, else a string."""
     if word == "null":
         return Value("theNull", None)
     if word in ("true", "false"):
@@ -83,7 +83,7 @@ def parse_value(word: str) -> Value:
 
 
 class _Miss(Struct):
-    """How far a syntax went along with the words (`reached` words), and what it wanted next ("" = nothing more)."""
+    """Failed match of a syntax: number of matched words (`reached`), and the expected next token ("" = end)."""
 
     entry: Entry
     reached: int
@@ -160,7 +160,7 @@ def _int32(number: int) -> int:
 
 
 def _explain(words: list[str], misses: list[_Miss]) -> str:
-    """Why no syntax took the words: what those that went along furthest wanted next."""
+    """Return the reason why no syntax matched: the tokens expected by the longest partial matches."""
     furthest = max(miss.reached for miss in misses)
     if furthest == 0:
         return f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}'
@@ -219,7 +219,7 @@ class _Mismatch(Exception):
 
 
 def _fill(template: object, given: object, args: Arguments, depth: int) -> None:
-    """Follow the template through what was given, collecting arguments; members it does not name are skipped."""
+    """Match `given` with the template and collect the arguments; members that the template does not name are ignored."""
     if isinstance(template, str):
         args[template.strip("<>")] = _json_argument(template.strip("<>"), given, depth)
         return

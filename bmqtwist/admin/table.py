@@ -1,4 +1,4 @@
-"""All admin commands in one table: syntax, summary, function, answer, JSON forms."""
+"""Table of all admin commands: syntax, summary, function, answer, JSON forms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SUBSCRIPTION = AnswerKind("subscription", text.subscription, lambda tried: tried
 
 
 def show_help(context: AdminContext, plumbing: bool | None) -> tuple[bool, Sequence[Entry]]:
-    """The commands of the original."""
+    """Return the commands of the original."""
     return bool(plumbing), [entry for entry in TABLE if not entry.ours]
 
 
@@ -82,7 +82,7 @@ def _clear(wrap: Callable[[Json], Json]) -> tuple[tuple[Json, Arguments], ...]:
 
 def _tunables(wrap: Callable[[Json], Json], where: str, name: str, kind: str, texts: tuple[tuple[str, str], ...]
               ) -> tuple[Entry, ...]:
-    """SET, GET and LIST_TUNABLES of one part of a cluster: the three entries differ in words only."""
+    """Return the entries SET, GET and LIST_TUNABLES of one part of a cluster."""
     change = {"name": "<parameter>", "value": "<value>"}
     ask = {"name": "<parameter>"}
     head = f"CLUSTERS CLUSTER <name> {where} {name}"
@@ -197,55 +197,56 @@ TABLE: tuple[Entry, ...] = (
          " all nodes in the cluster.")),
         ("Get the supported settable parameters for the elector of cluster 'name'", ""))),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> MOVE <node>",
-          "Let 'node' be primary of the 'partitionId' of cluster 'name'; said to its leader",
+          "Move 'partitionId' of cluster 'name' to 'node' as primary; to be sent to the leader",
           operations.move_partition, DONE,
           ((_partition({"move": "<node>"}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> REBALANCE",
-          "Let every node be primary of equally many partitions of cluster 'name'; said to its leader",
+          "Distribute the primaries of cluster 'name' equally over its nodes; to be sent to the leader",
           operations.rebalance, DONE, ((_cluster({"rebalance": {}}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
-          "Show what the elector of cluster 'name' went through lately, and why",
+          "Show the transition history of the elector of cluster 'name'",
           operations.show_elector_history, ELECTOR_TRANSITIONS, ((_elector({"story": {}}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> STORY",
-          "Show what this node has been for 'partitionId' of cluster 'name' lately, and why",
+          "Show the transition history of this node's role for 'partitionId' of cluster 'name'",
           operations.show_partition_history, PARTITION_TRANSITIONS, ((_partition({"story": {}}), {}),), ours=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> STORY",
-          "Show what a queue that is led elsewhere went through on its way to its primary, and why",
+          "Show the transition history of 'queue_name' towards its primary at another node",
           operations.show_queue_history, QUEUE_TRANSITIONS, ((_queue({"story": {}}), {}),), ours=True),
-    Entry("STOP STATUS", "Show how far the graceful stop of this broker is", operations.show_stop, STOP_STATUS,
+    Entry("STOP STATUS", "Show the progress of this broker's graceful stop", operations.show_stop, STOP_STATUS,
           (({"stop": {"status": {}}}, {}),), ours=True),
-    Entry("STOP PREFLIGHT", "Show what the graceful stop of this broker would mean for its clusters",
+    Entry("STOP PREFLIGHT", "Show the effects of a graceful stop of this broker on its clusters",
           operations.show_stop_preflight, STOP_PREFLIGHT, (({"stop": {"preflight": {}}}, {}),), ours=True),
-    Entry("EVENTS [<after>]", "Show what has happened at this node lately, or since event 'after'",
+    Entry("EVENTS [<after>]", "Show the last events of this node, or the events after event 'after'",
           operations.show_events, EVENTS, (({"events": {"?after": "<after>"}}, {}),), ours=True),
-    Entry("ALARMS", "Show the alarms of this node, and what has become of them", operations.show_alarms, ALARMS,
+    Entry("ALARMS", "Show the alarms of this node and their state", operations.show_alarms, ALARMS,
           (({"alarms": {"list": {}}}, {}),), ours=True),
-    Entry("ALARM <alarmId> [ACKNOWLEDGE|CLEAR]", "Say that alarm 'alarmId' has been seen, or is over",
+    Entry("ALARM <alarmId> [ACKNOWLEDGE|CLEAR]", "Acknowledge or clear alarm 'alarmId'",
           operations.mark_alarm, ALARM,
           (({"alarms": {"alarm": {"id": "<alarmId>", "acknowledge": {}}}}, {"word": "ACKNOWLEDGE"}),
            ({"alarms": {"alarm": {"id": "<alarmId>", "clear": {}}}}, {"word": "CLEAR"})), ours=True),
     Entry("LOG TAIL <count>", "Show the last 'count' lines of this broker's log", operations.show_log, LOG,
           (({"log": {"tail": {"count": "<count>"}}}, {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STORAGE REPLICAS",
-          "Show what each node is for each partition of cluster 'name', and how far it is behind",
+          "Show the role and the lag of each node for each partition of cluster 'name'",
           operations.show_replicas, REPLICAS, ((_storage({"replicas": {}}), {}),), ours=True),
-    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TERMS", "Show who led cluster 'name' when, and why that changed",
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TERMS", "Show the leaders of cluster 'name' by term, with causes",
           operations.show_terms, TERMS, ((_elector({"terms": {}}), {}),), ours=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGES [<guid>] <count>",
-          "Look at 'count' messages stored in 'queue_name', those behind message 'guid'; negative: the newest ones",
+          "Show 'count' messages stored in 'queue_name', after message 'guid'; negative: the newest ones",
           operations.browse_messages, MESSAGES,
           ((_queue({"browse": {"?after": "<guid>", "count": "<count>"}}), {}),), ours=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGE <guid>",
-          "Look at one message stored in 'queue_name': its properties, its payload, and who has it",
+          "Show one message stored in 'queue_name': properties, payload, and state for each app",
           operations.show_message, MESSAGE,
           ((_queue({"message": {"guid": "<guid>"}}), {}),), ours=True),
     Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> SUBSCRIPTION <expression>",
-          "Try a subscription expression on the last messages stored in 'queue_name', without delivering them",
+          "Evaluate a subscription expression on the newest messages stored in 'queue_name', without delivery",
           operations.try_subscription, SUBSCRIPTION,
           ((_queue({"subscription": {"expression": "<expression>"}}), {}),), ours=True),
-    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>",
+          "Transfer leadership of cluster 'name' to 'node'; to be sent to the leader",
           operations.transfer_leadership, DONE, ((_elector({"transfer": "<node>"}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",
-          "Whether this node stands as leader of cluster 'name': NORMAL, FORCE (before others) or NEVER",
+          "Set whether this node may become leader of cluster 'name': NORMAL, FORCE (preferred) or NEVER",
           operations.set_election_mode, DONE, ((_elector({"mode": "<mode>"}), {}),), ours=True),
 )

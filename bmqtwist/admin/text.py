@@ -1,4 +1,4 @@
-"""Answers of admin commands as text for people. Programs compare this text: the layout is the original's to the blank.
+"""Text form of the answers of admin commands. Programs parse this text: its layout is exactly the original's.
 
 One function per kind of answer, which `answers.py` names. Functions return lines; `indent` puts them deeper.
 """
@@ -32,23 +32,23 @@ Tree = dict[str, Any]
 
 
 def indent(lines: Iterable[str], columns: int) -> Lines:
-    """The lines moved right; empty lines stay empty."""
+    """Indent lines; empty lines stay empty."""
     return [" " * columns + line if line else line for line in lines]
 
 
 def quoted(text: str) -> str:
-    """Text between double quotes, with quotes and backslashes escaped."""
+    """Return text in double quotes, with quotes and backslashes escaped."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def handle_parameters(uri: str, q_id: int, flags: int, read_count: int, write_count: int) -> str:
-    """The parameters of a handle, or of a queue's handles together, in one line."""
+    """Format the parameters of a handle, or of all handles of a queue, in one line."""
     return (f"[ uri = {quoted(uri)} qId = {q_id} subIdInfo = NULL flags = {flags} readCount = {read_count}"
             f" writeCount = {write_count} adminCount = 0 ]")
 
 
 def stream_parameters(substream: seen.SubstreamState) -> str:
-    """What a substream was configured with, in one line."""
+    """Format the stream parameters of a substream in one line."""
     parts = "".join(
         f"[ sId = {sub.s_id} expression = [ version = {sub.version} text = {quoted(sub.text)} ] consumers = [ ["
         f" maxUnconfirmedMessages = {sub.max_messages} maxUnconfirmedBytes = {sub.max_bytes}"
@@ -58,7 +58,7 @@ def stream_parameters(substream: seen.SubstreamState) -> str:
 
 
 class Window(Struct, frozen=True):
-    """A subscription's unconfirmed messages and bytes judged against its limits; low and high watermarks coincide."""
+    """State of a subscription's unconfirmed messages and bytes; low and high watermarks are equal."""
 
     state: str
     messages_state: str
@@ -77,12 +77,12 @@ def window_states(sub: seen.SubscriptionState) -> Window:
 
 
 def whole_ratio(high: int, limit: int) -> int:
-    """The ratio of a watermark as INTERNALS has it: cut to a whole number, so 1 for the limit itself, else 0."""
+    """Return the ratio of a watermark for INTERNALS, truncated to a whole number: 1 for the limit itself, else 0."""
     return 1 if limit and high >= limit else 0
 
 
 def window_text(sub: seen.SubscriptionState, whole_ratios: bool = False) -> str:
-    """A subscription's window in one line: state, then current (low - high - limit) of messages and bytes."""
+    """Format a subscription's window in one line: state, then current (low - high - limit) of messages and bytes."""
     window = window_states(sub)
     messages_high, bytes_high = window.messages_high, window.bytes_high
     if whole_ratios:
@@ -100,7 +100,7 @@ def _window_state(current: int, high: int, limit: int) -> str:
 
 
 def message_rows(messages: Iterable[commands.ListedMessage], offset: int) -> Lines:
-    """The table of LIST: header and one row per message, numbered from `offset`."""
+    """Return the table of LIST: header and one row per message, numbered from `offset`."""
     rows = [f"{number:>5}: {message.guid}  {pretty_bytes(message.size):>10}  {timestamp_text(message.arrived)}"
             for number, message in enumerate(messages, offset)]
     return ["       GUID                              Size        Timestamp (UTC)", *rows]
@@ -392,7 +392,7 @@ def tunables(found: Sequence[commands.Tunable]) -> str:
 
 
 def transitions(result: commands.Transitions) -> str:
-    """STORY: the transitions of a state machine."""
+    """STORY: the transition history of a state machine."""
     lines = transition_lines(result.transitions, result.now)
     return f"{lines}\n" if lines else ""
 
@@ -400,13 +400,13 @@ def transitions(result: commands.Transitions) -> str:
 def stop_status(result: commands.StopStatus) -> str:
     progress = result.progress
     if progress is None:
-        return "This broker does not stop: it runs."
-    lines = [f"Stops since {progress.seconds:.1f} s: {progress.stage}", f"    Clients connected: {progress.clients}"]
+        return "This broker is not stopping."
+    lines = [f"Stopping for {progress.seconds:.1f} s: {progress.stage}", f"    Clients connected: {progress.clients}"]
     for each in progress.clusters:
         lines += [f"    {each.title}: {each.seconds_left:.1f} s left",
-                  f"        Partitions still led here: {', '.join(map(str, each.partitions)) or 'none'}",
-                  f"        Leads the cluster: {'yes' if each.leads else 'no'}",
-                  f"        Unconfirmed messages: {each.unconfirmed}", f"        PUTs without an answer: {each.unanswered}"]
+                  f"        Partitions with this primary: {', '.join(map(str, each.partitions)) or 'none'}",
+                  f"        Leader of the cluster: {'yes' if each.leads else 'no'}",
+                  f"        Unconfirmed messages: {each.unconfirmed}", f"        Unanswered PUTs: {each.unanswered}"]
     return "\n".join(lines) + "\n"
 
 
@@ -416,15 +416,15 @@ def _joined(lines: Iterable[str], empty: str = "") -> str:
 
 def events(found: Iterable[NodeEvent]) -> str:
     return _joined((f"{each.n:>6}  {timestamp_text(each.at)}  {each.kind:<8}  {shown(each.text, 400)}" for each in found),
-                   "Nothing has happened.")
+                   "There are no events.")
 
 
 def alarms(found: Iterable[AlarmState]) -> str:
-    """Two lines for each: what has become of it, and what it says."""
+    """Two lines for each alarm: its state, and its text."""
     lines = []
     for each in found:
-        state = (f"over since {timestamp_text(each.cleared_at)}" if each.cleared_at else
-                 f"acknowledged by {shown(each.acknowledged_by)}" if each.acknowledged_by else "open")
+        state = (f"cleared at {timestamp_text(each.cleared_at)}" if each.cleared_at else
+                 f"acknowledged by {shown(each.acknowledged_by)}" if each.acknowledged_by else "active")
         lines += [f"{each.number:>5}  {each.severity} [{each.category}]  {state}; raised {each.count} time(s), first "
                   f"{timestamp_text(each.raised_at)}, last {timestamp_text(each.last_at)}",
                   f"       {shown(each.text.partition(chr(10))[0], 400)}"]
@@ -442,9 +442,9 @@ def preflight(tree: Tree) -> str:
              f"{tree['unconfirmed']}"]
     for cluster in tree["clusters"]:
         if cluster["leads"]:
-            lines.append(f"    Cluster ({cluster['name']}): led here; {cluster['nextLeader'] or 'nobody'} is asked to lead")
+            lines.append(f"    Cluster ({cluster['name']}): leader, next leader {cluster['nextLeader'] or 'none'}")
     for move in tree["moves"]:
-        lines.append(f"    Cluster ({move['cluster']}) Partition [{move['partition']}]: moves to {move['to'] or 'nobody'}")
+        lines.append(f"    Cluster ({move['cluster']}) Partition [{move['partition']}]: moves to {move['to'] or 'no node'}")
     lines += [f"    WARNING: {warning}" for warning in tree["warnings"]]
     return _joined(lines)
 
@@ -456,11 +456,11 @@ def replicas(tree: list[Tree]) -> str:
                      f"lease {partition['lease']}, sequence {grouped(partition['sequence'])}, messages "
                      f"{grouped(partition['messages'])}")
         for each in partition["replicas"]:
-            behind = "" if each["lagRecords"] is None else (f", {grouped(each['lagRecords'])} records behind (about "
-                                                            f"{pretty_bytes(each['lagBytes'] or 0)})")
+            lag = "" if each["lagRecords"] is None else (f", {grouped(each['lagRecords'])} records behind (about "
+                                                         f"{pretty_bytes(each['lagBytes'] or 0)})")
             if each["lagMs"]:
-                behind += f", the oldest since {grouped(round(each['lagMs']))} ms"
-            lines.append(f"    {each['node']}: {each['role']}{behind}")
+                lag += f", the oldest since {grouped(round(each['lagMs']))} ms"
+            lines.append(f"    {each['node']}: {each['role']}{lag}")
     return _joined(lines, "There are no partitions.")
 
 
@@ -486,21 +486,20 @@ def _states(row: Tree) -> str:
 
 
 def messages(tree: Tree) -> str:
-    lines = [f"{tree['uri']}: {grouped(len(tree['messages']))} of {grouped(tree['total'])} messages, as the {tree['role']} "
-             "has them"]
+    lines = [f"{tree['uri']}: {grouped(len(tree['messages']))} of {grouped(tree['total'])} messages, at the {tree['role']}"]
     for row in tree["messages"]:
         lines.append(f"    {row['guid']}  {pretty_bytes(row['bytes']):>10}  {timestamp_text(row['storedAt'])}  "
                      f"{shown(_states(row), 300)}")
     if tree["next"]:
-        lines.append(f"There are more behind {tree['next']}.")
+        lines.append(f"There are more after {tree['next']}.")
     return _joined(lines)
 
 
 def message(tree: Tree) -> str:
-    """All of one message, the payload up to PAYLOAD_SHOWN bytes."""
+    """One message, with up to PAYLOAD_SHOWN bytes of the payload."""
     payload = base64.b64decode(tree["payload"])
     size = "unknown" if tree["payloadBytes"] is None else f"{grouped(tree['payloadBytes'])} B"
-    lines = [f"{tree['guid']} of {tree['uri']}, as the {tree['role']} has it",
+    lines = [f"{tree['guid']} of {tree['uri']}, at the {tree['role']}",
              f"    Stored: {timestamp_text(tree['storedAt'])}, {grouped(tree['bytes'])} B, compression "
              f"{tree['compression']}, PSN {tree['lease']}-{tree['sequence']}", f"    Apps: {shown(_states(tree), 2000)}"]
     for name, each in tree["properties"].items():
@@ -519,7 +518,7 @@ def message(tree: Tree) -> str:
 
 
 def subscription(tried: tuple[str, Tree]) -> str:
-    """Which messages match an expression, and who would get them; or what is wrong."""
+    """Messages that match an expression, and their routing; or the error of the expression."""
     expression, tree = tried
     if tree["error"]:
         error = tree["error"]

@@ -1,8 +1,8 @@
 """Alarm state of a node: raised, repeated, acknowledged, cleared.
 
 An alarm repeats an active alarm if both have the same category and name the same queue, domain, partition, node or cluster;
-then only the count of the active alarm increases. `ended_alarms` finds alarms whose condition the broker can check and that has
-ended; all other alarms stay active until an operator clears them.
+then only the count of the active alarm increases. The broker clears `ended_alarms`, whose condition it can check; all other
+alarms stay active until an operator clears them.
 """
 
 from __future__ import annotations

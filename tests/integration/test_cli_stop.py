@@ -25,7 +25,7 @@ def test_the_progress_of_a_stop_is_shown_until_it_is_over(tmp_path: Path) -> Non
         message = reader.get(30.0)
         assert message is not None
         shown = cli.start("admin", "--every", "0.1", "STOP", "STATUS")
-        shown.expect(b"does not stop")
+        shown.expect(b"is not stopping")
         assert broker.process is not None
         broker.process.send_signal(signal.SIGTERM)
         seen = shown.expect(b"Unconfirmed messages: 1")
@@ -46,7 +46,7 @@ def test_the_console_goes_on_until_the_stop_is_over(tmp_path: Path) -> None:
             message = queue.get(30.0)
             assert message is not None and broker.process is not None
             watched = cli.start("admin", "--every", "0.1", "STOP", "STATUS")
-            watched.expect(b"does not stop")
+            watched.expect(b"is not stopping")
             broker.process.send_signal(signal.SIGTERM)
             watched.expect(b"waits for confirms and answers")
             with pytest.raises(HTTPError) as refused:

@@ -301,7 +301,7 @@ def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_lead
     assert elector(nodes, one.name, "STATE ELECTOR MODE NEVER") == "SUCCESS"
     nodes.run(5.0)
     assert nodes.leader is former
-    assert elector(nodes, one.name, "STATE ELECTOR MODE maybe") == "MODE is one of NORMAL, FORCE, NEVER, not 'maybe'"
+    assert elector(nodes, one.name, "STATE ELECTOR MODE maybe") == "MODE must be one of NORMAL, FORCE, NEVER, not 'maybe'"
     nodes.judge_all()
 
 

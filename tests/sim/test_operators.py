@@ -114,7 +114,7 @@ def test_a_stop_says_how_far_it_is() -> None:
     reader = nodes.client(place.name).consume(EVENTUAL)
     queue.post(b"x")
     (message,) = reader.take(1)
-    assert ask(place, "STOP STATUS") == {"stopping": False} and "does not stop" in told(place, "STOP STATUS")
+    assert ask(place, "STOP STATUS") == {"stopping": False} and "is not stopping" in told(place, "STOP STATUS")
     place.stop(down=None)
     seen: dict[str, Any] = {}
     for _ in range(2000):

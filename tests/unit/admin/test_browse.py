@@ -344,7 +344,7 @@ def test_the_commands_show_the_same_as_text_and_as_json(bench: Bench) -> None:
     guids = [post(bench, bench.open(), b"hello", {"n": number}) for number in range(3)]
     queue = "DOMAINS DOMAIN d QUEUE q "
     text = bench.run(queue + "MESSAGES 2")
-    assert "2 of 3 messages, as the primary has them" in text and guids[1] in text and f"more behind {guids[1]}" in text
+    assert "2 of 3 messages, at the primary" in text and guids[1] in text and f"more after {guids[1]}" in text
     tree = json.loads(bench.run(f"ENCODING JSON_COMPACT {queue}MESSAGES {guids[0]} 5"))["messages"]
     assert [row["guid"] for row in tree["messages"]] == guids[1:]
     assert [row["guid"] for row in json.loads(bench.run(f"ENCODING JSON_COMPACT {queue}MESSAGES -2"))["messages"]["messages"]
@@ -365,7 +365,7 @@ def test_the_node_is_looked_at_by_commands(bench: Bench) -> None:
     assert json.loads(bench.run("ENCODING JSON_COMPACT STOP PREFLIGHT"))["stopPreflight"]["quorumSurvives"] is False
     assert "n1: primary, 0 records behind" in bench.run("CLUSTERS CLUSTER c3 STORAGE REPLICAS")
     assert bench.run("CLUSTERS CLUSTER c3 STATE ELECTOR TERMS").startswith("Cluster (c3): LEADER, leader n1, term 1")
-    assert bench.run("EVENTS") == "Nothing has happened.\n" and bench.run("ALARMS") == "There are no alarms.\n"
+    assert bench.run("EVENTS") == "There are no events.\n" and bench.run("ALARMS") == "There are no alarms.\n"
     assert json.loads(bench.run("ENCODING JSON_COMPACT EVENTS 5")) == {"events": []}
     assert bench.run("ALARM 1 CLEAR") == "There is no alarm '1'"
     assert "Received command 'LOG TAIL 3'" in bench.run("LOG TAIL 3")
