@@ -97,7 +97,7 @@ class SessionContext:
         self.unfinished.append(session)
 
     def flush_later(self, session: Session) -> None:
-        session.waiting = True
+        session.flush_due = True
         self.flushes.append(session)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
