@@ -51,10 +51,10 @@ class LogLine(NamedTuple):
 class Watcher(Protocol):
     """Records events and alarms (`view/events.py`). It never raises."""
 
-    def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
+    def on_event(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
         """Record an event; the arguments are those of `Report.note`."""
 
-    def alarmed(self, severity: str, category: str, text: str) -> None:
+    def on_alarm(self, severity: str, category: str, text: str) -> None:
         """Record an alarm; `severity` is ALARM or PANIC."""
 
 
@@ -107,7 +107,7 @@ class Watched:
 
     def note(self, kind: str, text: str, **detail: object) -> None:
         if self.watcher is not None:
-            self.watcher.happened(kind, text, detail)
+            self.watcher.on_event(kind, text, detail)
 
 
 class LineLimiter:
@@ -156,7 +156,7 @@ class ListReport(Watched):
         text = text % args if args else text
         self._add(severity, f"[{category}] {text}")
         if self.watcher is not None:
-            self.watcher.alarmed(severity, category, text)
+            self.watcher.on_alarm(severity, category, text)
 
     def alarm(self, category: str, text: str, *args: object) -> None:
         self._raise("ALARM", category, text, *args)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from bmqtwist.limits import LET_GO_AT_ONCE
+from bmqtwist.limits import FREED_AT_ONCE
 
 ITEMS_AT_ONCE = 32  # items of 10 to 50 us in one step
 
@@ -45,11 +45,11 @@ def at_once(steps: Generator[object, None, _T]) -> _T:
             return result
 
 
-def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Steps[None]:
+def clear_in_steps(places: Iterable[dict[Any, Any] | deque[Any]]) -> Steps[None]:
     """Empty large containers in steps before they are freed."""
     for place in places:
-        while len(place) > LET_GO_AT_ONCE:
+        while len(place) > FREED_AT_ONCE:
             take = place.popitem if isinstance(place, dict) else place.pop
-            for _ in islice(iter(take, _OVER), LET_GO_AT_ONCE):
+            for _ in islice(iter(take, _OVER), FREED_AT_ONCE):
                 pass
             yield

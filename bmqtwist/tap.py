@@ -27,7 +27,7 @@ from bmqtwist.cli.check import run_check
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
 from bmqtwist.console.http import Console, make_site
-from bmqtwist.daemon.places import make_missing
+from bmqtwist.daemon.directories import create_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import close, drain, unblocked
@@ -137,7 +137,7 @@ class TwistdBroker(MultiService):
         from twisted.internet import reactor
 
         try:
-            made = make_missing(self._loaded.configuration)
+            made = create_missing(self._loaded.configuration)
             self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, self._alarms)
             globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
             for line in made:

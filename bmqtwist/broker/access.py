@@ -123,7 +123,7 @@ class QueueAccess:
         self.invalid_queue.nack_msgs += 1
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
-        self.loop.contain.queue_failed(queue, doing, error, disable)
+        self.loop.isolation.queue_failed(queue, doing, error, disable)
 
     def find_queue(self, session: Requester, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:

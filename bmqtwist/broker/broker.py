@@ -156,7 +156,7 @@ class Broker:
         loop = self.loop
         loop.now = now
         loop.scheduler.run(Priority.INPUT)
-        loop.scheduler.run(Priority.NEWCOMER)
+        loop.scheduler.run(Priority.UNAUTHENTICATED)
         self._finish_turn(now)
 
     def _finish_turn(self, now: float) -> None:
@@ -178,11 +178,11 @@ class Broker:
         scheduler.end_turn()
 
     def _write_metadata(self, metadata: ClusterMetadata, now: float) -> None:
-        loop, contain = self.loop, self.loop.contain
+        loop, isolation = self.loop, self.loop.isolation
         job = metadata.wants_write(loop.wall(now))
         if job is not None:
             loop.in_thread(
                 partial(metadata.perform, job),
-                lambda now: contain.run("metadata: after a write", partial(metadata.written, job, loop.wall(now))),
-                lambda error, now: contain.run("metadata: after a failed write",
+                lambda now: isolation.run("metadata: after a write", partial(metadata.written, job, loop.wall(now))),
+                lambda error, now: isolation.run("metadata: after a failed write",
                                                partial(metadata.failed, job, error, loop.wall(now))))

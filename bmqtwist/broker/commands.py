@@ -36,7 +36,7 @@ class Commands:
         """Run a command as a job; `done` receives the answer when the changed metadata is committed."""
         def work() -> Steps[AdminAnswer]:
             return (yield from self.begin(command, source))
-        self.carry_out(work(), done, partial(self._loop.contain.told, f"Command '{shown(command)}'"))
+        self.carry_out(work(), done, partial(self._loop.isolation.alarm, f"Command '{shown(command)}'"))
 
     def carry_out(self, work: Steps[Any], done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
         """Run the work of an operator as a job; `done` receives its result when the changed metadata is committed."""

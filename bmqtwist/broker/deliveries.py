@@ -55,7 +55,7 @@ class Deliveries:
 
     def client_failed(self, client: Client, error: Exception) -> None:
         """A client raised during a delivery: end its deliveries, and close it after the present delivery."""
-        self._loop.contain.told(f"{client.description}: delivery", error)
+        self._loop.isolation.alarm(f"{client.description}: delivery", error)
         if isinstance(client, ClientSession):
             self._failed[client.session] = None
             client.window.close()
@@ -66,11 +66,11 @@ class Deliveries:
         now = self._loop.now
         if now - self._poison_alarm_at >= POISON_ALARM_PERIOD_S:
             self._poison_alarm_at = now
-            self._loop.contain.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
+            self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about a poison pill", lambda: self.report.alarm(
                 "POISON_PILL", describe.poison_alarm(queue, app, message, self._loop.performer.dump)))
 
     def metered(self, queue: RootQueue) -> None:
-        self._loop.contain.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
+        self._loop.isolation.run(f"Queue '{queue.uri}': the alarm about its meters", partial(self._report_meters, queue))
 
     def _report_meters(self, queue: RootQueue) -> None:
         for event in queue.meter.take_events():
@@ -93,7 +93,7 @@ class Deliveries:
         while self._failed:
             failed, self._failed = self._failed, {}
             for session in failed:
-                self._loop.contain.close(session)
+                self._loop.isolation.close(session)
             self._deliver(now)  # their unconfirmed messages go to other consumers
 
     def end(self) -> None:
@@ -129,7 +129,7 @@ class Deliveries:
             queue.deliver(now)
         except Exception as error:
             queue.touched = False
-            self._loop.contain.queue_failed(queue, "delivery", error)
+            self._loop.isolation.queue_failed(queue, "delivery", error)
 
     def _failure(self, queue: Queue, doing: str, disable: bool = False) -> Callable[[Exception], None]:
-        return partial(self._loop.contain.queue_failed, queue, doing, disable=disable)
+        return partial(self._loop.isolation.queue_failed, queue, doing, disable=disable)

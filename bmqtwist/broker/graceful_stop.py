@@ -100,7 +100,7 @@ class Shutdown:
         self._loop, self._clusters, self._proxies, self._sessions = loop, clusters, proxies, sessions
         self._begun, self._reason, self._by = now, reason, by
         self.report: StopReport | None = None  # after the end
-        self.story = TransitionLog()
+        self.transitions = TransitionLog()
         self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
         self._several = [(cluster, cluster.members) for cluster in clusters.values() if cluster.members is not None]
         self._led = {name: _led(cluster) for name, cluster in clusters.items()}
@@ -131,7 +131,7 @@ class Shutdown:
                 for app in queue.apps.values():
                     app.reroute()
             except Exception as error:
-                self._loop.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
+                self._loop.isolation.queue_failed(queue, "the end of deliveries", error, disable=True)
 
     @property
     def done(self) -> bool:
@@ -160,7 +160,7 @@ class Shutdown:
             self._loop.timers.at(now + (POLL_S if self._stage is Stage.ANSWERS else STEP_S), self._poll)
 
     def _enter(self, stage: Stage, now: float, seconds: float, cause: str) -> None:
-        self.story.note(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
+        self.transitions.note(now, self._stage.name, stage.name, cause, StopEvent.POLL.name)
         self._stage, self._stage_ends = stage, now + seconds
 
     def _is_over(self, now: float, waiting: bool) -> bool:
@@ -192,7 +192,7 @@ class Shutdown:
         waiting = [each for each in self._all if self._waits_for_confirms(each, now)]
         if self._waits_for_brokers(now) or waiting:
             return
-        self._loop.contain.run("The report of the stop", partial(self._report_end, now))  # an error must not block the stop
+        self._loop.isolation.run("The report of the stop", partial(self._report_end, now))  # must not block it
         self._enter(Stage.DONE, now, 0.0, "all messages are confirmed and answered, or timeout")
         for each in self._sessions.downstreams.values():
             each.gone()
@@ -210,7 +210,7 @@ class Shutdown:
         try:
             left = unconfirmed_of(cluster)
         except Exception as error:  # must not block the stop
-            self._loop.contain.told(f"{title}: the count of unconfirmed messages", error)
+            self._loop.isolation.alarm(f"{title}: the count of unconfirmed messages", error)
             left = 0
         if not left:
             report.info(f"{title}: no unconfirmed message")

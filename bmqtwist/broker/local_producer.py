@@ -127,7 +127,7 @@ class LocalProducer:
             refused = handle.queue.post(Put(handle, message, 0, True), now, self.wall)
         except Exception as error:
             handle.queue.forget_post(guid)
-            broker.loop.contain.told(f"{self.description}: a test message for '{handle.queue.uri}'", error)
+            broker.loop.isolation.alarm(f"{self.description}: a test message for '{handle.queue.uri}'", error)
             refused = AckStatus.UNKNOWN
         if refused:
             self.ack(handle, guid, 0, refused)

@@ -67,7 +67,7 @@ class Output:
             try:
                 self._write(session)
             except Exception as error:
-                self._loop.contain.output_failed(session, error)
+                self._loop.isolation.output_failed(session, error)
 
     def _write(self, session: Session) -> None:
         performer = self._loop.performer
@@ -106,4 +106,4 @@ class Output:
         try:
             session.kind.resume()
         except Exception as error:
-            self._loop.contain.session_failed(session, "resuming", error)
+            self._loop.isolation.session_failed(session, "resuming", error)

@@ -55,15 +55,15 @@ class PeriodicJobs:
             cluster.report_alarms()
 
     def _expire(self, now: float) -> None:
-        contain = self._loop.contain
+        isolation = self._loop.isolation
         for proxy in list(self._proxies.values()):
-            contain.run(f"ClusterProxy ({proxy.name}): timeouts", partial(proxy.tick, now))
+            isolation.run(f"ClusterProxy ({proxy.name}): timeouts", partial(proxy.tick, now))
         for cluster in self._clusters.values():
             if cluster.relays is not None:
-                contain.run(f"Cluster ({cluster.name}): timeouts of requests", partial(cluster.relays.tick, now))
+                isolation.run(f"Cluster ({cluster.name}): timeouts of requests", partial(cluster.relays.tick, now))
             if not self._loop.scheduler.holds(Priority.EXPIRY, cluster):
                 self._loop.scheduler.start(Priority.EXPIRY, cluster, self._expiry(cluster), partial(
-                    contain.told, f"Cluster ({cluster.name}): expiry"))
+                    isolation.alarm, f"Cluster ({cluster.name}): expiry"))
 
     def _expiry(self, cluster: Cluster) -> Steps[None]:
         """Remove the expired messages of all queues, in steps."""
@@ -86,7 +86,7 @@ class PeriodicJobs:
             queue.history.expire(now)
             return more
         except Exception as error:
-            self._loop.contain.queue_failed(queue, "expiry", error)
+            self._loop.isolation.queue_failed(queue, "expiry", error)
             return False
 
     def _check_sessions(self, now: float) -> None:
@@ -100,7 +100,7 @@ class PeriodicJobs:
             try:
                 action(session, now)
             except Exception as error:
-                self._loop.contain.session_failed(session, "a timer", error)
+                self._loop.isolation.session_failed(session, "a timer", error)
 
     def _check_session(self, session: Session, now: float) -> None:
         patience = self._patience

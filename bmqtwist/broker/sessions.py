@@ -1,7 +1,7 @@
 """Sessions of one broker: negotiation, input and end of all connections.
 
     connect / received / drained / lost     called by the connections, any number of times; a turn follows
-    judged                                  called with the outcome of an authenticator
+    on_authenticated                        called with the outcome of an authenticator
 
 Input beyond a slice, or late in a turn, is deferred: jobs of the scheduler process it, and the connection is not read
 meanwhile. An exception closes only the session that raised it (`loop/error_isolation.py`).
@@ -99,7 +99,7 @@ class Sessions:
         try:
             session.receive(data, now, loop.wall(now), later)
         except Exception as error:
-            loop.contain.session_failed(session, "receiving", error)
+            loop.isolation.session_failed(session, "receiving", error)
 
     def lost(self, session: Session, now: float) -> None:
         """The connection of a session is lost: end the session."""
@@ -107,7 +107,7 @@ class Sessions:
         try:
             session.on_lost(now, self.loop.wall(now))
         except Exception as error:
-            self.loop.contain.session_failed(session, "the loss of its connection", error)
+            self.loop.isolation.session_failed(session, "the loss of its connection", error)
             self.on_closed(session)
 
     def drained(self, session: Session) -> None:
@@ -115,28 +115,28 @@ class Sessions:
         try:
             session.kind.on_drained()
         except Exception as error:
-            self.loop.contain.session_failed(session, "resuming", error)
+            self.loop.isolation.session_failed(session, "resuming", error)
 
-    def judged(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
+    def on_authenticated(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
         """Continue a session with the outcome of its authenticator."""
         try:
             session.authenticated(token, outcome, now, self.loop.wall(now))
         except Exception as error:
-            self.loop.contain.session_failed(session, "authentication", error)
+            self.loop.isolation.session_failed(session, "authentication", error)
 
     # -- link.session.SessionContext --------------------------------------------------------------------------------
 
     def start_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         session.has_jobs = True
         if not self.loop.scheduler.start(self._input_class(session), session, steps, partial(
-                self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first):
+                self.loop.isolation.session_failed, session, "receiving"), partial(self._input_processed, session), first):
             self.loop.performer.read(session, False)
 
     def add_input(self, session: Session, steps: Steps[None], first: bool = False) -> None:
         session.has_jobs = True
         self.loop.performer.read(session, False)
         self.loop.scheduler.add(self._input_class(session), session, steps, partial(
-            self.loop.contain.session_failed, session, "receiving"), partial(self._input_processed, session), first)
+            self.loop.isolation.session_failed, session, "receiving"), partial(self._input_processed, session), first)
 
     def cancel_input(self, session: Session) -> None:
         self.loop.scheduler.cancel(session)
@@ -144,12 +144,13 @@ class Sessions:
 
     def _input_class(self, session: Session) -> Priority:
         """The class of a session's jobs: one class for all pending jobs, which run in order."""
-        newcomer = session.channel.negotiated_at is None or self.loop.scheduler.holds(Priority.NEWCOMER, session)
-        return Priority.NEWCOMER if newcomer else Priority.INPUT
+        if session.channel.negotiated_at is None or self.loop.scheduler.holds(Priority.UNAUTHENTICATED, session):
+            return Priority.UNAUTHENTICATED
+        return Priority.INPUT
 
     def _input_processed(self, session: Session, result: object) -> None:
         scheduler, performer = self.loop.scheduler, self.loop.performer
-        if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.NEWCOMER, session):
+        if not scheduler.holds(Priority.INPUT, session) and not scheduler.holds(Priority.UNAUTHENTICATED, session):
             session.has_jobs = False
             # two brokers that both stop reading until their output is read would block each other
             if not session.kind.may_pause_reading or not performer.unread(session)[0]:

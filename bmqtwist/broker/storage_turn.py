@@ -39,7 +39,7 @@ class StorageTurn:
     """The partitions of one broker by cluster, and their replication (None in a cluster of one node)."""
 
     def __init__(self, loop: Loop) -> None:
-        self._loop, self._contain = loop, loop.contain
+        self._loop, self._isolation = loop, loop.isolation
         self._clusters: list[tuple[list[Partition], PartitionRunner | None]] = []
         self._sync_batching: dict[Partition, SyncBatching] = {}
         self._coalescing: dict[Partition, WriteCoalescing] = {}
@@ -66,7 +66,7 @@ class StorageTurn:
                     if partition.tail.large:
                         self._loop.performer.turn_due()
                 except Exception as error:
-                    self._contain.partition_failed(partition, "writing the turn", error)
+                    self._isolation.partition_failed(partition, "writing the turn", error)
                     continue
                 if released:
                     self.release(released, now)
@@ -84,7 +84,7 @@ class StorageTurn:
             except OSError as error:
                 failed = failed or error
             except Exception as error:
-                self._contain.partition_failed(partition, "stop", error)
+                self._isolation.partition_failed(partition, "stop", error)
                 partition.files.close(truncate=False)
         return failed
 
@@ -97,14 +97,14 @@ class StorageTurn:
             try:
                 put.queue.release(put, now)
             except Exception as error:
-                self._contain.queue_failed(put.queue, "release of a message", error)
+                self._isolation.queue_failed(put.queue, "release of a message", error)
 
     def _replicate(self, partition: Partition, replication: PartitionRunner) -> None:
         """Send the written records to the replicas, before the local sync."""
         try:
             replication.on_written(partition)
         except Exception as error:
-            self._contain.partition_failed(partition, "replication", error)
+            self._isolation.partition_failed(partition, "replication", error)
 
     # -- syncs ------------------------------------------------------------------------------------------------------
 
@@ -118,14 +118,14 @@ class StorageTurn:
                 self._loop.in_thread(partition.sync, partial(self.synced, partition, replication, token),
                                      partial(self.sync_failed, partition, token))
         except Exception as error:
-            self._contain.partition_failed(partition, "asking for a sync", error)
+            self._isolation.partition_failed(partition, "asking for a sync", error)
 
     def synced(self, partition: Partition, replication: PartitionRunner | None, token: int, now: float) -> None:
         """After a sync: release its PUTs and request the next sync."""
         try:
             released = partition.synced(token, self._loop.wall(now))
         except Exception as error:
-            self._contain.partition_failed(partition, "after a sync", error)
+            self._isolation.partition_failed(partition, "after a sync", error)
             return
         self.release(released, now)
         if replication is not None:
@@ -141,7 +141,7 @@ class StorageTurn:
         try:
             action(*arguments)
         except Exception as error:
-            self._contain.partition_failed(partition, doing, error)
+            self._isolation.partition_failed(partition, doing, error)
 
     def _delays_sync(self, partition: Partition, now: float) -> bool:
         """True if the next sync is delayed to cover more messages; a turn at the end of the delay requests it."""
@@ -183,7 +183,7 @@ class StorageTurn:
             try:
                 cast(RootQueue, put.queue).hand_on(put)
             except Exception as error:
-                self._contain.queue_failed(put.queue, "delivery of a message", error)
+                self._isolation.queue_failed(put.queue, "delivery of a message", error)
 
     # -- rollovers --------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class StorageTurn:
                     late = late or partition.roll.late
                     if not scheduler.holds(Priority.ROLLOVER, partition):
                         scheduler.add(Priority.ROLLOVER, partition, self._rolling(partition), partial(
-                            self._contain.partition_failed, partition, "rolling over"))
+                            self._isolation.partition_failed, partition, "rolling over"))
         scheduler.run(Priority.ROLLOVER, ROLLOVER_LATE_S if late else 0.0)
 
     def _rolling(self, partition: Partition) -> Steps[None]:
@@ -232,5 +232,5 @@ class StorageTurn:
     def check_space(self, now: float) -> None:
         """Report the partitions that are nearly full."""
         for partition in self._partitions():
-            self._contain.run(f"Partition [{partition.partition_id}]: the check of its space",
+            self._isolation.run(f"Partition [{partition.partition_id}]: the check of its space",
                               partial(partition.check_space, self._loop.wall(now)))

@@ -21,7 +21,7 @@ from bmqtwist import __version__
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
-from bmqtwist.daemon.places import make_missing
+from bmqtwist.daemon.directories import create_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream, close, unblocked
 from bmqtwist.logs.observer import Logs
@@ -93,7 +93,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
         return EXIT_CONFIG, f"PANIC [STARTUP] (-1): Failed to read the config [file: {path}]\n{error}"
     _print(console, pretty_json(loaded.configuration.broker))
     try:
-        made = make_missing(loaded.configuration)
+        made = create_missing(loaded.configuration)
         logs = Logs(loaded.configuration.broker.task_config.log_controller, console, alarms)
         globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True,  # type: ignore[list-item]
                                          redirectStandardIO=False)

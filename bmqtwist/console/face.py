@@ -122,7 +122,7 @@ class Face:
             self._host.log_failure(Failure())
             self.hub.fail(topic, Refusal(500, "Internal error, see the log of this node."))
 
-    def last_words(self) -> Deferred[Any]:
+    def send_stop_result(self) -> Deferred[Any]:
         """Publish a last document to all subscribers; fires when it is sent."""
         topic = ClusterTopic()
         self.collector.invalidate()

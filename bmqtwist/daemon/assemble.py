@@ -22,8 +22,8 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import CLUSTERS_FILE
 from bmqtwist.config.provider import DomainProvider, DomainSource
+from bmqtwist.daemon.directories import shared_directories
 from bmqtwist.daemon.housekeeping import Housekeeping
-from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
@@ -92,7 +92,7 @@ class Node:
         try:
             configuration = self.broker.configuration
             mine = configuration.clusters.my_clusters
-            shared = list(shared_places(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify))
+            shared = list(shared_directories(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify))
             if shared:
                 raise StartFailure("\n".join(map(str, shared)))
             self.broker.security.start()
@@ -244,7 +244,7 @@ class Node:
 
     def _sample(self, now: float) -> None:
         loop = self.broker.loop
-        loop.scheduler.start(Priority.COMMAND, self, self.sampling(now), partial(loop.contain.told, "Statistics"))
+        loop.scheduler.start(Priority.COMMAND, self, self.sampling(now), partial(loop.isolation.alarm, "Statistics"))
 
     def sampling(self, now: float) -> Steps[None]:
         """Take a sample of all counters, in steps."""

@@ -144,7 +144,7 @@ class Housekeeping:
             try:
                 self._alarms.clear_ended(ended_alarms(broker, self._alarms.active, now + broker.loop.wall_offset))
             except Exception as error:
-                broker.loop.contain.told("The check of active alarms", error)
+                broker.loop.isolation.alarm("The check of active alarms", error)
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):
@@ -152,4 +152,4 @@ class Housekeeping:
                     if queue.is_collectable(now, keepalive, broker.identity.started):
                         cluster.changes.delete_queue(queue, broker.loop.wall(now))
                 except Exception as error:
-                    broker.loop.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)
+                    broker.loop.isolation.alarm(f"Queue '{queue.uri}': the deletion of an unused queue", error)

@@ -12,7 +12,7 @@ from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.declare import ConfigError, Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Lines, load, with_lines
 from bmqtwist.config.provider import check_domain_text
-from bmqtwist.daemon.places import shared_places, unusable_places
+from bmqtwist.daemon.directories import shared_directories, unusable_directories
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX
 from bmqtwist.logs.format import FileNames, Levels
@@ -39,8 +39,8 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
         file, disk = f"{directory}/{CLUSTERS_FILE}", RealDisk()
-        problems += with_lines([*unusable_places(known.my_clusters, file, disk.complaint),
-                                *shared_places(known.my_clusters, file, disk.identify),
+        problems += with_lines([*unusable_directories(known.my_clusters, file, disk.complaint),
+                                *shared_directories(known.my_clusters, file, disk.identify),
                                 *_check_network(loaded.configuration), *_check_ports(loaded.configuration),
                                 *_check_log(loaded.configuration, disk.complaint)], loaded.lines)
         found = _check_security(loaded.configuration)

@@ -19,8 +19,8 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.config.declare import Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Loaded, with_lines
 from bmqtwist.daemon.assemble import assemble
+from bmqtwist.daemon.directories import configured_directories
 from bmqtwist.daemon.overlay import OverlayDisk
-from bmqtwist.daemon.places import places
 from bmqtwist.daemon.preflight import listening
 from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
@@ -38,11 +38,11 @@ def rehearse(loaded: Loaded) -> tuple[list[Finding], list[Finding]]:
     configuration = loaded.configuration
     file, mine = f"{configuration.directory}/{CLUSTERS_FILE}", configuration.clusters.my_clusters
     running = [Finding(file, 0, where, f'"{path}" is in use by a running broker: storage and ports were not checked')
-               for where, path in places(mine) if is_locked(path)]
+               for where, path in configured_directories(mine) if is_locked(path)]
     if running:
         return [], with_lines(running, loaded.lines)
     problems, warnings = list(_ports(configuration)), list[Finding]()
-    if all(os.path.isdir(path) for _, path in places(mine)):  # else it is the first start
+    if all(os.path.isdir(path) for _, path in configured_directories(mine)):  # else it is the first start
         _recover(configuration, file, problems, warnings)
     return with_lines(problems, loaded.lines), with_lines(warnings, loaded.lines)
 

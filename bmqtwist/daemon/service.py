@@ -65,7 +65,7 @@ class Companion(Protocol):
 
     def start(self) -> None: ...
 
-    def last_words(self) -> Deferred[Any]:
+    def send_stop_result(self) -> Deferred[Any]:
         """Send the result of the stop to all connected browsers; fires when it is sent."""
 
     def stop(self) -> None: ...
@@ -207,7 +207,7 @@ class BrokerService(Service):
         log, loop = self._statistics_log, self.broker.loop
         if log is not None and log.files:
             loop.scheduler.start(Priority.COMMAND, log, self._printed(log, now), partial(
-                loop.contain.told, "The statistics log"), lambda texts: log.write(*texts))
+                loop.isolation.alarm, "The statistics log"), lambda texts: log.write(*texts))
 
     def _printed(self, log: StatisticsLog, now: float) -> Steps[tuple[str, str]]:
         """Return the texts of tables and JSON; empty = off."""
@@ -298,7 +298,7 @@ class BrokerService(Service):
         while self.broker.sessions.open and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield deferLater(self.reactor, STOP_POLL_S)
         for companion in self.companions:
-            yield companion.last_words().addErrback(self.log_failure)
+            yield companion.send_stop_result().addErrback(self.log_failure)
         if self._stop_request is not None:
             yield deferLater(self.reactor, REPORT_S)
         yield self._close_sites()

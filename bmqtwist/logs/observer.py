@@ -93,7 +93,7 @@ class TwistedReport(Watched):
         if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
             _write(self._alarms, f"{kind}: {record}\n")
         if self.watcher is not None:
-            self.watcher.alarmed(kind, category, text)
+            self.watcher.on_alarm(kind, category, text)
 
 
 class LogFile:

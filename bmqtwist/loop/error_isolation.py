@@ -26,7 +26,7 @@ QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S
 QUEUE_FAILURES_S = 60.0
 
 
-class Containment:
+class ErrorIsolation:
     """Error isolation of one broker."""
 
     def __init__(self, report: Report, performer: Performer, clock: Callable[[], float]) -> None:
@@ -34,7 +34,7 @@ class Containment:
         self._lines = LineLimiter()
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
-    def told(self, what: str, error: Exception) -> None:
+    def alarm(self, what: str, error: Exception) -> None:
         """Raise the alarm with the traceback; at most LineLimiter.LINES_PER_S per second."""
         if self._lines.admits(self._clock()):
             self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
@@ -44,13 +44,13 @@ class Containment:
         try:
             action()
         except Exception as error:
-            self.told(what, error)
+            self.alarm(what, error)
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def session_failed(self, session: Session, doing: str, error: Exception) -> None:
         """Raise the alarm and close the session."""
-        self.told(f"{session.description}: {doing}", error)
+        self.alarm(f"{session.description}: {doing}", error)
         self.close(session)
 
     def output_failed(self, session: Session, error: Exception) -> None:
@@ -63,7 +63,7 @@ class Containment:
         try:
             session.close("#INTERNAL_ERROR %s: closing", session.description)
         except Exception as error:
-            self.told(f"{session.description}: close", error)
+            self.alarm(f"{session.description}: close", error)
             self._finish(session)
         self._performer.turn_due()
 
@@ -77,7 +77,7 @@ class Containment:
         now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
         failures.append(now)
-        self.told(f"Queue '{queue.uri}': {doing}", error)
+        self.alarm(f"Queue '{queue.uri}': {doing}", error)
         often = len(failures) == QUEUE_FAILURES_MAX and now - failures[0] <= QUEUE_FAILURES_S
         if (disable or often) and not queue.disabled:
             queue.disable(now, f"{doing}: {type(error).__name__}")
@@ -87,4 +87,4 @@ class Containment:
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
         """Raise the alarm and close the partition to producers: the state of its files is unknown."""
         partition.fail()
-        self.told(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)
+        self.alarm(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)

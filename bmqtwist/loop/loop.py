@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from bmqtwist.loop.error_isolation import Containment
+from bmqtwist.loop.error_isolation import ErrorIsolation
 from bmqtwist.loop.performer import Performer
 from bmqtwist.loop.scheduler import Scheduler
 from bmqtwist.report import Report
@@ -68,8 +68,8 @@ class Loop:
                  turn: Callable[[float], None]) -> None:
         self.performer, self.report, self.now = performer, report, now
         self.wall_offset, self._turn = wall_offset, turn
-        self.contain = Containment(report, performer, lambda: self.now)
-        self.timers = Timers(partial(self.contain.told, "A timer"))
+        self.isolation = ErrorIsolation(report, performer, lambda: self.now)
+        self.timers = Timers(partial(self.isolation.alarm, "A timer"))
         self.scheduler = Scheduler(lambda: performer.clock(), lambda: performer.turn_due())
 
     def wall(self, now: float) -> int:

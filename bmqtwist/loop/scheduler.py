@@ -28,7 +28,7 @@ class Priority(IntEnum):
     """The priority classes, in the order in which a turn runs them."""
 
     INPUT = 0  # deferred input: more than one slice, or received late in a turn
-    NEWCOMER = 1  # input of unauthenticated connections
+    UNAUTHENTICATED = 1  # input of unauthenticated connections
     QUEUE = 2  # purges, lost consumers, memory to free
     COMMAND = 3  # operator commands, metrics, statistics
     ACTIVATION = 4  # queues of partitions whose primary changes
@@ -40,7 +40,7 @@ class Priority(IntEnum):
 TURN_S: Final = 0.012  # of all classes together, beside one step of each pending owner: the largest delay of a client
 BUDGETS: Final = {  # seconds of one turn
     Priority.INPUT: 0.004,  # two bursts
-    Priority.NEWCOMER: 0.002,  # an unauthenticated connection must not delay clients
+    Priority.UNAUTHENTICATED: 0.002,  # an unauthenticated connection must not delay clients
     Priority.QUEUE: 0.002,  # a million messages are purged in a second
     Priority.COMMAND: 0.002,  # as QUEUE
     Priority.ACTIVATION: 0.002,  # as QUEUE

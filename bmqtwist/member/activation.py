@@ -48,7 +48,7 @@ class Activations:
             self._pending[pending.record.uri] = pending
             domain.opening += 1  # it is not removed meanwhile
         self._host.scheduler.start(Priority.ACTIVATION, domain, self._steps(batch), partial(
-            self._host.contain.told, f"Domain '{domain.name}': its queues come to life"))
+            self._host.isolation.alarm, f"Domain '{domain.name}': its queues come to life"))
 
     def open(self, uri: str) -> None:
         """Somebody waits for a queue that is about to come to life."""

@@ -214,7 +214,7 @@ class Cluster:
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
         else:
-            self.loop.contain.told(f"Queue '{record.uri}': coming to life", error)
+            self.loop.isolation.alarm(f"Queue '{record.uri}': coming to life", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
         if opened and record.uri in self.changes.creating:

@@ -27,7 +27,7 @@ from bmqtwist.queue.queue import Handle, Put, Queue
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.relay.relays import Relays
-from bmqtwist.steps import Steps, at_once, let_go
+from bmqtwist.steps import Steps, at_once, clear_in_steps
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.replica import ReplicatedPartition
 
@@ -57,7 +57,7 @@ class Retirement:
 
     def __init__(self, title: str, loop: Loop) -> None:
         self._loop = loop
-        self._failed = partial(loop.contain.told, f"{title}: queues get another primary")
+        self._failed = partial(loop.isolation.alarm, f"{title}: queues get another primary")
         self._left: dict[str, _Leaver] = {}  # by URI
         self._reading = Counter[int]()  # jobs that need the log, by partition
         self._then: dict[int, list[Callable[[float], None]]] = {}  # what waits until none does
@@ -122,7 +122,7 @@ class Retirement:
             handover.to_relay(queue, relay, queue.handles, leaver.kept)
             self.relays.add(parse_uri(queue.uri), relay, asked)
         queue.meter.clear()
-        queue.in_slices(let_go([place for app in queue.apps.values() for place in app.unregister()]),
+        queue.in_slices(clear_in_steps([place for app in queue.apps.values() for place in app.unregister()]),
                         "freeing what was kept for its apps")
         for act in acts:
             act()

@@ -27,7 +27,7 @@ from bmqtwist.queue.queue import (
     Unconfirmed,
 )
 from bmqtwist.report import shown
-from bmqtwist.steps import Steps, let_go
+from bmqtwist.steps import Steps, clear_in_steps
 from bmqtwist.storage.message import Message
 
 COUNT_MAX = 2**31 - 1
@@ -281,4 +281,4 @@ def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: b
         app.give_back(returned)
     app.returning -= 1
     queue.touch()
-    yield from let_go([held])
+    yield from clear_in_steps([held])

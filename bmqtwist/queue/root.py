@@ -28,7 +28,7 @@ from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
-from bmqtwist.steps import Steps, let_go
+from bmqtwist.steps import Steps, clear_in_steps
 from bmqtwist.storage.gate import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
@@ -550,7 +550,7 @@ def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: i
                 if not message.pending and queue.moving is None:
                     queue.remove(message, DeletionReason.NONE, wall)
     queue.purges.remove(steps)
-    yield from let_go(places)
+    yield from clear_in_steps(places)
     return count, size
 
 

@@ -280,7 +280,7 @@ class ReactorPerformer:
         waiting.addErrback(self._alarm_failure, "after an authentication")
 
     def _on_authenticated(self, outcome: Outcome, session: Session, token: int) -> None:
-        self.broker.sessions.judged(session, token, outcome, self._clock())
+        self.broker.sessions.on_authenticated(session, token, outcome, self._clock())
         self.turn_due()
 
     def write(self, session: Session, parts: list[bytes]) -> int:

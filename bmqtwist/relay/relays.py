@@ -103,7 +103,7 @@ class Relays:
         self._reopening: set[AppStream] = set()  # they are being opened anew
         self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # the queue may ask the upstream soon
         self._to_attach_job = object()
-        self._failed = partial(host.contain.told, f"{user.title}: queues get another upstream")
+        self._failed = partial(host.isolation.alarm, f"{user.title}: queues get another upstream")
         self._detaching: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
         self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)

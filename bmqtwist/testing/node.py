@@ -66,7 +66,7 @@ class ImmediatePerformer:
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            self._node.broker.sessions.judged(session, effect.token, outcome, self._node.now)
+            self._node.broker.sessions.on_authenticated(session, effect.token, outcome, self._node.now)
         self._node.later.append(complete)
 
     def write(self, session: Session, parts: list[bytes]) -> int:

@@ -81,7 +81,7 @@ class SimulatedPerformer:
 
         def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            node.broker.sessions.judged(session, effect.token, outcome, node.local_now)
+            node.broker.sessions.on_authenticated(session, effect.token, outcome, node.local_now)
             node.turn_due()
         node.at(self._simulation.now + self._simulation.delay(), complete)
 

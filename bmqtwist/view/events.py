@@ -86,10 +86,10 @@ class NodeHistory:
         self.events = EventLog(node, wall)
         self.alarms = AlarmBook(wall, lambda text, detail: self.events.note("alarm", text, detail))
 
-    def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
+    def on_event(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
         """Called by the report for an event."""
         self.events.note(kind, text, detail)
 
-    def alarmed(self, severity: str, category: str, text: str) -> None:
+    def on_alarm(self, severity: str, category: str, text: str) -> None:
         """Called by the report for an alarm."""
         self.alarms.raised(severity, category, text)

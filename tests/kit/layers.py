@@ -22,7 +22,7 @@ RANKS: dict[str, float] = {
     "daemon": 6.8, "console": 7, "cli": 7, "kombu": 7, "spark": 7, "testing": 8, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "logs.observer",
-              "logs.background", "daemon.service", "daemon.places", "reactor.performer", "reactor.epoll_round",
+              "logs.background", "daemon.service", "daemon.directories", "reactor.performer", "reactor.epoll_round",
               "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.rehearsal", "daemon.statistics_log",
               "reactor.watchdog", "storagetool.inputs", "sdk._adapters.identity",
               "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",

@@ -71,7 +71,7 @@ class Broker:
     def turn(self, now: float) -> None:
         self.turns += 1
         self.scheduler.run(Priority.INPUT)
-        self.scheduler.run(Priority.NEWCOMER)
+        self.scheduler.run(Priority.UNAUTHENTICATED)
         self.scheduler.end_turn()
         if self.broken:
             raise ZeroDivisionError("planted")
@@ -94,7 +94,8 @@ class Broker:
             session.on_lost(now, self.wall(now))
 
     def _class_of(self, session: Session) -> Priority | None:
-        return next((each for each in (Priority.INPUT, Priority.NEWCOMER) if self.scheduler.holds(each, session)), None)
+        both = Priority.INPUT, Priority.UNAUTHENTICATED
+        return next((each for each in both if self.scheduler.holds(each, session)), None)
 
     def _add(self, session: Session, action: Callable[[], None]) -> None:
         def steps() -> Steps[None]:
@@ -102,7 +103,7 @@ class Broker:
             yield from ()
 
         newcomer = session.channel.negotiated_at is None
-        priority = self._class_of(session) or (Priority.NEWCOMER if newcomer else Priority.INPUT)
+        priority = self._class_of(session) or (Priority.UNAUTHENTICATED if newcomer else Priority.INPUT)
         self.scheduler.add(priority, session, steps(), self.failed.append)
 
     def next_deadline(self) -> float | None:

@@ -317,7 +317,7 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
     root = nodes.cluster(former.name).queues[EVENTUAL]
     kept = [app.fresh for app in root.apps.values()]
     assert sum(map(len, kept)) == 100
-    monkeypatch.setattr("bmqtwist.steps.LET_GO_AT_ONCE", 10)
+    monkeypatch.setattr("bmqtwist.steps.FREED_AT_ONCE", 10)
     sizes, step = list[int](), Scheduler._step
 
     def measured(self: Scheduler, *arguments: Any) -> bool:

@@ -435,7 +435,7 @@ def test_a_loss_of_a_connection_that_raises_is_told_and_the_session_forgotten(wo
 def test_a_judgement_that_raises_closes_its_session(world: MemoryWorld, monkeypatch: Any) -> None:
     Plant(monkeypatch, Session, "authenticated", lambda *arguments: True)
     client = world.connect("clumsy")
-    world.broker.sessions.judged(client.link.session, 1, Denied("no", -1), world.now)  # type: ignore[attr-defined]
+    world.broker.sessions.on_authenticated(client.link.session, 1, Denied("no", -1), world.now)  # type: ignore[attr-defined]
     assert is_closed(client)
     world.client("fine")
 

@@ -34,7 +34,7 @@ MANY = 12 * STEP + 3
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few messages are very many; each look at the time takes so long that a turn has one step."""
-    for module, name in ((state, "MESSAGES_AT_ONCE"), (handles, "MESSAGES_AT_ONCE"), (steps, "LET_GO_AT_ONCE")):
+    for module, name in ((state, "MESSAGES_AT_ONCE"), (handles, "MESSAGES_AT_ONCE"), (steps, "FREED_AT_ONCE")):
         monkeypatch.setattr(module, name, STEP)
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)

@@ -290,7 +290,7 @@ def test_a_node_that_goes_says_so(console: ConsoleWorld) -> None:
     console.settle()
     tab.heard()
     console.host.reactor.advance(0.01)
-    console.face.last_words()
+    console.face.send_stop_result()
     console.settle()
     assert tab.heard()
     console.face.stop()

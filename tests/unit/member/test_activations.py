@@ -79,7 +79,7 @@ class User:
 
     def __init__(self) -> None:
         self.now, self.told, self.work = 0.0, list[tuple[Any, ...]](), list[Steps[None]]()
-        self.contain: Any = SimpleNamespace(told=lambda *each: self.told.append(each))
+        self.isolation: Any = SimpleNamespace(alarm=lambda *each: self.told.append(each))
         self.stores: dict[str, StoredQueue | Exception] = {}
         self.scheduler: Any = self
         self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, self)

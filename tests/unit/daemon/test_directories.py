@@ -12,7 +12,7 @@ from kit.storage_kit import TINY, WALL, open_files
 
 from bmqtwist.config.load import load
 from bmqtwist.daemon.assemble import StartFailure
-from bmqtwist.daemon.places import make_missing
+from bmqtwist.daemon.directories import create_missing
 from bmqtwist.daemon.preflight import check
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.memory import MemoryDisk
@@ -121,10 +121,10 @@ def test_missing_directories_are_made_and_said(tmp_path: Path) -> None:
     directory.broker["taskConfig"]["logController"]["fileName"] = str(tmp_path / "deep" / "logs" / "a.log")
     directory.write()
     found = load(str(directory.etc)).configuration
-    lines = make_missing(found)
+    lines = create_missing(found)
     assert directory.storage.is_dir() and (tmp_path / "deep" / "logs").is_dir()
     assert len(lines) == 2 and all(line.endswith("was missing and has been created") for line in lines)
-    assert make_missing(found) == []
+    assert create_missing(found) == []
 
 
 def test_a_directory_that_cannot_be_made_is_found_by_the_check_and_said_at_the_start(tmp_path: Path) -> None:
@@ -137,5 +137,5 @@ def test_a_directory_that_cannot_be_made_is_found_by_the_check_and_said_at_the_s
     directory.write()
     [problem] = check(str(directory.etc))[0]
     assert "cannot make it in" in str(problem)
-    [line] = make_missing(load(str(directory.etc)).configuration)
+    [line] = create_missing(load(str(directory.etc)).configuration)
     assert "is missing and cannot be created" in line

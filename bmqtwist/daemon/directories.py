@@ -18,17 +18,17 @@ DIRECTORY_MODE = 0o700  # only the user of the broker may read messages
 _MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 
 
-def places(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
+def configured_directories(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
     """(where it is configured, path) of each storage directory and archive."""
     return [(f"myClusters[{i}].partitionConfig.{member}", getattr(cluster.partition_config, attribute))
             for i, cluster in enumerate(clusters) for member, attribute in _MEMBERS]
 
 
-def unusable_places(clusters: Sequence[ClusterDefinition], file: str,
+def unusable_directories(clusters: Sequence[ClusterDefinition], file: str,
                     complaint: Callable[[str], str]) -> Iterator[Finding]:
     """Find directories in which files cannot be created, and file sizes that the format does not allow."""
     for i, cluster in enumerate(clusters):
-        for where, path in places(clusters)[2 * i:2 * i + 2]:
+        for where, path in configured_directories(clusters)[2 * i:2 * i + 2]:
             if wrong := complaint(path):
                 yield Finding(file, 0, where, f'found "{path}", but {wrong}')
         config = cluster.partition_config
@@ -38,11 +38,11 @@ def unusable_places(clusters: Sequence[ClusterDefinition], file: str,
             yield Finding(file, 0, f"myClusters[{i}].partitionConfig.{str(error).partition(' ')[0]}", str(error))
 
 
-def shared_places(clusters: Sequence[ClusterDefinition], file: str,
+def shared_directories(clusters: Sequence[ClusterDefinition], file: str,
                   identify: Callable[[str], Hashable]) -> Iterator[Finding]:
     """Find directories that are configured twice. `identify`: equal for two paths of one directory; OSError if missing."""
     seen: dict[Hashable, tuple[str, str]] = {}
-    for where, path in places(clusters):
+    for where, path in configured_directories(clusters):
         try:
             found = seen.setdefault(identify(path), (where, path))
         except OSError:
@@ -52,7 +52,7 @@ def shared_places(clusters: Sequence[ClusterDefinition], file: str,
                                           "a directory of its own")
 
 
-def make_missing(configuration: Configuration) -> list[str]:
+def create_missing(configuration: Configuration) -> list[str]:
     """Create missing directories of logs, statistics, storage and archives; return a log line for each.
 
     If a directory cannot be created, the part that uses it refuses the start.
@@ -60,7 +60,8 @@ def make_missing(configuration: Configuration) -> list[str]:
     wanted = [(os.path.dirname(configuration.broker.task_config.log_controller.file_name), "logs"),
               (os.path.dirname(configuration.app.stats.printer.file), "statistics")]
     for cluster in configuration.clusters.my_clusters:
-        wanted += [(path, f"{where.rpartition('.')[2]} of cluster '{cluster.name}'") for where, path in places([cluster])]
+        wanted += [(path, f"{where.rpartition('.')[2]} of cluster '{cluster.name}'")
+                   for where, path in configured_directories([cluster])]
     lines = []
     for path, what in wanted:
         if path and not os.path.exists(path):
