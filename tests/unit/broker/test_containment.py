@@ -501,7 +501,7 @@ def test_the_control_pipe_of_a_broker_that_runs_is_not_taken_over(tmp_path: Path
     inode = os.stat(tmp_path / "ctl").st_ino
     assert not report.lines
     second.open()
-    assert second.fileno() == -1 and "another broker" in report.texts("WARN")[0]
+    assert second.fileno() == -1 and "another running broker" in report.texts("WARN")[0]
     second.close()
     assert os.stat(tmp_path / "ctl").st_ino == inode
     os.unlink(tmp_path / "ctl")
