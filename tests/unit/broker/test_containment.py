@@ -426,7 +426,7 @@ def test_a_queue_that_cannot_let_go_of_a_client_is_disabled_and_its_other_queues
 
 def test_a_loss_of_a_connection_that_raises_is_told_and_the_session_forgotten(world: MemoryWorld, monkeypatch: Any) -> None:
     client = world.client("clumsy")
-    Plant(monkeypatch, Session, "lost", named("clumsy"))
+    Plant(monkeypatch, Session, "on_lost", named("clumsy"))
     client.kill()
     assert not world.broker.sessions.open
     told(world, "clumsy:4242: the loss of its connection")
@@ -442,7 +442,7 @@ def test_a_judgement_that_raises_closes_its_session(world: MemoryWorld, monkeypa
 
 def test_a_peer_that_caught_up_and_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
     client, fine = world.client("clumsy"), world.client("fine")
-    Plant(monkeypatch, ClientSession, "drained", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "on_drained", named("clumsy"))
     for each in (client, fine):
         world.broker.sessions.drained(each.link.session)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)
