@@ -211,7 +211,7 @@ class Appointments:
     @property
     def _leader_is_elsewhere(self) -> str:
         leader = self.leadership.standing.leader
-        return "no node leads the cluster" if leader is None else f"node {leader} leads the cluster: ask there"
+        return "no node leads the cluster" if leader is None else f"node {leader} leads the cluster: run the command there"
 
     @property
     def _head(self) -> dict[int, Primary]:

@@ -1,11 +1,11 @@
-"""Leadership of a cluster, at one of its nodes: the elector joined to its file, to the other nodes, and to the metadata log.
+"""Leadership of a cluster at one of its nodes: connects the elector with its vote file, other nodes and the metadata log.
 
-    the elector       gets connections and election messages (`member/dispatch.py`); votes are written before they are sent
-    the metadata log  is told who leads: it leads itself, follows, or waits
-    other nodes       are sent the messages of both
+    elector        receives connections and election messages (`member/dispatch.py`); votes are durable before they are sent
+    metadata log   follows the elector: it leads, follows a leader, or waits for one
+    other nodes    receive the messages of both
 
-Inputs of the elector are taken one after the other: what follows from one may be the next. A cluster of one has an elector,
-too, which leads at once and needs neither file nor links.
+Inputs of the elector are processed in order; an input that an output causes is queued. The elector of a cluster of one node
+leads at once and needs neither file nor links.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ class LeaderUser(Protocol):
     """The partitions of a cluster of several nodes (`member/replication.py`)."""
 
     def start(self, now: float) -> None:
-        """The node takes part in elections from now on."""
+        """Start: the node takes part in elections."""
 
     def stop(self, now: float) -> None:
-        """It goes away."""
+        """Stop."""
 
     def primaries(self, partitions: int) -> Primaries:
-        """What this node begins with as a leader."""
+        """Return the primaries that this node appoints as a new leader."""
 
     def leader_known(self, now: float) -> None:
-        """The first record of a leader is committed."""
+        """Follow a leader whose first record is committed."""
 
 
 class Leadership:
-    """See above. `vote_file` and `links` are those of a cluster of several nodes."""
+    """Leadership of one cluster. `vote_file` and `links`: None in a cluster of one node."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: Loop,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
@@ -93,20 +93,20 @@ class Leadership:
         quorum = definition.elector.quorum if links is not None else 0
         self.elector = Elector(node_id, self.title, members, timing(definition.elector), host.performer.chance,
                                lambda: metadata.log.lsn, quorum)
-        self.replication: LeaderUser | None = None  # of a cluster of several nodes
-        self.leader_changed: Callable[[], None] = lambda: None  # another node may be asked for changes of the metadata
-        self.active = False  # the leader's first record is committed, as far as this node knows
+        self.replication: LeaderUser | None = None  # None in a cluster of one node
+        self.leader_changed: Callable[[], None] = lambda: None  # a leader has become active
+        self.active = False  # the leader's first record is known to be committed
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
         self._busy = False
-        self._refused: NotDone | None = None  # why the log did not take the lead
-        self.state_changed: Callable[[Changes], None] = lambda changes: None  # who is told what the metadata say now
-        self._found: tuple[Vote, bool] = ((0, None), False)  # in the file: term, vote, whether they are lost
+        self._refused: NotDone | None = None  # the reason why the log did not become leader
+        self.state_changed: Callable[[Changes], None] = lambda changes: None  # a change of the metadata is applied
+        self._stored: tuple[Vote, bool] = ((0, None), False)  # in the file: (term, vote), True if damaged
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------------
 
     def lead_alone(self, used_leases: Mapping[int, int], now: float, wall: int) -> None:
-        """Begin the next term of a cluster of one; MetadataUnavailable if it cannot be written."""
+        """Begin the next term of a cluster of one node; raises MetadataUnavailable if it cannot be written."""
         self._primaries = Primaries(self._primaries.partitions, used_leases=used_leases)
         self.step(now, Start(self.metadata.log.term), wall)
         self.step(now, Tick(), wall)
@@ -115,17 +115,17 @@ class Leadership:
             raise MetadataUnavailable(self._refused.reason)
 
     def open(self) -> None:
-        """Read what was voted, after the metadata were read; OSError."""
+        """Read the vote file, after the metadata; raises OSError."""
         if self._vote_file is not None:
-            self._found = self._vote_file.read()
+            self._stored = self._vote_file.read()
 
     def start(self, now: float) -> None:
-        """Take part in elections."""
+        """Start the elector, replication and connections."""
         if self._links is None:
             return
         wall, newest = self._host.wall(now), self.metadata.log.term
         self.metadata.step(QuorumIs(self.definition.elector.quorum), wall)
-        (term, vote), damaged = self._found
+        (term, vote), damaged = self._stored
         self.metadata.user = self
         if newest > term:
             term, vote = newest, None
@@ -137,7 +137,7 @@ class Leadership:
         self._links.start(now)
 
     def stop(self, now: float) -> None:
-        """Take part in no election any more; the others are told."""
+        """Leave the elections and notify the other nodes."""
         if self.replication is not None:
             self.replication.stop(now)
         if self._links is not None:
@@ -145,53 +145,52 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this node may change the metadata."""
+        """True if this node may change the metadata."""
         return self.active and self.elector.state is ElectionState.LEADER
 
     def active_leader(self) -> int | None:
-        """The leader, once its first record is committed."""
+        """Return the leader, once its first record is committed."""
         return self.elector.leader if self.active else None
 
     def is_up(self, node_id: int) -> bool:
-        """Whether a node can be spoken with."""
+        """Return whether a node is connected."""
         return self._links is not None and self._links.is_up(node_id)
 
     @property
     def knows_leader(self) -> bool:
-        """Whether this node hears one, or is one."""
+        """True if this node follows a leader, or is the leader."""
         return self.elector.leader is not None
 
     @property
     def may_have_leader_elsewhere(self) -> bool:
-        """Whether other nodes may have a leader while this one has none: one of them says so, or too few can be asked."""
+        """True if other nodes may have a leader that this node cannot reach: one reports it, or too few are connected."""
         elector = self.elector
         return elector.elsewhere is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
 
     @property
     def has_quorum_without_self(self) -> bool:
-        """Whether there are as many nodes without this one as a leader and a change of the metadata need."""
+        """True if the other connected nodes are enough for an election and a commit."""
         elector = self.elector
         return sum(map(self.is_up, elector.others)) >= elector.quorum
 
     def transfer(self, node_id: int) -> str:
-        """Let another node lead; why that cannot be, if it cannot."""
+        """Transfer leadership to another node; return the reason if it is refused."""
         elector, now = self.elector, self._host.now
         if elector.state is not ElectionState.LEADER:
             shown = "** NULL **" if elector.leader is None or self._links is None else self._links.name(elector.leader)
-            return f"{shown} leads the cluster: ask there"
+            return f"{shown} leads the cluster: run the command there"
         if node_id not in elector.supporters - {elector.node_id}:
             return f"node {node_id} does not follow this node"
         self.step(now, Transfer(node_id))
         return ""
 
     def set_mode(self, mode: ElectionMode) -> None:
-        """Whether this node wants to lead, from now on; the only node of a cluster always does."""
+        """Set whether this node stands for election; ignored in a cluster of one node."""
         if self._links is not None:
             self.step(self._host.now, SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
-        """So many votes are needed from now on, and so many nodes must have a change of the metadata; 0 = more than half of
-        the nodes, which is also the least."""
+        """Set the number of nodes that elections and commits of the metadata need; 0, and the minimum, is a majority."""
         if self._links is not None:
             now = self._host.now
             self.step(now, SetQuorum(quorum))
@@ -200,29 +199,29 @@ class Leadership:
 
     @property
     def standing(self) -> Standing:
-        """Where this node stands."""
+        """The elector's state, leader and term."""
         return Standing(self.elector.state, self.elector.leader, self.elector.term)
 
     # -- member.metadata.LogUser --------------------------------------------------------------------------------------
 
     def send(self, node_id: int, message: Message) -> None:
-        """The metadata log speaks to another node."""
+        """Send a message of the metadata log."""
         if self._links is not None:
             self._links.send(node_id, encode_log_message(message))
 
     def changed(self, change: StateChanged) -> None:
-        """A record is committed and applied."""
-        self._look_for_commit()
+        """Handle a record that is committed and applied."""
+        self._check_commit()
         self.state_changed(change.changes)
 
     def leadership_lost(self, reason: str) -> None:
-        """The log cannot lead any more."""
+        """Resign: the log cannot lead any more."""
         self.step(self._host.now, Resign(reason))
 
     # -- the elector ------------------------------------------------------------------------------------------------
 
     def step(self, now: float, event: ElectionInput, wall: int | None = None) -> None:
-        """Pass an input to the elector, and perform what follows from it."""
+        """Pass an input to the elector and perform its outputs."""
         self._inputs.append((now, self._host.wall(now) if wall is None else wall, event))
         if self._busy:
             return
@@ -268,7 +267,7 @@ class Leadership:
         self.step(now, WriteFailed(number, str(error)))
 
     def _elected(self, change: ElectionChanged, wall: int) -> None:
-        """Somebody leads now, or nobody does: the metadata log is told."""
+        """Pass a change of leader to the metadata log."""
         before, after = change.before, change.after
         self.active = False
         if self._links is not None:
@@ -277,7 +276,7 @@ class Leadership:
             self.metadata.lead(after.term, self._assignment(), self._led, wall)
         elif after.leader is not None:
             self.metadata.step(Follow(after.term, after.leader), wall)
-            self._look_for_commit()
+            self._check_commit()
         elif before.leader is not None or after.state is ElectionState.DORMANT:
             self.metadata.step(StepDown(), wall)
 
@@ -285,7 +284,7 @@ class Leadership:
         return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
 
     def _led(self, outcome: Outcome, wall: int) -> None:
-        """The first record of our term is committed, or is not."""
+        """Handle the outcome of the first record of this node's term."""
         if isinstance(outcome, NotDone):
             self._refused = outcome
             self.step(self._host.now, Resign(outcome.reason), wall)
@@ -296,8 +295,8 @@ class Leadership:
         if self.elector.state is ElectionState.LEADER:
             self.metadata.step(Resend(), self._host.wall(now))
 
-    def _look_for_commit(self) -> None:
-        """A leader is active when a record of its term is committed."""
+    def _check_commit(self) -> None:
+        """Activate the leader once a record of its term is committed."""
         if self.elector.leader is not None and self.metadata.log.committed >= (self.elector.term, 1):
             self._become_active()
 
@@ -310,13 +309,13 @@ class Leadership:
         if self.elector.leader is not None:
             report_active(self._links.name(self.elector.leader), self.definition.name, self.metadata.log.lsn,
                           self._host.report)
-        if self.replication is not None:  # what follows from it is told after it
+        if self.replication is not None:  # logged before its consequences
             self.replication.leader_known(self._host.now)
         self.leader_changed()
 
 
 def timing(config: ElectorConfig) -> Timing:
-    """As the configuration of the elector has it."""
+    """Return the configured timing of elections, in seconds."""
     return Timing(config.initial_wait_timeout_ms / 1000, config.max_random_wait_timeout_ms / 1000,
                   config.scouting_result_timeout_ms / 1000, config.election_result_timeout_ms / 1000,
                   config.heartbeat_broadcast_period_ms / 1000, config.heartbeat_check_period_ms / 1000,
@@ -324,7 +323,7 @@ def timing(config: ElectorConfig) -> Timing:
 
 
 def report_change(change: ElectionChanged, cluster: str, links: ClusterLinks, lsn: Lsn, report: Report) -> None:
-    """The elector of a node has changed; `lsn`: of its metadata log."""
+    """Log a change of the elector's state; `lsn`: of the metadata log."""
     before, after, title = change.before, change.after, f"Cluster ({cluster})"
     leaders = [-1 if each.leader is None else each.leader for each in (after, before)]
     report.info(f"{title}: ElectorStateChangeCb new state: {after.state.name}, new code: {change.reason.name}, "
@@ -343,28 +342,28 @@ def report_change(change: ElectionChanged, cluster: str, links: ClusterLinks, ls
 
 
 def report_active(leader: str, cluster: str, lsn: Lsn, report: Report) -> None:
-    """The first record of a leader is committed."""
+    """Log that the first record of a leader is committed."""
     report.info(f"#ELECTOR_INFO: leader: {leader}, {lsn_text(lsn)}, transitioning status from PASSIVE to ACTIVE")
     report.info(f"Cluster ({cluster}) onClusterLeader: new leader: {leader}, leader status: ACTIVE")
 
 
 def lsn_text(lsn: Lsn) -> str:
-    """As log lines of the original show it."""
+    """Format an LSN as BlazingMQ's log lines do."""
     return f"LSN: [ electorTerm = {lsn[0]} sequenceNumber = {lsn[1]} ]"
 
 
 def election_text(change: ElectionChanged, links: ClusterLinks) -> str:
-    """A change of an elector in one line: what happened, and why."""
+    """Describe a change of the elector, with its cause, in one line."""
     before, after, name = change.before, change.after, links.node_name
     why = change.cause if change.reason is ElectionReason.NONE else change.reason.value
     if after.state is ElectionState.DORMANT:
-        return "takes part in no election any more"
+        return "leaves the elections"
     if after.state is ElectionState.CANDIDATE:
         return f"asks for votes in term {after.term}: {why}"
     if after.leader is None and before.leader is not None:
         return f"gave up leader {name(before.leader)} of term {before.term}: {why}"
     if after.leader is None:
-        return f"follows nobody in term {after.term}: {why}"
+        return f"has no leader in term {after.term}: {why}"
     if (after.leader, after.term) == (before.leader, before.term):
         return f"node {name(after.leader)} leads term {after.term} still: {why}"
     return f"node {name(after.leader)} leads from term {after.term} on: {change.cause}"

@@ -113,7 +113,7 @@ class MemberRelays:
             raise error
         if upstream is None or upstream.peer is not peer or upstream.generation != lease:
             return  # what is not answered is posted again
-        self._replication.acked_early(index)
+        self._replication.on_early_ack(index)
         held = self._held_acks.setdefault(index, deque())
         held.append(((lease, sequence), found))
         if len(held) > HELD_ACK_EVENTS_MAX:

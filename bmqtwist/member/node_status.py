@@ -1,7 +1,7 @@
-"""How the members of a cluster are, as each of them says, and what this one says of itself.
+"""Availability of the members of a cluster: the status that each member reports, and this node's own.
 
-A member is AVAILABLE from the moment when all its partitions are healed and each partition has an active primary. It says
-so to the other members and to proxies, which choose by it; and it says when it goes.
+A member is AVAILABLE when all its partitions are healed and each partition has an active primary. It reports changes to the
+other members, and to proxies, which choose their upstream by them; a stopping member reports that it stops.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from bmqtwist.report import Report
 from bmqtwist.wire.cluster_schema import NodeStatus, NodeStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, cluster_event
 
-_GOING = (NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE)
-_MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is starting: something of it is not healed",
-          NodeStatus.E_AVAILABLE: "is available", NodeStatus.E_STOPPING: "stops, as it says",
-          NodeStatus.E_UNAVAILABLE: "is down: it has stopped, or its connection is lost"}
+_STOPPING = (NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE)
+_MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is starting: not all of its partitions are healed",
+          NodeStatus.E_AVAILABLE: "is available", NodeStatus.E_STOPPING: "reports that it stops",
+          NodeStatus.E_UNAVAILABLE: "is down: it has stopped, or the connection is lost"}
 
 
 class NodeStatuses:
-    """Of one cluster. `changed()`: a status is another one now. `announce_to_proxies`: they are told of ours."""
+    """Statuses of one cluster's members. `changed()`: a status has changed; `announce_to_proxies(status)`: report this
+    node's status to its proxies."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, links: ClusterLinks, report: Report) -> None:
         self.name, self.node_id, self._links, self._report = definition.name, node_id, links, report
@@ -32,34 +33,34 @@ class NodeStatuses:
         self.members = [node.id for node in definition.nodes]
         self.own = NodeStatus.E_STARTING
         self.others = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
-        self._going: set[int] = set()  # they have said so
+        self._stopping: set[int] = set()  # members that reported that they stop
         self.changed: Callable[[], None] = lambda: None
         self.announce_to_proxies: Callable[[NodeStatus], None] = lambda status: None
-        self._usable = True  # for proxies
-        self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
+        self._usable = True  # by proxies
+        self.stop_awaited: set[int] = set()  # members that have not answered a stop request yet
 
     def up(self, node_id: int) -> None:
-        """A node is connected: it will say how it is, and is told how we are."""
+        """Handle a connection: the node's status is unknown until it reports it; it receives this node's."""
         self._set(node_id, NodeStatus.E_UNKNOWN)
-        self._tell(node_id)
+        self._send_status(node_id)
 
     def down(self, node_id: int) -> None:
-        """A node is not connected any more."""
-        self._going.discard(node_id)
+        """Handle the loss of a connection."""
+        self._stopping.discard(node_id)
         self._set(node_id, NodeStatus.E_UNAVAILABLE)
 
     def announced(self, node_id: int, status: NodeStatus) -> None:
-        """A node has said how it is."""
-        if status in _GOING:
-            self._going.add(node_id)
+        """Handle a status that a node reports."""
+        if status in _STOPPING:
+            self._stopping.add(node_id)
         self._set(node_id, status)
 
     def ask_to_stop(self) -> None:
-        """This node goes: the others are to send it nothing more."""
+        """Ask the other members to send no more messages to this node, which stops."""
         self.stop_awaited |= ask_to_stop(map(self._links.session, self.others))
 
     def asked_to_stop(self, peer: PeerSession, message: ControlMessage) -> None:
-        """A member goes: it is sent nothing more."""
+        """Handle a stop request: this node sends no more messages to that member."""
         peer.stop_deliveries()
         if self.others[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
             self.announced(peer.node_id, NodeStatus.E_STOPPING)
@@ -75,40 +76,40 @@ class NodeStatuses:
             self.changed()
 
     def become(self, status: NodeStatus) -> None:
-        """We are different from now on; who goes does not come back."""
-        if status is self.own or self.is_stopping and status not in _GOING:
+        """Set and report this node's status. A stopping node stays so."""
+        if status is self.own or self.is_stopping and status not in _STOPPING:
             return
         self._report.info(f"{self._title}: Transitioning to {status.name.removeprefix('E_')}.")
         self._report.note("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
         self.own = status
         for node_id in self.others:
-            self._tell(node_id)
+            self._send_status(node_id)
         self.announce_to_proxies(status)
         self.changed()
 
     def set_usable_by_proxies(self, usable: bool) -> None:
-        """Whether proxies are served as well here as elsewhere."""
+        """Report to proxies whether this node can serve them; not while it is cut off from leader and primary."""
         if self.own is NodeStatus.E_AVAILABLE and usable is not self._usable:
             self._usable = usable
-            self._report.info(f"{self._title}: proxies are told that this node is {'' if usable else 'not '}available")
+            self._report.info(f"{self._title}: reporting to proxies: this node is {'' if usable else 'not '}available")
             self.announce_to_proxies(self.own if usable else NodeStatus.E_STARTING)
 
     def status(self, node_id: int) -> NodeStatus:
-        """How a member is."""
+        """Return the status of a member."""
         return self.own if node_id == self.node_id else self.others[node_id]
 
     @property
     def is_stopping(self) -> bool:
-        """Whether this node has begun to stop."""
-        return self.own in _GOING
+        """True once this node has begun to stop."""
+        return self.own in _STOPPING
 
     def stays(self, node_id: int) -> bool:
-        """Whether another node is connected, and has not said that it goes."""
-        return self._links.is_up(node_id) and node_id not in self._going
+        """Return whether another node is connected and has not reported that it stops."""
+        return self._links.is_up(node_id) and node_id not in self._stopping
 
     def gates(self, node_id: int) -> Gates:
-        """What a node may be sent."""
+        """Return the kinds of messages that may be sent to a node."""
         return GATES.get((self.own, self.others[node_id]), CLOSED)
 
-    def _tell(self, node_id: int) -> None:
+    def _send_status(self, node_id: int) -> None:
         self._links.send(node_id, cluster_event(NodeStatusAdvisory(self.own)))

@@ -1,8 +1,8 @@
-"""Partitions of a cluster of several nodes at one of them: the machine of each, its log, and what other nodes get of it.
+"""Partitions of a cluster of several nodes at one of them: state machine, log, and transfers to replicas.
 
-`PartitionLogs` opens logs at the start, appends to them, and reads them anew after a cut or an image, in a thread: meanwhile
-the partition is *busy*, and records for it are ignored; they are sent again. `Feeding` sends a node what it lacks: records,
-or all that is live. Records that were written last are in memory, and leave at once; others are read one message at a time.
+`PartitionLogs` opens logs at the start, appends to them, and reads them again in a thread after a cut or an image. Meanwhile
+the partition is *busy*: it ignores records, which the primary repeats. `Feeding` sends a replica the records that it lacks,
+or an image of all live records. Recent records leave from memory at once; older ones are read one message at a time.
 """
 
 from __future__ import annotations
@@ -46,28 +46,29 @@ from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.cluster_schema import ImagePart
 
-PAUSE_S = 0.001  # behind a message with what was read again
+PAUSE_S = 0.001  # after a message with records that were read from files
 
 
 class HostedPartition:
-    """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
+    """One partition at this node: state machine, log and transfers in progress; `cluster.partition_events.LogView` of its
+    machine."""
 
     def __init__(self, partition: ReplicatedPartition) -> None:
         self.partition = partition
         self.machine: PartitionMachine
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
-        self.lingers = False  # a moment is set at which what was written is sent in any case
-        self.acked_early = False  # since the last receipt: clients here are told of records as soon as they are safe here
-        self.announced = NO_PSN  # at a moment that is set nodes that lack this record are told that it is committed
-        self.image: ImageFiles | None = None  # that is being taken
-        self.times = WriteTimes()  # of what this node writes as primary
-        self.images: dict[int, ImageSource] = {}  # that are being sent, by node
-        self.unreadable = NO_PSN  # up to here there is a record that cannot be read for another node
+        self.lingers = False  # a timer is set that sends delayed records
+        self.acked_early = False  # an early acknowledgement has come since the last receipt
+        self.announced = NO_PSN  # a timer is set that notifies replicas of this commit
+        self.image: ImageFiles | None = None  # being received
+        self.times = WriteTimes()  # of records that this node writes as primary
+        self.images: dict[int, ImageSource] = {}  # being sent, by node
+        self.unreadable = NO_PSN  # a record up to this one could not be read for another node
 
     @property
     def index(self) -> int:
-        """The number of the partition."""
+        """The id of the partition."""
         return self.partition.partition_id
 
     @property
@@ -90,20 +91,21 @@ class HostedPartition:
         return self.partition.log.broken
 
     def is_urgent(self, message: PartitionTalk) -> bool:
-        """Whether anybody may wait for a message to another node: not for a receipt of records that clients here are told of
-        already, if there is another replica, whose receipt the primary gets at once."""
+        """Return whether a message must leave in this turn. A receipt need not after an early acknowledgement, if another
+        replica's receipt completes the majority."""
         if not isinstance(message, ReplicaReceipt) or not self.acked_early:
             return True
         self.acked_early = False
         return len(self.machine.up) < 2 or self.machine.leads
 
     def count_needed(self) -> None:
-        """As primary: of how many nodes a majority is, or how many there are to be by command, may have changed."""
+        """Update, as primary, whether two copies of a record commit it."""
         self.partition.copies.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2
 
 
 class PartitionLogs:
-    """`step(hosted, now, input)`: an input for the machine of a partition; `replaced(hosted)`: it has another log object."""
+    """The logs of one cluster's partitions. `step(hosted, now, input)`: an input for the machine of a partition;
+    `replaced(hosted)`: the partition has another log object."""
 
     def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, host: Loop,
                  step: Callable[[HostedPartition, float, PartitionInput], None],
@@ -112,24 +114,25 @@ class PartitionLogs:
         self._step, self._replaced = step, replaced
         self._durability: Durability = "group"
         self._cache_bytes = 0
-        self._epoch = 0.0  # of the monotonic clock
+        self._epoch = 0.0  # wall clock when the monotonic clock was 0, seconds
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, promises: Promises,
              now: float, wall: int) -> Iterator[ReplicatedPartition]:
-        """Recover one partition after the other. OSError."""
+        """Recover the partitions in order; raises OSError."""
         self._durability, self._cache_bytes, self._epoch = durability, cache_bytes, wall - now
         report = self._host.report
         for index, each in enumerate(files):
             found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
             title = f"Cluster ({self._name}) Partition [{index}]"
             if found.doubtful:
-                promises.doubt(index)  # before anything of the files changes
-                what = ("its file set is damaged, and was put aside: the other nodes are asked for all of it" if found.lost
-                        else f"its JOURNAL is damaged, {found.cut} B of it do not count: the other nodes are asked for them")
-                report.alarm("RECOVERY", "%s", f"{title}: {what}")
+                promises.doubt(index)  # before the files change
+                damage = (
+                    "its file set is damaged and was moved away: all of it is fetched from the other nodes" if found.lost
+                    else f"its JOURNAL is damaged, {found.cut} B of it are ignored and fetched from the other nodes")
+                report.alarm("RECOVERY", "%s", f"{title}: {damage}")
             elif found.cut:
-                report.warn(f"{title}: the last {found.cut} B of JOURNAL do not count: they were being written when the "
-                            "node died")
+                report.warn(f"{title}: the last {found.cut} B of JOURNAL are ignored: they were being written when the node "
+                            "died")
             yield self._made(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
@@ -144,7 +147,7 @@ class PartitionLogs:
         try:
             hosted.partition.append_run(output.run, output.behind, wall)
         except (PeerError, RecordMismatch, OSError) as error:
-            hosted.inputs.append(LogFailed(f"records are not taken: {error}"))
+            hosted.inputs.append(LogFailed(f"records cannot be appended: {error}"))
         self._host.performer.turn_due()
 
     def begin_lease(self, hosted: HostedPartition, lease: int, wall: int) -> None:
@@ -162,7 +165,7 @@ class PartitionLogs:
         self._host.performer.turn_due()
 
     def take_image(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
-        """Put a part of an image beside the log; the last one makes all of them the log."""
+        """Store a part of an image beside the log; the last part replaces the log."""
         part, wall, install = output.part, self._host.wall(now), None
         try:
             if part.number == 0:
@@ -176,18 +179,18 @@ class PartitionLogs:
         except (PeerError, RecordMismatch, OSError) as error:
             hosted.image = None
             hosted.partition.files.abandon_roll()
-            hosted.inputs.append(LogFailed(f"an image is not taken: {error}"))
+            hosted.inputs.append(LogFailed(f"an image cannot be stored: {error}"))
         if install is not None:
             self.replace(hosted, None, now, install)
 
     def replace(self, hosted: HostedPartition, psn: Psn | None, now: float,
                 install: Callable[[], None] | None = None) -> None:
-        """Read the log anew: cut behind a record, or after `install` has brought an image. Until then it is busy."""
+        """Read the log again in a thread, cut after `psn`, or with the image that `install` installs; busy until then."""
         if hosted.busy:
             return
         old, index, wall, clock = hosted.partition, hosted.index, self._host.wall(now), self._clock(now)
         if psn is not None:
-            self._host.report.info(f"{hosted.machine.name}: what follows record {psn[0]}-{psn[1]} is cut off")
+            self._host.report.info(f"{hosted.machine.name}: records after {psn[0]}-{psn[1]} are cut off")
             old.log.write_rest()
         known, made = self._cluster.queue_records(index), list[ReplicatedPartition]()
         limit = old.cut_at(psn) if install is None else None
@@ -202,8 +205,8 @@ class PartitionLogs:
         self._host.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
 
     def release(self, hosted: HostedPartition, clean: bool, now: float) -> None:
-        """This node leads the partition no longer: its log is used on, or read anew unless it is `clean`. Until queues have
-        their unacknowledged PUTs from it, it is busy."""
+        """Use the log of a former primary as a replica's; it is read again unless `clean`. Busy until the retired queues have
+        read their unacknowledged PUTs from it."""
         if self._cluster.retirement.reads_log(hosted.index) and not hosted.busy:
             hosted.busy = True
             self._cluster.retirement.released(hosted.index, partial(self._released, hosted, clean))
@@ -231,7 +234,7 @@ class PartitionLogs:
 
 
 class Feeding:
-    """See above; `node_id`: ours, `step(hosted, now, input)`: something happens to the machine of a partition."""
+    """Records and images for replicas. `node_id`: this node's; `step(hosted, now, input)`: an input for a machine."""
 
     def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
                  step: Callable[[HostedPartition, float, PartitionInput], None]) -> None:
@@ -239,13 +242,13 @@ class Feeding:
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
     def send_records(self, hosted: HostedPartition, output: Feed, now: float) -> None:
-        """Some of those behind the one that a node has."""
+        """Send a node the next records after `output.after`."""
         recent = hosted.partition.recent_run(output.after)
         try:
             run = recent or hosted.partition.read_run(output.after)
         except OSError as error:
-            self._fail(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, since "
-                                               f"records cannot be read that it lacks: {error}")
+            self._fail(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets an image, since records "
+                                               f"that it lacks cannot be read: {error}")
             return
         if run is None:
             hosted.inputs.append(Fed(output.node_id, output.after, 0))
@@ -254,7 +257,7 @@ class Feeding:
         message = Records(self._node_id, machine.lease, machine.committed, run)
         if self._encoded[0] is not run or self._encoded[1] != machine.committed:
             self._encoded = run, machine.committed, encode_partition_message(hosted.index, message)
-        self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
+        self._links.send(output.node_id, self._encoded[2])  # usually the same bytes for all replicas
         fed = Fed(output.node_id, run.last, run.size)
         if recent is not None:
             hosted.inputs.append(fed)
@@ -262,15 +265,15 @@ class Feeding:
             self._continue_later(hosted, fed, now)
 
     def send_image(self, hosted: HostedPartition, output: FeedImage, now: float) -> None:
-        """The next part of all that is live."""
+        """Send a node the next part of an image."""
         node_id, name = output.node_id, self._links.name(output.node_id)
         try:
             if output.number == 0:
                 hosted.images[node_id] = ImageSource(hosted.partition, max(hosted.unreadable, output.behind))
-                self._report.info(f"{hosted.machine.name}: node {name} gets all that is live")
+                self._report.info(f"{hosted.machine.name}: node {name} gets an image of all live records")
             source = hosted.images.get(node_id)
             if source is None:
-                raise OSError(errno.ESTALE, "it was given up")
+                raise OSError(errno.ESTALE, "the transfer was cancelled")
             run, final = source.part()
         except OSError as error:
             hosted.images.pop(node_id, None)
@@ -293,7 +296,7 @@ class Feeding:
     def _continue_later(self, hosted: HostedPartition, fed: Fed, now: float) -> None:
         target = hosted.machine.targets.get(fed.node_id)
 
-        def go_on(now: float) -> None:
-            if hosted.machine.targets.get(fed.node_id) is target:  # else it has begun anew
+        def resume(now: float) -> None:
+            if hosted.machine.targets.get(fed.node_id) is target:  # else the transfer was restarted
                 self._step(hosted, now, fed)
-        self._timers.at(now + PAUSE_S, go_on)
+        self._timers.at(now + PAUSE_S, resume)

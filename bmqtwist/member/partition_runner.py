@@ -1,13 +1,12 @@
-"""Runs the machines of a cluster's partitions: passes them inputs, and performs their outputs on logs, links and queues.
+"""Execution of the partitions' state machines: passes inputs to them, performs their outputs on logs, links and queues.
 
-    machine     cluster.partition_machine, one for each partition
-    logs        `partition_logs`: the files of each partition (storage.replica)
-    promises    `promises`: one file for all partitions; what follows from a promise waits for it
-    feeding     `feeding`: records and images for other nodes
-    turn        what a partition has written in a turn is sent at once, before it is synced (`on_written`), except confirms,
-                which no client waits for; a replica that has written or synced records sends a receipt
+    machine     `cluster.partition_machine`, one for each partition
+    logs        `partition_logs`: the files of each partition; records and images for other nodes
+    promises    `promises`: one file for all partitions; effects of a promise wait until it is durable
 
-Inputs of a machine are taken one after the other: an output may cause the next one.
+Records leave for the replicas in the turn in which they are written, before their sync (`on_written`); CONFIRMs wait up to
+LINGER_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
+are processed in order; an input that an output causes is queued.
 """
 
 from __future__ import annotations
@@ -58,12 +57,13 @@ from bmqtwist.wire.cluster_schema import Decline, NodeStatus, PrimaryStatus, Pri
 from bmqtwist.wire.control import cluster_event
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
-ANNOUNCE_S = 0.02  # after records were committed: a node that lacks them until then is told so
-LINGER_S = 0.005  # that records nobody waits for may wait for those of a message
+ANNOUNCE_S = 0.02  # from a commit until replicas that lack the record are notified of it
+LINGER_S = 0.005  # longest delay of records that no client waits for
 
 
 class PartitionRunner:
-    """`decline(partition, output, now)`: tell the leader that this node cannot be primary, or is not to be."""
+    """The state machines of one cluster's partitions at one node. `decline(partition, output, now)`: report to the leader
+    that this node cannot be primary, or gives the lease up."""
 
     def __init__(self, name: str, cluster: ReplicatedCluster, host: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
@@ -76,12 +76,12 @@ class PartitionRunner:
                                  lambda index, lease, now: self.step(self.hosted[index], now, Promised(lease)))
         self._logs = PartitionLogs(name, links.node_id, cluster, host, self.step, self._watch)
         self._feeding = Feeding(links.node_id, links, host.timers, host.report, self.step)
-        self._check_at = float("-inf")  # when the leases have to be checked
+        self._check_at = float("-inf")  # the earliest expiry of a lease
         self._lines = LineLimiter()
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, timing: ReplicationTiming, now: float,
              wall: int) -> None:
-        """Read promises and partitions. OSError."""
+        """Read promises and partitions; raises OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
         self.handovers = Handovers(self.hosted, self._host, timing.retry, self.serve, self._end_lease, self._decline)
         self.promises.read(len(files))
@@ -101,7 +101,7 @@ class PartitionRunner:
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
     def step(self, hosted: HostedPartition, now: float, event: PartitionInput) -> None:
-        """Pass an input to a machine, and perform what follows from it."""
+        """Pass an input to a state machine and perform its outputs."""
         hosted.inputs.append(event)
         if hosted.stepping:
             return
@@ -124,7 +124,7 @@ class PartitionRunner:
             self.save_promise(hosted, 0)
 
     def on_written(self, partition: Partition, at_once: bool = False) -> None:
-        """A partition has written records, or synced them. Confirms are sent with the next message, unless `at_once`."""
+        """Replicate written records, or report synced ones. CONFIRMs leave with the next message, unless `at_once`."""
         hosted, now = self.hosted[partition.partition_id], self._host.now
         own = hosted.partition
         if own is not partition:
@@ -146,13 +146,13 @@ class PartitionRunner:
             self.on_written(hosted.partition, at_once=True)
 
     def _end_lease(self, index: int, now: float) -> None:
-        """End a lease with a sync point: no more records are written under it."""
+        """Append a sync point, the last record of a lease."""
         partition = self.hosted[index].partition
         partition.sync_point(self._host.wall(now))
         self.on_written(partition, at_once=True)
 
     def check(self, now: float) -> None:
-        """Before a turn: an active primary that no majority answers any more is passive."""
+        """Expire leases before a turn: a primary without answers of a majority becomes passive."""
         if now < self._check_at:
             return
         self._check_at = float("inf")
@@ -212,20 +212,20 @@ class PartitionRunner:
                 self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, hosted))
 
     def _announce(self, hosted: HostedPartition, now: float) -> None:
-        """A replica that waits for its own copy of what others have by now need not wait any longer."""
+        """Notify replicas of a commit that a pair of other nodes completed, so that early acknowledgements are released."""
         psn, hosted.announced = hosted.announced, NO_PSN
         if hosted.machine.leads and psn[0] == hosted.machine.lease:
             for output in hosted.machine.replicas.announcements(psn):
                 self._perform(hosted, output, now)
 
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
-        """PUTs wait for other nodes than a majority: those that are available."""
+        """Update the copies that PUTs with a number of copies wait for; only available nodes count."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
         if hosted.partition.copied(*hosted.machine.replicas.copied(available)):
             self._cluster.committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
-        """Make a promise durable, and whether the log is doubtful."""
+        """Store a promise, and whether records of the log may be missing."""
         self.promises.save(hosted.index, lease, hosted.machine.standing.doubtful)
 
     def _on_role_changed(self, hosted: HostedPartition, output: RoleChanged, now: float) -> None:
@@ -242,12 +242,12 @@ class PartitionRunner:
     # -- active primaries -----------------------------------------------------------------------------------------------
 
     def serves(self, index: int) -> bool:
-        """Whether this node is active primary of a partition."""
+        """Return whether this node is the active primary of a partition."""
         return (index < len(self.hosted) and self.hosted[index].machine.role is PartitionRole.PRIMARY_HEALED
                 and not self.handovers.is_leaving(index))
 
     def serve(self, index: int, output: Serve, now: float) -> None:
-        """The queues of a partition are activated, or go away."""
+        """Activate the queues of a partition, or retire them."""
         hosted, wall = self.hosted[index], self._host.wall(now)
         report, name = self._host.report, self._links.name(self._links.node_id)
         status, before = PrimaryStatus.E_ACTIVE, PrimaryStatus.E_PASSIVE
@@ -256,7 +256,7 @@ class PartitionRunner:
         report.info(f"Cluster [{self._name}]: Setting status of primary [{name}] of Partition [{index}] to [{status.name}], "
                     f"oldPrimaryStatus: [{before.name}], leaseId: [{output.lease}].")
         report.info(f"Cluster [{self._name}]: {'opening' if output.active else 'closing'} the gate {index}")
-        primary = Primary(self._links.node_id, output.lease)  # the machine may be under another lease by now
+        primary = Primary(self._links.node_id, output.lease)  # the machine may have another lease already
         self.set_active(index, primary, output.active)
         if output.active:
             self._check_at = float("-inf")
@@ -264,20 +264,20 @@ class PartitionRunner:
             self._cluster.serve(index, now, wall)
         else:
             report.warn(f"{hosted.machine.name}: no longer active: {output.cause}")
-            self._note(index, f"this node is not active any more: {output.cause}", lease=output.lease)
+            self._note(index, f"this node is no longer active: {output.cause}", lease=output.lease)
             self._cluster.retire(index, output.cause, now, wall)
             hosted.partition.forget_waiting()
         self.primaries.advise(hosted.machine.others, primary, index, status)
         self._host.performer.turn_due()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
-        """A primary, perhaps this node, says whether it is active."""
+        """Record whether a primary, another node or this one, is active."""
         if self.primaries.set_active(index, primary, active, self._host.now):
             self._cluster.primary_changed(index)
             self.check_availability()
 
     def check_availability(self) -> None:
-        """Log that the cluster is available, when it is; this node is, once it is healed as well."""
+        """Log the availability of the cluster; this node becomes AVAILABLE when its partitions are healed as well."""
         self.primaries.log_availability()
         if self._statuses.own is NodeStatus.E_STARTING and self.primaries.all_active and all(
                 hosted.machine.role in _HEALED for hosted in self.hosted):
@@ -288,23 +288,23 @@ class PartitionRunner:
 
 
 class KnownPrimaries:
-    """`partitions`: how many there are."""
+    """Primaries of a cluster as this node knows them: appointed by the metadata, active by their own statement."""
 
     def __init__(self, name: str, links: ClusterLinks, report: Report) -> None:
         self._name, self._links, self._report = name, links, report
-        self.partitions = 0
-        self._appointed: dict[int, Primary] = {}  # by partition, as was logged
+        self.partitions = 0  # their number
+        self._appointed: dict[int, Primary] = {}  # by partition
         self.active = ActivePrimaries()
         self._lines = LineLimiter()
         self._was_available = self._has_been_available = False
 
     @property
     def all_active(self) -> bool:
-        """Whether every partition has an active primary."""
+        """Return whether every partition has an active primary."""
         return all(self.active.find(index) is not None for index in range(self.partitions))
 
     def appoint(self, index: int, primary: Primary) -> None:
-        """The metadata name the primary of a partition."""
+        """Record the committed primary of a partition."""
         before = self._appointed.get(index)
         if before != primary:
             self._appointed[index] = primary
@@ -313,13 +313,13 @@ class KnownPrimaries:
             self._log_active(index, primary)
 
     def set_active(self, index: int, primary: Primary, active: bool, now: float) -> bool:
-        """A primary says whether it is active; whether the partition has another active primary now, or none."""
+        """Record a primary's status; return whether the active primary of the partition has changed."""
         before = self.active.find(index)
         if not self.active.said(index, primary, active):
             if active and self._lines.admits(now):
                 who = self._links.name(primary.node_id)
-                self._report.warn(f"Cluster ({self._name}) Partition [{index}]: node {who} says that it is primary under "
-                                  f"lease {primary.lease}, which nobody has given to it")
+                self._report.warn(f"Cluster ({self._name}) Partition [{index}]: node {who} claims to be primary under lease "
+                                  f"{primary.lease}, to which no leader appointed it")
             return False
         if self.active.find(index) == before:
             return False
@@ -328,13 +328,13 @@ class KnownPrimaries:
         return True
 
     def advise(self, nodes: Iterable[int], primary: Primary, index: int, status: PrimaryStatus) -> None:
-        """Tell other nodes whether this node is active as the primary of a partition."""
+        """Send the status of this node as primary of a partition to other nodes."""
         event = cluster_event(PrimaryStatusAdvisory(index, primary.lease, status))
         for node_id in nodes:
             self._links.send(node_id, event)
 
     def log_availability(self) -> None:
-        """Log that all partitions have active primaries, when that is news."""
+        """Log when all partitions have active primaries."""
         before, self._was_available = self._was_available, self.all_active
         if self._was_available and not before:
             self._report.info(f"Cluster ({self._name}) is available")

@@ -1,4 +1,4 @@
-"""Promises of this node for all partitions of a cluster: one file, written in a thread."""
+"""Durable promises of this node for all partitions of a cluster: one file, written in a thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 from bmqtwist.loop.loop import Loop
 from bmqtwist.storage.slot_file import PromiseFile, StoredPromise
 
-SAVE_AGAIN_S = 1.0  # after a promise could not be written
+RETRY_S = 1.0  # from a failed write to the next attempt
 
 
 class Promises:
-    """`on_saved(partition, lease, now)`: the promise of a newer lease is durable.
-    `lost`: it is not known what was promised."""
+    """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `lost`: the file
+    is damaged, so that earlier promises are unknown."""
 
     def __init__(self, title: str, file: PromiseFile, host: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:
@@ -23,21 +23,21 @@ class Promises:
         self._saving = self.lost = False
 
     def read(self, partitions: int) -> None:
-        """Read the file. OSError."""
+        """Read the file; raises OSError."""
         stored, self.lost = self._file.read()
         self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
         if self.lost:
-            self._host.report.alarm("CLUSTER", "%s", f"{self._title}: it is not known what this node has promised: it takes "
-                                                     "part in no partition until it follows a leader")
+            self._host.report.alarm("CLUSTER", "%s", f"{self._title}: the promises of this node are unknown: its partitions "
+                                                     "do not take part in the cluster until it follows a leader")
 
     def doubt(self, index: int) -> None:
-        """Records of a partition that were durable may be missing: this is durable at once. OSError."""
+        """Store at once that durable records of a partition may be missing; raises OSError."""
         self._durable[index] = self.wanted[index] = StoredPromise(self.wanted[index].lease, True)
         self._file.write(self._durable)
 
     def save(self, index: int, lease: int, doubtful: bool) -> None:
-        """Make a promise durable, and whether records may be missing."""
+        """Store a promise, and whether records may be missing, in a thread."""
         self.wanted[index] = StoredPromise(max(lease, self.wanted[index].lease), doubtful)
         self._write(self._host.now)
 
@@ -59,4 +59,4 @@ class Promises:
     def _on_failed(self, error: OSError, now: float) -> None:
         self._saving = False
         self._host.report.alarm("CLUSTER", "%s", f"{self._title}: a promise cannot be written: {error}")
-        self._host.timers.at(now + SAVE_AGAIN_S, self._write)
+        self._host.timers.at(now + RETRY_S, self._write)

@@ -1,9 +1,10 @@
-"""Replication of a cluster's partitions at one node: what the cluster tells the machines of its partitions, and asks them.
+"""Replication of a cluster's partitions at one node: routes events of the cluster to the partitions' state machines.
 
-    the metadata    name the primary of each partition (`assigned`)
-    other nodes     come and go (`peer_up`, `peer_down`), and send messages about partitions (`received`)
-    the leader      appoints primaries (`appointments`), and has them give a partition to another node (`handovers`)
-    the machines    are run by `partition_runner`
+    metadata      the committed primary of each partition (`assigned`)
+    other nodes   connections (`peer_up`, `peer_down`) and messages about partitions (`received`)
+    leader        appoints primaries (`appointments`) and moves partitions to other nodes (`handovers`)
+
+`partition_runner` runs the state machines.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from bmqtwist.storage.slot_file import PromiseFile
 from bmqtwist.wire.cluster_schema import ClusterMessage, Decline, Keepalive, PrimaryStatus, PrimaryStatusAdvisory, Yield
 from bmqtwist.wire.text import bracketed
 
-LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
-RETRY_SHARE = 0.5  # of the same
+LEASE_SHARE = 0.75  # of the elector's inactivity timeout: the default validity of a primary's lease
+RETRY_SHARE = 0.5  # of the same timeout: healing without progress restarts after it
 
 
 class Replication:
-    """See above. `leadership` is set before `start`."""
+    """Replication of one cluster at one node. `leadership` is set before `start`."""
 
     leadership: Leadership
 
@@ -58,29 +59,29 @@ class Replication:
                                          self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
-        """Read promises and partitions. OSError."""
+        """Read promises and partitions; raises OSError."""
         self.runner.open(files, durability, cache_bytes, replication_timing(self._elector), now, wall)
 
     def start(self, now: float) -> None:
-        """The node runs: what is committed is known."""
+        """Apply the committed primaries and begin to supervise them."""
         self.assigned(range(len(self.hosted)), now)
         self.appointments.start(now)
 
     def stop(self, now: float) -> None:
-        """This node goes away."""
+        """Stop the state machines of all partitions."""
         for hosted in self.hosted:
             self.runner.step(hosted, now, Stop())
 
     # -- primaries ------------------------------------------------------------------------------------------------------
 
     def primaries(self, partitions: int) -> Primaries:
-        """The primaries that this node begins with as a leader. Partitions that it does not lead it cannot lead under leases
-        that an earlier run of its process may have used."""
+        """Return the primaries that this node appoints as a new leader. Leases that an earlier run of its process may have
+        used are excluded for the partitions that it does not lead."""
         return self.appointments.primaries(partitions, {hosted.index: hosted.machine.standing.used for hosted in self.hosted
                                                         if not hosted.machine.leads})
 
     def assigned(self, partitions: Iterable[int], now: float) -> None:
-        """The metadata name the primaries of these."""
+        """Apply the committed primaries of these partitions."""
         known = self.leadership.metadata.state.partitions
         for index in partitions:
             primary = known.get(index)
@@ -91,15 +92,15 @@ class Replication:
         self.runner.check_availability()
 
     def hand_over(self, now: float) -> None:
-        """This node stops: other nodes get what it is primary of, if there are any."""
+        """Hand over all partitions of this node before it stops, if another node can take them."""
         if self.appointments.successor() is None:
             return
         for index, primary in self.leadership.metadata.state.partitions.items():
             if primary.node_id != self.node_id or index >= len(self.hosted):
                 continue
             machine = self.hosted[index].machine
-            safe = {node_id: target.durable for node_id, target in machine.targets.items()}
-            successor = self.appointments.successor_of(safe) if self.serves(index) else None
+            durable = {node_id: target.durable for node_id, target in machine.targets.items()}
+            successor = self.appointments.successor_of(durable) if self.serves(index) else None
             if successor is not None:
                 self.runner.handovers.begin(index, Yield(machine.lease, successor), True, now)
             elif not self.runner.handovers.is_leaving(index):
@@ -112,18 +113,18 @@ class Replication:
             self._links.send(node_id, encode_partition_message(index, wanted))
 
     def _yield(self, index: int, wanted: Yield, now: float) -> None:
-        """The leader wants another node to be primary of a partition."""
+        """Begin to hand a partition over, as the leader asked; an outdated request is ignored."""
         machine, held = self.hosted[index].machine, self._cluster.held_in_memory(index)
         if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
             return
         if held:
-            self._host.report.warn(f"{machine.name}: it stays here: queues in memory hold {held} messages that no other "
+            self._host.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "
                                    "node has")
             return
         self.runner.handovers.begin(index, wanted, False, now)
 
     def _decline(self, index: int, output: Decline, now: float) -> None:
-        """Tell the leader that this node cannot be primary, or is not to be."""
+        """Report to the leader that this node cannot be primary, or gives the lease up."""
         leader = self.leadership.standing.leader
         self._host.report.warn(f"{self.hosted[index].machine.name}: {output.cause}")
         if leader == self.node_id:
@@ -134,7 +135,7 @@ class Replication:
     # -- other nodes ----------------------------------------------------------------------------------------------------
 
     def peer_up(self, node_id: int, now: float) -> None:
-        """A node can be spoken with."""
+        """Handle the connection of a node."""
         self._statuses.up(node_id)
         for hosted in self.hosted:
             if self.serves(hosted.index):
@@ -143,7 +144,7 @@ class Replication:
             self.runner.step(hosted, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
-        """A node cannot be spoken with any more: the leader gives its partitions to others."""
+        """Handle the loss of a connection; a leader appoints other primaries for the partitions of that node."""
         for index in self.known_primaries.active.lost(node_id):
             self._cluster.primary_changed(index)
         for hosted in self.hosted:
@@ -153,7 +154,7 @@ class Replication:
         self.appointments.check(now)
 
     def leader_known(self, now: float) -> None:
-        """A leader's first record is committed: what it says counts."""
+        """Follow a leader whose first record is committed: its appointments are valid."""
         if self.runner.promises.lost:
             self.runner.promises.lost = False
             self._assume_promises(now)
@@ -164,7 +165,7 @@ class Replication:
         self.appointments.check(now)
 
     def _assume_promises(self, now: float) -> None:
-        """What was promised is lost: no newer leases than those that the metadata and the logs know."""
+        """Replace lost promises by the newest leases that the metadata and the logs contain."""
         known = self.leadership.metadata.state.partitions
         for index, hosted in enumerate(self.hosted):
             primary, leases = known.get(index), hosted.machine.standing
@@ -177,7 +178,7 @@ class Replication:
                     self.runner.step(hosted, now, PeerUp(node_id))
 
     def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
-        """A message of another node about a partition."""
+        """Handle a message of another node about a partition; raises PeerError."""
         if partition_id >= len(self.hosted):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
         if isinstance(message, Decline):
@@ -191,7 +192,7 @@ class Replication:
                 self._cluster.on_records(now)
 
     def advised(self, sender: int, message: ClusterMessage) -> None:
-        """A primary says whether it is active."""
+        """Handle a primary's status advisory."""
         advisory = message.value
         if isinstance(advisory, PrimaryStatusAdvisory):
             self._host.report.info(f"Cluster ({self.name}): received primary status advisory: {bracketed(advisory)}, from: "
@@ -200,38 +201,38 @@ class Replication:
                              advisory.status is PrimaryStatus.E_ACTIVE)
 
     def set_factor(self, factor: int, now: float) -> None:
-        """So many nodes must have a record before it is reported as committed."""
+        """Set the number of nodes that must store a record before it is committed."""
         for hosted in self.hosted:
             hosted.machine.standing.factor = factor
             hosted.count_needed()
             self.runner.step(hosted, now, LogMoved())
 
-    # -- what others ask ------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------------
 
     def serves(self, index: int) -> bool:
-        """Whether this node is active primary of a partition."""
+        """Return whether this node is the active primary of a partition."""
         return self.runner.serves(index)
 
     def primary_of(self, index: int) -> Primary | None:
-        """The active primary of a partition, if it is another node."""
+        """Return the active primary of a partition if it is another node."""
         active = self.known_primaries.active.find(index)
         return None if active is None or active.node_id == self.node_id else active
 
     def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
-        """Whether a record of a partition is safe here, or known to be committed."""
+        """Return whether a record of a partition is durable here, or known to be committed."""
         return self.hosted[index].machine.reception.has_safe(lease, psn)
 
     def knows_committed(self, index: int, psn: Psn) -> bool:
-        """Whether a record that its primary has safe is committed."""
+        """Return whether a record that is durable at its primary is committed."""
         return self.hosted[index].machine.reception.knows_committed(psn)
 
-    def acked_early(self, index: int) -> None:
-        """Clients here are told of records of a partition as soon as they are safe here."""
+    def on_early_ack(self, index: int) -> None:
+        """Note an early acknowledgement for a partition: the next receipt of this node is not urgent."""
         self.hosted[index].acked_early = True
 
 
 def replication_timing(config: ElectorConfig) -> ReplicationTiming:
-    """As the configuration of the elector has it."""
+    """Return the timing of replication, derived from the elector's configuration."""
     elector = timing(config)
     lease = config.lease_ms / 1000 or elector.inactivity * LEASE_SHARE
     return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE)

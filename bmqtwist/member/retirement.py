@@ -1,11 +1,11 @@
-"""Queues of partitions that this node leads no longer: their clients go on with relays, in slices of the turns that follow.
+"""Retirement of queues whose partition has another primary: a job converts them to relays, so that their clients continue.
 
-    begin       all queues of a partition take and deliver nothing from now on
-    job         converts one queue after the other (`queue.handover`), first those with unacknowledged PUTs, which are kept
-                with their payloads
-    convert     a queue for which a client makes a request before its turn, or that this node is to lead again; PUTs and
-                CONFIRMs wait
-    released    no queue reads the log of the partition any more: until then it is not cut, and no records are appended to it
+    begin       stop all queues of a partition: they accept and deliver no messages
+    job         convert the queues in order (`queue.handover`), first queues with unacknowledged PUTs, whose payloads are
+                read from the log
+    convert     convert a queue at once: a client makes a request, or this node becomes its primary again; PUTs and CONFIRMs
+                wait for it
+    released    no queue reads the log of the partition any more; until then it is neither cut nor appended to
 """
 
 from __future__ import annotations
@@ -33,128 +33,128 @@ from bmqtwist.storage.replica import ReplicatedPartition
 
 
 @dataclass(slots=True, eq=False)
-class _Leaver:
-    """A queue that is to be converted. `unread`: its unacknowledged PUTs in order, behind those that are `kept`."""
+class _RetiredQueue:
+    """A queue to be converted. `unread`: its unacknowledged PUTs, in order; `posts`: PUTs whose payloads are read."""
 
     queue: RootQueue
     cause: str
     unread: deque[Put]
-    kept: list[Put] = field(default_factory=list)
+    posts: list[Put] = field(default_factory=list)
 
-    def keep_next(self) -> None:
-        """Keep an unacknowledged PUT; another member posts its own ones again."""
+    def read_next(self) -> None:
+        """Read an unacknowledged PUT. PUTs of another member are answered NOT_READY: it posts them again."""
         put = self.unread.popleft()
         if put.handle is not None and _is_of_member(put.handle):
             put.answer(AckStatus.NOT_READY)
         elif put.handle is not None and not put.handle.closing and handover.keep(self.queue, put):
-            self.kept.append(put)
+            self.posts.append(put)
 
 
 class Retirement:
-    """Of one cluster at one node. `relays`: of a cluster of several nodes."""
+    """Retired queues of one cluster at one node. `relays`: None in a cluster of one node."""
 
     relays: Relays | None = None
 
     def __init__(self, title: str, loop: Loop) -> None:
         self._loop = loop
         self._failed = partial(loop.isolation.alarm, f"{title}: queues get another primary")
-        self._left: dict[str, _Leaver] = {}  # by URI
-        self._reading = Counter[int]()  # jobs that need the log, by partition
-        self._then: dict[int, list[Callable[[float], None]]] = {}  # what waits until none does
+        self._retired: dict[str, _RetiredQueue] = {}  # by URI
+        self._reading = Counter[int]()  # jobs that read the log, by partition
+        self._on_released: dict[int, list[Callable[[float], None]]] = {}  # by partition
 
     @property
     def in_progress(self) -> bool:
-        """Whether queues are still to be converted."""
-        return bool(self._left)
+        """True while queues remain to be converted."""
+        return bool(self._retired)
 
     def begin(self, partition: Partition, queues: list[RootQueue], cause: str) -> None:
-        """This node leads a partition no longer, these are its queues; a few are converted before this returns."""
+        """Retire the queues of a partition; a few are converted before this returns."""
         waiting: dict[Queue, list[Put]] = {}
         for put in partition.gate.waiting if isinstance(partition, ReplicatedPartition) else ():
             waiting.setdefault(put.queue, []).append(put)
-        first, others = list[_Leaver](), list[_Leaver]()
+        first, others = list[_RetiredQueue](), list[_RetiredQueue]()
         for queue in queues:
-            leaver = _Leaver(queue, cause, deque((*queue.uncommitted.puts, *waiting.get(queue, ()))))
-            self._left[queue.uri] = leaver
+            retired = _RetiredQueue(queue, cause, deque((*queue.uncommitted.puts, *waiting.get(queue, ()))))
+            self._retired[queue.uri] = retired
             queue.move(self.convert)
-            (first if leaver.unread or queue.purges else others).append(leaver)
+            (first if retired.unread or queue.purges else others).append(retired)
         partition.copies.waiters.clear()
         index = partition.partition_id
         self._reading[index] += 1
         self._loop.scheduler.start(Priority.ACTIVATION, self, self._steps(index, first, others), self._failed)
 
     def reads_log(self, partition_id: int) -> bool:
-        """Whether queues still need what the log of a partition has."""
+        """Return whether queues still read the log of a partition."""
         return self._reading[partition_id] > 0
 
     def released(self, partition_id: int, then: Callable[[float], None]) -> None:
-        """Call `then(now)` when no queue needs the log of a partition any more: now or later."""
+        """Call `then(now)`, now or later, when no queue reads the log of a partition any more."""
         if self._reading[partition_id]:
-            self._then.setdefault(partition_id, []).append(then)
+            self._on_released.setdefault(partition_id, []).append(then)
         else:
             then(self._loop.now)
 
     def convert_now(self, uri: str) -> None:
-        """Convert a queue now, if it is to be."""
-        leaver = self._left.get(uri)
-        if leaver is not None:
-            self.convert(leaver.queue)
+        """Convert a retired queue now; ignored if it is converted."""
+        retired = self._retired.get(uri)
+        if retired is not None:
+            self.convert(retired.queue)
 
     def convert(self, queue: RootQueue) -> None:
-        """Nothing, if it was done."""
-        leaver = self._left.get(queue.uri)
-        if leaver is None or leaver.queue is not queue:
+        """Replace a retired queue by a relay; ignored if it is converted."""
+        retired = self._retired.get(queue.uri)
+        if retired is None or retired.queue is not queue:
             return
-        del self._left[queue.uri]
+        del self._retired[queue.uri]
         acts, queue.moving = queue.moving or (), None
-        for steps in list(queue.purges):  # what they mean is part of what a replica has; they need no records here
+        for steps in list(queue.purges):  # a replica has their records already
             at_once(steps)
-        while leaver.unread:
-            leaver.keep_next()
-        queue.feed(QueueChange.MOVED, self._loop.now, leaver.cause)
+        while retired.unread:
+            retired.read_next()
+        queue.feed(QueueChange.MOVED, self._loop.now, retired.cause)
         for handle in list(queue.handles):
             if isinstance(handle.client, PeerSession) and handle.client.is_member:
                 handle.client.leave(handle)  # it opens the queue at the next primary
         if self.relays is not None and queue.handles:
             relay = RelayQueue(queue.uri, queue.name, queue.domain, queue.context, self.relays.uplink)
-            asked = {substream: [each.spec for each in substream.subscriptions]
-                     for handle in queue.handles for substream in handle.substreams.values()}
-            handover.to_relay(queue, relay, queue.handles, leaver.kept)
-            self.relays.add(parse_uri(queue.uri), relay, asked)
+            requested = {substream: [each.spec for each in substream.subscriptions]
+                         for handle in queue.handles for substream in handle.substreams.values()}
+            handover.to_relay(queue, relay, queue.handles, retired.posts)
+            self.relays.add(parse_uri(queue.uri), relay, requested)
         queue.meter.clear()
         queue.in_slices(clear_in_steps([place for app in queue.apps.values() for place in app.unregister()]),
-                        "freeing what was kept for its apps")
+                        "freeing its apps' messages")
         for act in acts:
             act()
 
     # -- the job --------------------------------------------------------------------------------------------------------
 
-    def _steps(self, partition_id: int, first: list[_Leaver], others: list[_Leaver]) -> Steps[None]:
+    def _steps(self, partition_id: int, first: list[_RetiredQueue], others: list[_RetiredQueue]) -> Steps[None]:
         taken = 0
-        for leavers in (first, others):
-            for leaver in leavers:
+        for batch in (first, others):
+            for retired in batch:
                 try:
-                    for count in self._convert_slowly(leaver):
+                    for count in self._convert_in_steps(retired):
                         taken += count
                         if taken >= MOVED_AT_ONCE:
                             yield
                             taken = 0
                 except Exception as error:  # the other queues continue
                     self._failed(error)
-            if leavers is first:
+            if batch is first:
                 self._reading[partition_id] -= 1
-                while not self._reading[partition_id] and self._then.get(partition_id):
-                    self._then[partition_id].pop(0)(self._loop.now)
+                while not self._reading[partition_id] and self._on_released.get(partition_id):
+                    self._on_released[partition_id].pop(0)(self._loop.now)
 
-    def _convert_slowly(self, leaver: _Leaver) -> Generator[int, None, None]:
-        """Gives how much each step took, in PUTs."""
-        for steps in list(leaver.queue.purges):
+    def _convert_in_steps(self, retired: _RetiredQueue) -> Generator[int, None, None]:
+        """Convert a queue; yields the cost of each step, in PUTs."""
+        for steps in list(retired.queue.purges):
             for _ in steps:
                 yield MOVED_AT_ONCE
-        while leaver.unread:
-            leaver.keep_next()
+        while retired.unread:
+            retired.read_next()
             yield 1
-        self.convert(leaver.queue)
+        self.convert(retired.queue)
         yield MOVED_QUEUE
 
 

@@ -262,7 +262,7 @@ def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_i
                                   (primary, known.lease + 2, True), (stranger, known.lease, False)):
         advise(nodes, sender, listener, lease, active)
         assert nodes.replication(listener).primary_of(0) == known, (sender.name, lease, active)
-    assert sum("which nobody has given to it" in line for line in listener.log())
+    assert sum("to which no leader appointed it" in line for line in listener.log())
     client = nodes.client(listener.name)
     assert client.open(STRONG, write=1).post(b"goes on")
     advise(nodes, primary, listener, known.lease, active=False)

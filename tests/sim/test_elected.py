@@ -292,7 +292,7 @@ def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_lead
     nodes.run(SETTLE_S)
     former = nodes.leader
     one, two = (node for node in nodes.machines if node is not former)
-    assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("leads the cluster: ask there")
+    assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("run the command there")
     assert "has no node 'x'" in elector(nodes, former.name, "STATE ELECTOR TRANSFER x")
     assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == "SUCCESS"
     nodes.run(1.0)

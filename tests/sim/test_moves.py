@@ -119,7 +119,7 @@ def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
     nodes = ready(3)
     leader = nodes.leader
     other, away = (node for node in nodes.machines if node is not leader)
-    assert move(nodes, 0, other, at=other) == f"node {number(leader)} leads the cluster: ask there"
+    assert move(nodes, 0, other, at=other) == f"node {number(leader)} leads the cluster: run the command there"
     assert move(nodes, 0, leader) == f"node {number(leader)} is primary of Partition [0]"
     assert "has no node 'n9'" in nodes.admin(leader, "CLUSTERS CLUSTER c3 STORAGE PARTITION 0 MOVE n9")
     assert nodes.admin(other, "CLUSTERS CLUSTER c3 REBALANCE").endswith("ask there")

@@ -133,7 +133,7 @@ class Crowd:
 
     def is_midway(self, node: SimulatedNode) -> bool:
         """Whether a node has begun to convert the queues that it led, and has not done so with all."""
-        return 0 < len(self.retirement(node)._left) < len(self.uris) * 3 // 4
+        return 0 < len(self.retirement(node)._retired) < len(self.uris) * 3 // 4
 
 
 def codec_consumer() -> dict[str, int]:
@@ -172,7 +172,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch, steps_max: int) -> Iterator[l
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "STEPS_MAX", steps_max)
         patch.setattr(Scheduler, "_step", measured)
-        counting(Retirement, "convert", lambda self, queue: queue.uri in self._left)
+        counting(Retirement, "convert", lambda self, queue: queue.uri in self._retired)
         counting(Relays, "_attach", is_used)
         counting(Relays, "_finish_detach", lambda self, opened: opened in self._detaching)
         yield sizes
@@ -286,7 +286,7 @@ def test_what_clients_do_with_a_queue_before_it_has_moved(monkeypatch: pytest.Mo
         monkeypatch.setattr(scheduler, "STEPS_MAX", 0)  # one step in a turn
         assert move(nodes, 0, target) == "SUCCESS"
         nodes.until(lambda: many.is_midway(former), 5.0, SOON_S)
-        left = [number for number in queues if many.uris[number] in many.retirement(former)._left]
+        left = [number for number in queues if many.uris[number] in many.retirement(former)._retired]
         closed, configured, opened = left[-1], left[-2], left[-3]
         asked = [client.send_request({"closeQueue": {"handleParameters": client.handle_parameters(
             many.uris[closed], closed, read=1, write=1), "isFinal": True}})]

@@ -170,7 +170,7 @@ def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> Non
 def images(nodes: ReplicatingCluster, target: SimulatedNode | None = None) -> int:
     """How often all that is live was sent, to one node or to any."""
     name = f"[{target.name}, " if target is not None else ""
-    return sum(f"node {name}" in line and "gets all that is live" in line for node in nodes.machines for line in node.log())
+    return sum(f"node {name}" in line and "gets an image" in line for node in nodes.machines for line in node.log())
 
 
 def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[SimulatedNode, SimulatedNode]:
@@ -350,7 +350,7 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     node.disk.open(path).write(0, [b"\xff" * node.disk.open(path).size()])
     node.boot()
     nodes.settle()
-    assert any("it is not known what this node has promised" in line for line in node.log())
+    assert any("the promises of this node are unknown" in line for line in node.log())
     nodes.post(5)
     nodes.run(1.0)
     nodes.judge_partitions()
@@ -534,7 +534,7 @@ def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_
         nodes.settle()
         nodes.judge_partitions()
     told = [line for node in nodes.machines for line in node.log()]
-    assert not [line for line in told if "is cut off" in line or "gets all that is live" in line]
+    assert not [line for line in told if "are cut off" in line or "gets an image" in line]
 
 
 def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:

@@ -273,7 +273,7 @@ class Run:
         """All replicas hold the same; how often a node was sent all that is live, since what it lacked was gone."""
         self.well()
         verdict.numbers["images"] = sum((self.root / name / "logs" / "bmqbrkr.log").read_text(errors="replace").count(
-            "gets all that is live") for name in self.cluster.names)
+            "gets an image") for name in self.cluster.names)
         for name in (*self.cluster.proxies, *self.cluster.names):
             if self.cluster[name].stop():
                 verdict.accuse("unexpected", f"{name} did not stop in good order")

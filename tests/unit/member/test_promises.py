@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bmqtwist.loop.loop import Timers
-from bmqtwist.member.promises import SAVE_AGAIN_S, Promises
+from bmqtwist.member.promises import RETRY_S, Promises
 from bmqtwist.storage.slot_file import StoredPromise
 
 
@@ -60,7 +60,7 @@ def test_a_write_that_fails_is_retried_after_a_while() -> None:
     bench.promises.save(0, 1, False)
     bench.jobs.pop(0)[2](OSError("disk"), 2.0)
     assert bench.alarms == ["Cluster (c): a promise cannot be written: disk"] and not bench.jobs and not bench.saved
-    bench.timers.run(2.0 + SAVE_AGAIN_S)
+    bench.timers.run(2.0 + RETRY_S)
     bench.work()
     assert bench.saved == [(0, 1, 2.0)]
 
@@ -73,4 +73,4 @@ def test_a_doubt_is_durable_at_once() -> None:
 
 def test_promises_that_are_lost_are_told_of() -> None:
     bench = Bench([], lost=True)
-    assert bench.promises.lost and "it is not known what this node has promised" in bench.alarms[0]
+    assert bench.promises.lost and "the promises of this node are unknown" in bench.alarms[0]
