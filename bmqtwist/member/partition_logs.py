@@ -205,8 +205,8 @@ class PartitionLogs:
         self._host.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
 
     def release(self, hosted: HostedPartition, clean: bool, now: float) -> None:
-        """Use the log of a former primary as a replica's; it is read again unless `clean`. Busy until the retired queues have
-        read their unacknowledged PUTs from it."""
+        """Use the log of a former primary as a replica's; it is read again unless `clean`. Busy while retired queues read
+        their unacknowledged PUTs from it."""
         if self._cluster.retirement.reads_log(hosted.index) and not hosted.busy:
             hosted.busy = True
             self._cluster.retirement.released(hosted.index, partial(self._released, hosted, clean))
