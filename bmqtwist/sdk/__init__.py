@@ -1,14 +1,13 @@
-"""The client library. One pure session core; several fronts that only move bytes and wake whoever waits.
+"""Client library: one session core without I/O, and fronts that move bytes and run callbacks.
 
 | front | for |
 |---|---|
 | `sdk.aio` | asyncio: `async with Session(...)`, `async for message in queue` |
-| `sdk.tx` | Twisted: the same calls, Deferreds |
-| `sdk.simple` | no reactor, no threads: tools, Spark workers |
-| `sdk.blazingmq` | programs written for the official library: change the import and nothing else |
+| `sdk.tx` | Twisted: the same calls, with Deferreds |
+| `sdk.simple` | blocking calls without reactor and threads: tools, Spark workers |
+| `sdk.blazingmq` | programs for the official library: only the import changes |
 
-Start at `_core/session.py`: its table says what is done with which input in which state. The one invariant: every post has
-exactly one outcome, whatever connections and brokers do.
+Start with the transition table in `_core/session.py`. Invariant: each accepted post has exactly one outcome.
 """
 
 from bmqtwist.errors import BmqError, LocalError, PeerError

@@ -1,4 +1,4 @@
-"""Between payloads and values: a queue is opened with one of these, or with anything that has `encode` and `decode`."""
+"""Codecs between payloads and values. `Session.open` takes one of these, or any object with `encode` and `decode`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ValueT = TypeVar("ValueT", default=bytes)
 
 
 class Codec(Protocol[ValueT]):
-    """Between payloads and an application's own values."""
+    """Converts between payloads and values of the application."""
 
     def encode(self, value: ValueT, /) -> bytes:
-        """A payload of at least one byte."""
+        """Return a payload of at least one byte."""
         ...
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """What a payload stands for; what it raises comes out of `message.value`."""
+        """Return the value of a payload; `message.value` passes on its exceptions."""
         ...
 
 
 class BytesCodec:
-    """Payloads as they are."""
+    """Payloads without conversion."""
 
     def encode(self, value: bytes, /) -> bytes:
         """The same bytes."""
@@ -42,7 +42,7 @@ class JsonCodec:
     """Plain JSON, compact."""
 
     def encode(self, value: Any, /) -> bytes:
-        """TypeError or ValueError if JSON cannot say it."""
+        """TypeError or ValueError if the value has no JSON form."""
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, payload: bytes, /) -> Any:
@@ -51,7 +51,7 @@ class JsonCodec:
 
 
 class MsgspecCodec(Generic[ValueT]):
-    """JSON, or MessagePack, of a msgspec type: a Struct, a dataclass, anything that msgspec takes.
+    """JSON or MessagePack of a type supported by msgspec, such as a Struct or a dataclass.
 
     Needs the extra `msgspec`. Both directions raise msgspec's errors.
     """
@@ -63,26 +63,26 @@ class MsgspecCodec(Generic[ValueT]):
         self._encode, self._decode = module.Encoder().encode, module.Decoder(kind).decode
 
     def encode(self, value: ValueT, /) -> bytes:
-        """TypeError if msgspec cannot say it."""
+        """TypeError if msgspec does not support the value."""
         return cast(bytes, self._encode(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """msgspec.DecodeError if it cannot be read, msgspec.ValidationError if it does not fit."""
+        """msgspec.DecodeError if the payload is malformed, msgspec.ValidationError if it is not of the type."""
         return cast(ValueT, self._decode(payload))
 
 
 class PydanticCodec(Generic[ValueT]):
-    """JSON of a pydantic model or of any type that pydantic can validate. Needs the extra `pydantic` (version 2)."""
+    """JSON of a pydantic model or another type that pydantic validates. Needs the extra `pydantic` (version 2)."""
 
     def __init__(self, kind: type[ValueT]) -> None:
         self._adapter = _optional("pydantic", type(self)).TypeAdapter(kind)
 
     def encode(self, value: ValueT, /) -> bytes:
-        """JSON. pydantic warns if the value is not of the type."""
+        """Return JSON. pydantic warns if the value is not of the type."""
         return bytes(self._adapter.dump_json(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """pydantic.ValidationError if it does not fit."""
+        """pydantic.ValidationError if the payload is not of the type."""
         return cast(ValueT, self._adapter.validate_json(payload))
 
 

@@ -1,4 +1,4 @@
-"""What a session has done, in numbers."""
+"""Counters of a session."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from bmqtwist.sdk.results import EventKind, Result
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A snapshot of one session. Names that end in `_now` can fall, all others only grow; bytes are those of the channel.
+    """Snapshot of one session. Names ending in `_now` are gauges, all others counters; bytes are bytes of the channel.
 
-    It is always so that posts = acked + nacked + unasked + unacked_now.
+    Invariant: posts = acked + nacked + unasked + unacked_now.
     """
 
     state: str  # idle, waiting, connecting, authenticating, negotiating, restoring, ready, draining, leaving, stopped
     posts: int  # accepted by the session
     acked: int  # of these, acknowledged with SUCCESS
-    nacked: int  # of these, failed: refused by the broker, too old to be sent again, or their queue was closed
+    nacked: int  # of these, failed: refused by the broker, older than the deduplication time, or their queue was closed
     nacked_by_status: Mapping[Result, int]
-    unasked: int  # of these, sent and not to be acknowledged
-    unacked_now: int  # of these, still without an outcome
+    unasked: int  # of these, sent without acknowledgement
+    unacked_now: int  # of these, without an outcome
     unacked_bytes_now: int
     retransmitted: int  # posts sent again after a reconnect
     messages: int  # deliveries
     redelivered: int  # of these, marked as delivered before
-    inbox_now: int  # of these, not taken by the application yet
+    inbox_now: int  # of these, not taken by the application
     confirms: int  # sent
     attempts: int  # to connect
     losses: int  # of the connection
     reconnects: int
     bytes_in: int
     bytes_out: int
-    dropped: int  # events and messages from the broker that made no sense, or were for nobody
+    dropped: int  # invalid events, and messages without a queue
     queues_now: int  # open, connected or not
     events: Mapping[EventKind, int]  # session events by kind
 
 
 @dataclass(slots=True)
 class LiveCounters:
-    """The counting half, mostly once per event and not per message; see `Counters` for what the numbers mean.
+    """Counters of a running session, mostly updated once per event; `Counters` documents the fields.
 
-    Of posts only outcomes are counted: `posts` of a snapshot is their sum with what still waits for one.
+    Outcomes of posts are counted: `posts` of a snapshot is their sum plus the posts without an outcome.
     """
 
     acked: int = 0
@@ -62,15 +62,15 @@ class LiveCounters:
     events: dict[EventKind, int] = field(default_factory=dict)
 
     def fail(self, result: Result) -> None:
-        """A post has failed."""
+        """Count a failed post."""
         self.nacked += 1
         self.nacked_by_status[result] = self.nacked_by_status.get(result, 0) + 1
 
     def event(self, kind: EventKind) -> None:
-        """The application is told something."""
+        """Count a session event."""
         self.events[kind] = self.events.get(kind, 0) + 1
 
     def snapshot(self, state: str, unacked_now: int, unacked_bytes_now: int, inbox_now: int, queues_now: int) -> Counters:
-        """The numbers, and how things stand."""
+        """Return the counters with the current gauges."""
         return Counters(state=state, posts=self.acked + self.nacked + self.unasked + unacked_now, unacked_now=unacked_now,
                         unacked_bytes_now=unacked_bytes_now, inbox_now=inbox_now, queues_now=queues_now, **asdict(self))

@@ -1,4 +1,4 @@
-"""Whether this host is fit to work: somebody says so, sessions listen."""
+"""Health of the host: set by the application, observed by sessions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 
 class HealthMonitor:
-    """A switch that a health check of one's own operates. Calls may come from any thread."""
+    """Health state, set by the application's health check. Callable from any thread."""
 
     def __init__(self, healthy: bool = True) -> None:
         self.healthy: bool = healthy
         self._listeners: list[Callable[[bool], object]] = []
 
     def set_healthy(self) -> None:
-        """The host is well: suspended queues are resumed."""
+        """Set the host healthy: suspended queues are resumed."""
         self._set(True)
 
     def set_unhealthy(self) -> None:
-        """The host is not well: queues opened with suspends_on_bad_host_health are suspended."""
+        """Set the host unhealthy: queues opened with suspends_on_bad_host_health are suspended."""
         self._set(False)
 
     def _set(self, healthy: bool) -> None:
@@ -30,10 +30,10 @@ class HealthMonitor:
         return f"<HealthMonitor {'healthy' if self.healthy else 'unhealthy'}>"
 
     def listen(self, listener: Callable[[bool], object]) -> Callable[[], None]:
-        """Call `listener` at each change; gives what ends that."""
+        """Call `listener` at each change; return a function that removes it."""
         self._listeners.append(listener)
 
-        def forget() -> None:
+        def remove() -> None:
             if listener in self._listeners:
                 self._listeners.remove(listener)
-        return forget
+        return remove

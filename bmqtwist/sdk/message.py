@@ -1,4 +1,4 @@
-"""One delivered message: nothing of it is inflated or parsed before somebody asks."""
+"""Delivered message; decompressed and parsed on first access."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from bmqtwist.wire.properties import PropertyType, Value
 
 
 class Message(Generic[ValueT]):
-    """A message as a consumer sees it; `Message[T]` if the queue's codec makes values of type T, else `Message[bytes]`.
+    """A message of a consumer; `Message[T]` if the queue's codec decodes to type T, else `Message[bytes]`.
 
-    `guid` 16 bytes; `queue` where it came from; `subscription` which of the queue's subscriptions it is for;
-    `redelivered`: it was delivered before, here or elsewhere. `payload` and `properties` raise PeerError if what the
-    producer sent cannot be read. As a context manager, plain or `async`, it confirms itself, or gives itself back if the
-    block raises.
+    `guid`: 16 bytes; `queue`: its queue; `subscription`: the subscription that matched; `redelivered`: it was delivered
+    before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a context manager,
+    plain or `async`, it is confirmed at the end of the block, or given back if the block raises.
     """
 
     __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "_taken", "guid", "queue", "subscription")
@@ -30,7 +29,7 @@ class Message(Generic[ValueT]):
     queue: Queue
     subscription: Subscription
     guid: bytes
-    _taken: bool  # by the application, which is not done with it; set by the session that gives it
+    _taken: bool  # taken by the application, and neither confirmed nor given back; set by the queue
 
     def __init__(self, queue: Queue, subscription: Subscription, guid: bytes, data: bytes, flags: int,
                  form: int) -> None:
@@ -45,7 +44,7 @@ class Message(Generic[ValueT]):
 
     @property
     def payload(self) -> bytes:
-        """What the producer posted."""
+        """Payload as posted."""
         if self._payload is None:
             self._open()
         return self._payload  # type: ignore[return-value]
@@ -54,7 +53,7 @@ class Message(Generic[ValueT]):
 
     @property
     def value(self) -> ValueT:
-        """The payload through the queue's codec; without one, the payload."""
+        """Payload decoded by the queue's codec; without a codec the payload."""
         codec = self.queue.codec
         return cast(ValueT, self.payload if codec is None else codec.decode(self.payload))
 
@@ -71,7 +70,7 @@ class Message(Generic[ValueT]):
 
     @property
     def has_properties(self) -> bool:
-        """Did the producer give it any? Known without reading them."""
+        """True if the message has properties; does not parse them."""
         return bool(self._flags & 2)
 
     @property
@@ -86,21 +85,21 @@ class Message(Generic[ValueT]):
 
     @property
     def redelivered(self) -> bool:
-        """Was it delivered before?"""
+        """True if the message was delivered before."""
         return bool(self._flags & 4)
 
     @property
     def uri(self) -> str:
-        """The queue's URI as it was opened."""
+        """URI of the queue as opened."""
         return self.queue.uri
 
     def confirm(self) -> None:
-        """Done with it; SdkError NOT_CONNECTED while there is no connection: it will come again then."""
+        """Confirm the message; SdkError NOT_CONNECTED without a connection: the message is then redelivered."""
         self.queue.owner.confirm(self)
 
     def give_back(self) -> None:
-        """Not done with it, and never will be: it comes again, here or elsewhere, once this queue is closed or has lost its
-        connection. Whoever drains the queue does not wait for it any more."""
+        """Release the message without a confirmation: it is redelivered, to any consumer, after this queue is closed or its
+        connection lost. `drain` no longer waits for it."""
         self.queue.owner.give_back(self)
 
     def __enter__(self) -> Self:
@@ -122,7 +121,7 @@ class Message(Generic[ValueT]):
             try:
                 self.confirm()
                 return
-            except SdkError as error:  # no connection, or the queue is closed: it comes again
+            except SdkError as error:  # no connection, or the queue is closed: redelivered
                 if error.result not in (Result.NOT_CONNECTED, Result.INVALID_QUEUE):
                     raise
         self.give_back()
@@ -136,10 +135,9 @@ DEFAULT_TYPES: dict[type, PropertyType] = {bool: PropertyType.BOOL, int: Propert
 
 
 def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None = None) -> wire_properties.Properties:
-    """Properties with their types: those given, else BOOL for bool, INT64 for int, STRING for str, BINARY for bytes.
+    """Return properties with types: `types`, else BOOL for bool, INT64 for int, STRING for str, BINARY for bytes.
 
-    In ascending order of names, as the other SDKs write them. Raises LocalError for a value of another type or a
-    type given for a property that is not there.
+    Sorted by name, as in the other SDKs. Raises LocalError for a value of another type, or a type without a property.
     """
     found: wire_properties.Properties = {}
     for name in sorted(values):

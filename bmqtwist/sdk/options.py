@@ -1,4 +1,4 @@
-"""What an application chooses: for the session, for a queue, for one subscription. Values only, checked when made."""
+"""Options of sessions, queues and subscriptions: values, validated by their constructors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the rest is reserved
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One broker: host, port, and whether it wants TLS."""
+    """Address of a broker: host, port, with or without TLS."""
 
     host: str  # name, IPv4 or IPv6 address
     port: int = DEFAULT_PORT
@@ -33,7 +33,7 @@ class Address:
 
 
 def parse_brokers(text: str | Iterable[str]) -> tuple[Address, ...]:
-    """Addresses `tcp://host[:port]` or `tls://host[:port]`, several of them separated by commas or in a list."""
+    """Parse addresses `tcp://host[:port]` or `tls://host[:port]`, separated by commas or in a list."""
     parts = text.split(",") if isinstance(text, str) else list(text)
     found = []
     for part in parts:
@@ -54,28 +54,28 @@ def parse_brokers(text: str | Iterable[str]) -> tuple[Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is shown to the broker before anything else."""
+    """Credential of the authentication."""
 
-    mechanism: str  # BASIC, or what an authenticator of the broker is called
-    data: bytes | None = field(default=None, repr=False)  # in the form of the mechanism; a secret, mostly
+    mechanism: str  # BASIC, or the name of an authenticator of the broker
+    data: bytes | None = field(default=None, repr=False)  # in the form of the mechanism; usually secret
 
     @classmethod
     def basic(cls, user: str, password: str) -> Credential:
-        """A name and a password."""
+        """Return a credential of user name and password."""
         return cls("BASIC", f"{user}:{password}".encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which messages of a queue are wanted and how many at a time; `context` comes back with each of them.
+    """Filter expression, limits of unconfirmed messages and priority; `context` is available in each message.
 
-    `expression` "" = all. Limits: messages and bytes delivered and not confirmed yet.
+    `expression` "" = all messages. The limits count delivered, unconfirmed messages.
     """
 
     expression: str = ""
     max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES  # delivered and not confirmed yet
     max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES  # of payload and properties
-    consumer_priority: int = 0  # only consumers of the highest one that is present get messages
+    consumer_priority: int = 0  # only consumers with the highest priority receive messages
     context: object = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,16 +89,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How a queue is read. Without `subscriptions` the first three say what the only one is.
+    """Consumer options of a queue. Without `subscriptions` the first three define its only subscription.
 
-    `suspends_on_bad_host_health`: no delivery and no posts while the health monitor says the host is unhealthy.
+    `suspends_on_bad_host_health`: no deliveries and no posts while the health monitor reports an unhealthy host.
     """
 
     max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES  # delivered and not confirmed yet
     max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES  # of payload and properties
-    consumer_priority: int = 0  # only consumers of the highest one that is present get messages
+    consumer_priority: int = 0  # only consumers with the highest priority receive messages
     suspends_on_bad_host_health: bool = False
-    subscriptions: Sequence[Subscription] = ()  # kept as a tuple
+    subscriptions: Sequence[Subscription] = ()  # stored as a tuple
 
     def __post_init__(self) -> None:
         if not isinstance(self.subscriptions, tuple):
@@ -106,13 +106,13 @@ class QueueOptions:
         self.effective()
 
     def effective(self) -> tuple[Subscription, ...]:
-        """The subscriptions to configure, at least one."""
+        """Return the subscriptions to configure, at least one."""
         return tuple(self.subscriptions) or (Subscription("", self.max_unconfirmed_messages, self.max_unconfirmed_bytes,
                                                           self.consumer_priority),)
 
 
 class QueueMembers(TypedDict, total=False):
-    """The members of QueueOptions, as `Queue.configure` takes them by name."""
+    """Members of QueueOptions, keyword arguments of `Queue.configure`."""
 
     max_unconfirmed_messages: int
     max_unconfirmed_bytes: int
@@ -123,33 +123,33 @@ class QueueMembers(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Everything about a session but its callbacks. `_s` seconds, `_bytes` bytes."""
+    """Options of a session. `_s`: seconds, `_bytes`: bytes."""
 
     brokers: tuple[Address, ...] = (Address("localhost"),)  # tried in turn
-    connect_timeout_s: float = 60.0  # until the first connection is up; later ones are tried for ever
-    connect_rounds_max: int = 0  # give the first one up as soon as every address failed so often; 0 = only by the time
+    connect_timeout_s: float = 60.0  # of the first connection; reconnects have no timeout
+    connect_rounds_max: int = 0  # attempts per address for the first connection; 0 = no limit
     attempt_timeout_s: float = 15.0  # one attempt: TCP, TLS, authentication, negotiation
-    disconnect_timeout_s: float = 30.0  # for the farewell; the connection is closed after that
-    open_timeout_s: float = 300.0  # time without a connection counts
-    configure_timeout_s: float = 300.0  # the same
-    close_timeout_s: float = 300.0  # the same
-    backoff_first_s: float = 0.5  # pause before the next attempt; it doubles, and half of it is random
-    backoff_max_s: float = 30.0  # the longest pause
-    drain_s: float = 5.0  # stop waits that long for acknowledgements
-    post_wait_s: float = 5.0  # a post that waits for room gives up after that
-    unacked_bytes_max: int = 256 << 20  # posts without acknowledgement that are kept
-    channel_high_bytes: int = 124 << 20  # bytes waiting for the socket that stop posts
-    channel_low_bytes: int = 62 << 20  # and that let them go on
+    disconnect_timeout_s: float = 30.0  # of the disconnect request; then the connection is closed
+    open_timeout_s: float = 300.0  # includes time without a connection
+    configure_timeout_s: float = 300.0
+    close_timeout_s: float = 300.0
+    backoff_first_s: float = 0.5  # pause between attempts; doubled by each round, half of it is random
+    backoff_max_s: float = 30.0  # maximum pause
+    drain_s: float = 5.0  # maximum wait of stop for acknowledgements
+    post_wait_s: float = 5.0  # maximum wait of a post for room
+    unacked_bytes_max: int = 256 << 20  # limit of stored posts without acknowledgement
+    channel_high_bytes: int = 124 << 20  # unsent bytes above which posts wait
+    channel_low_bytes: int = 62 << 20  # unsent bytes at which posts continue
     batch_bytes_max: int = 1 << 20  # one PUT event
-    batch_delay_s: float = 0.0  # 0 = posts leave at the end of the turn they were made in
-    slow_consumer_high: int = 100_000  # messages delivered and not taken by the application
-    slow_consumer_low: int = 50_000  # messages left when that is over
-    compression: bool = False  # zlib, where it makes a message smaller
-    compression_threshold_bytes: int = COMPRESS_BYTES_MIN  # smaller messages are left as they are
+    batch_delay_s: float = 0.0  # 0 = posts are sent at the end of their turn
+    slow_consumer_high: int = 100_000  # messages received and not taken by the application: SLOWCONSUMER_HIGHWATERMARK
+    slow_consumer_low: int = 50_000  # messages left at SLOWCONSUMER_NORMAL
+    compression: bool = False  # zlib, if it makes a message smaller
+    compression_threshold_bytes: int = COMPRESS_BYTES_MIN  # smaller messages are not compressed
     credential: Credential | Callable[[], Credential] | None = None  # called for each connection and each renewal
     encoding: Encoding = Encoding.BER  # of control messages
-    trace: Callable[[], TraceContext | None] | None = None  # asked for each post: see `tracing`
-    user_agent: str = DEFAULT_USER_AGENT  # what the broker's log calls this application
+    trace: Callable[[], TraceContext | None] | None = None  # called for each post: see `tracing`
+    user_agent: str = DEFAULT_USER_AGENT  # name of the application in the broker's log
 
     def __post_init__(self) -> None:
         if not self.brokers:
@@ -167,7 +167,7 @@ class SessionOptions:
 
 
 class SessionMembers(TypedDict, total=False):
-    """The members of SessionOptions, as `Session` takes them by name."""
+    """Members of SessionOptions, keyword arguments of `Session`."""
 
     brokers: tuple[Address, ...]
     connect_timeout_s: float

@@ -1,4 +1,4 @@
-"""The counters of sessions for Prometheus: a custom collector that asks them when it is scraped. Extra: `prometheus`.
+"""Prometheus collector of session counters, which reads them at each scrape. Extra: `prometheus`.
 
     from prometheus_client import REGISTRY
     collector = Collector("session", "team")
@@ -39,19 +39,19 @@ class HasCounters(Protocol):
     """A session of any front."""
 
     def counters(self) -> Counters:
-        """A snapshot."""
+        """Return a snapshot."""
         ...
 
 
 class Collector:
-    """Metrics `bmqtwist_sdk_...` of the sessions that were added; each has a value for each of the label names."""
+    """Collects metrics `bmqtwist_sdk_...` of the added sessions; each session has a value for each label."""
 
     def __init__(self, *labels: str) -> None:
         self._labels = labels
         self._sessions: dict[tuple[str, ...], HasCounters] = {}
 
     def add(self, session: HasCounters, /, **labels: str) -> None:
-        """Have a session collected, under labels that no other one has."""
+        """Add a session with unique label values."""
         if labels.keys() != set(self._labels):
             raise LocalError(f"labels {', '.join(sorted(labels))}: give {', '.join(self._labels)}")
         key = tuple(labels[name] for name in self._labels)
@@ -60,15 +60,15 @@ class Collector:
         self._sessions[key] = session
 
     def remove(self, session: HasCounters) -> None:
-        """Forget a session."""
+        """Remove a session."""
         self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
 
     def describe(self) -> list[Any]:
-        """From a registry, which would collect to learn the names otherwise."""
+        """Return families without samples; called by a registry at registration."""
         return list(self._families([]))
 
     def collect(self) -> Iterator[Any]:
-        """From a registry: it is scraped."""
+        """Yield the families with samples; called by a registry at each scrape."""
         yield from self._families([(key, session.counters()) for key, session in list(self._sessions.items())])
 
     def _families(self, found: list[tuple[tuple[str, ...], Counters]]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""How things ended, in one vocabulary: results, the error that carries one, acknowledgements and session events."""
+"""Results of requests and posts, errors, acknowledgements and session events."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from bmqtwist.sdk._core.queue import Queue
 class Result(StrEnum):
     """Outcome of a request, a post or a connection."""
 
-    SUCCESS = "SUCCESS"  # done; of a post: the broker has it
-    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason; of an open: no such domain
+    SUCCESS = "SUCCESS"  # done; of a post: accepted by the broker
+    UNKNOWN = "UNKNOWN"  # outcome unknown, or the broker gave no reason; of an open: no such domain
     TIMEOUT = "TIMEOUT"  # no answer in time
     NOT_CONNECTED = "NOT_CONNECTED"  # no connection, or the session is stopped
-    CANCELED = "CANCELED"  # the session was stopped before the answer came
-    NOT_SUPPORTED = "NOT_SUPPORTED"  # the broker is too old for that
-    REFUSED = "REFUSED"  # the broker does not want it: no right, a wrong password, too many of them
-    INVALID_ARGUMENT = "INVALID_ARGUMENT"  # the broker, or this library, can make no sense of it
-    NOT_READY = "NOT_READY"  # the broker cannot do it now
-    LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or the domain holds as many messages as it may
-    LIMIT_BYTES = "LIMIT_BYTES"  # or as many bytes
+    CANCELED = "CANCELED"  # the session was stopped before the answer
+    NOT_SUPPORTED = "NOT_SUPPORTED"  # not supported by the broker's version
+    REFUSED = "REFUSED"  # by the broker: no permission, wrong password, a limit
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"  # invalid for the broker or for this library
+    NOT_READY = "NOT_READY"  # temporarily impossible at the broker
+    LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or domain has its maximum of messages
+    LIMIT_BYTES = "LIMIT_BYTES"  # or of bytes
     STORAGE_FAILURE = "STORAGE_FAILURE"  # the broker could not write
-    BW_LIMIT = "BW_LIMIT"  # no room for a post, and none came in time
-    ALREADY_OPENED = "ALREADY_OPENED"  # this session has the queue open
-    ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"  # a request like this is under way, or the session was started before
-    INVALID_QUEUE = "INVALID_QUEUE"  # not open, or not open for that
+    BW_LIMIT = "BW_LIMIT"  # no room for a post in time
+    ALREADY_OPENED = "ALREADY_OPENED"  # the queue is open in this session
+    ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"  # such a request is pending, or the session was started before
+    INVALID_QUEUE = "INVALID_QUEUE"  # not open, or not for this use
     QUEUE_SUSPENDED = "QUEUE_SUSPENDED"  # no posts while the host is unhealthy
-    PAYLOAD_EMPTY = "PAYLOAD_EMPTY"  # a message has at least one byte
+    PAYLOAD_EMPTY = "PAYLOAD_EMPTY"  # a message needs at least one byte
     PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"  # more than 64 MiB with its properties
 
 
@@ -38,12 +38,12 @@ ACK_RESULTS: tuple[Result, ...] = tuple(_STATUSES.get(status, Result.UNKNOWN) fo
 
 
 def result_of(category: Category) -> Result:
-    """The result with the name of a broker's status."""
+    """Return the result with the name of a broker's status."""
     return Result[category.name.removeprefix("E_")]
 
 
 class SdkError(BmqError):
-    """A request, a post or a confirmation that did not succeed: `result` for programs, the text for people."""
+    """A request, post or confirmation failed: `result` is the reason, `message` a text."""
 
     result: Result
     message: str
@@ -55,8 +55,8 @@ class SdkError(BmqError):
 
 @dataclass(eq=False, slots=True, repr=False)
 class Ack:
-    """What became of one post: `status`, a Result; `guid`, the 16 bytes that name the message; `queue`, where it was
-    posted; `correlation`, what was given with it."""
+    """Acknowledgement of one post: `status`, a Result; `guid`, 16 bytes; `queue`; `correlation`, the object passed with the
+    post."""
 
     queue: Queue
     guid: bytes
@@ -66,12 +66,12 @@ class Ack:
 
     @property
     def ok(self) -> bool:
-        """Has the broker taken the message into its care?"""
+        """True if the broker accepted the message."""
         return self.status is Result.SUCCESS
 
     @property
     def uri(self) -> str:
-        """The queue's URI."""
+        """URI of the queue."""
         return self.queue.uri
 
     def __repr__(self) -> str:
@@ -79,29 +79,29 @@ class Ack:
 
 
 class EventKind(Enum):
-    """What a session has to say on its own; values are those of the other SDKs."""
+    """Kinds of session events; values are those of the other SDKs."""
 
-    CONNECTED = 1  # the first connection is up
-    DISCONNECTED = 2  # the session has ended; nothing comes after this
-    CONNECTION_LOST = 3  # another connection is being tried for
-    RECONNECTED = 4  # there is one; queues are being reopened
-    STATE_RESTORED = 5  # all queues are reopened, posts that were kept are sent again
-    CONNECTION_TIMEOUT = 6  # no first connection in time: the session has ended
-    QUEUE_REOPEN_RESULT = 8  # with `queue`; a `result` other than SUCCESS means that it is closed now
-    SLOWCONSUMER_NORMAL = 10  # the application has caught up
-    SLOWCONSUMER_HIGHWATERMARK = 11  # many messages wait for the application
-    HOST_UNHEALTHY = 13  # the health monitor says so
+    CONNECTED = 1  # first connection
+    DISCONNECTED = 2  # the session has ended; the last event
+    CONNECTION_LOST = 3  # the session reconnects
+    RECONNECTED = 4  # queues are being reopened
+    STATE_RESTORED = 5  # all queues are reopened, unacknowledged posts are retransmitted
+    CONNECTION_TIMEOUT = 6  # no first connection in time; the session has ended
+    QUEUE_REOPEN_RESULT = 8  # with `queue`, which is closed if `result` is not SUCCESS
+    SLOWCONSUMER_NORMAL = 10  # `slow_consumer_low` or fewer messages in the inbox
+    SLOWCONSUMER_HIGHWATERMARK = 11  # `slow_consumer_high` messages in the inbox
+    HOST_UNHEALTHY = 13  # reported by the health monitor
     HOST_HEALTH_RESTORED = 14  # healthy, and all suspended queues are resumed
-    QUEUE_SUSPENDED = 15  # with `queue`; neither deliveries nor posts
+    QUEUE_SUSPENDED = 15  # with `queue`; no deliveries and no posts
     QUEUE_RESUMED = 16  # with `queue`
-    CHANNEL_LOW_WATERMARK = 17  # posts go on
-    CHANNEL_HIGH_WATERMARK = 18  # too much waits for the socket: posts wait
-    ERROR = -1  # what `message` says; the session goes on
+    CHANNEL_LOW_WATERMARK = 17  # posts continue
+    CHANNEL_HIGH_WATERMARK = 18  # unsent bytes above `channel_high_bytes`: posts wait
+    ERROR = -1  # described by `message`; the session continues
 
 
 @dataclass(eq=False, slots=True, repr=False)
 class SessionEvent:
-    """One thing that happened: `kind`; `result` and `message`, for requests; `queue`, None unless it concerns one."""
+    """An event of a session: `kind`; `result` and `message` of requests; `queue`, None for events of the whole session."""
 
     kind: EventKind
     result: Result = Result.SUCCESS
@@ -110,7 +110,7 @@ class SessionEvent:
 
     @property
     def uri(self) -> str:
-        """URI of the queue it concerns, or nothing."""
+        """URI of the queue, or ''."""
         return self.queue.uri if self.queue else ""
 
     def __repr__(self) -> str:
@@ -119,8 +119,8 @@ class SessionEvent:
 
 
 class PostRefused(SdkError):
-    """A post that the broker has not taken into its care: `status` says why, `guid` names the message, `ack` is the whole
-    acknowledgement. With UNKNOWN nobody can say: the message may have arrived."""
+    """The broker did not accept a post: `status` is the reason, `guid` identifies the message, `ack` is the acknowledgement.
+    With UNKNOWN the outcome is unknown: the message may be stored."""
 
     ack: Ack
 
@@ -130,22 +130,22 @@ class PostRefused(SdkError):
 
     @property
     def status(self) -> Result:
-        """Why."""
+        """Reason."""
         return self.ack.status
 
     @property
     def guid(self) -> bytes:
-        """The 16 bytes that name the message."""
+        """GUID of the message, 16 bytes."""
         return self.ack.guid
 
     @property
     def ok(self) -> bool:
-        """No: as of an acknowledgement, for those who look through a list of both."""
+        """False; for lists that contain acknowledgements and refusals."""
         return False
 
 
 class PostsFailed(PostRefused):
-    """Some of many posts were not accepted: `failures` counts them, `acks` holds the first of them."""
+    """Some of several posts were not accepted: `failures` is their number, `acks` the first acknowledgements."""
 
     failures: int
     acks: list[Ack]

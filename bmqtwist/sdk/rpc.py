@@ -6,10 +6,10 @@
     async with Responder(session) as responder:
         await responder.serve(queue, handler)          # async def handler(message) -> bytes
 
-`BlockingRequester` and `BlockingResponder` are the same for `simple.Session`, without `async` and `await`.
+`BlockingRequester` and `BlockingResponder` have the same calls for `simple.Session`, without `async` and `await`.
 
-A request names its reply queue and its number in two properties; the reply carries the number back. Delivery is that
-of queues, at least once: a handler may see a request twice, a second reply to the same request is confirmed and ignored.
+A request contains its reply queue and its number in two properties, the reply contains the number. Delivery is at least
+once: a handler may receive a request twice; a second reply to a request is confirmed and ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["BlockingRequester", "BlockingResponder", "REPLY_TO", "REQUEST_ID", "
 
 REPLY_TO = "replyTo"
 REQUEST_ID = "requestId"
-QUEUES_MAX = 1000  # reply queues a responder keeps open
+QUEUES_MAX = 1000  # open reply queues of a responder
 TIMEOUT_S = 30.0
 
 
@@ -45,7 +45,7 @@ Properties = Mapping[str, object]
 
 
 class Requester(Generic[ValueT]):
-    """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
+    """Sends requests; owns one reply queue with a random name. `codec` decodes replies."""
 
     def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
@@ -67,9 +67,9 @@ class Requester(Generic[ValueT]):
 
     async def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                       timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
-        """Post a request and wait for its reply, which is confirmed already.
+        """Post a request and return its reply, already confirmed.
 
-        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
+        SdkError TIMEOUT without a reply in time, or the status of the acknowledgement if the request is refused.
         """
         session = self._base
         if self._queue is None or not self._queue.is_open:
@@ -100,7 +100,7 @@ class Requester(Generic[ValueT]):
         return reply
 
     def _on_reply(self, message: Message[Any]) -> None:
-        with contextlib.suppress(SdkError):  # no connection any more: it comes again, and nobody waits for it then
+        with contextlib.suppress(SdkError):  # no connection: redelivered, then ignored
             message.confirm()
         try:
             number = message.properties.get(REQUEST_ID)
@@ -112,7 +112,7 @@ class Requester(Generic[ValueT]):
 
 
 class BlockingRequester(Generic[ValueT]):
-    """The same for `simple.Session`."""
+    """Requester for `simple.Session`."""
 
     def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self._session = session
@@ -129,21 +129,20 @@ class BlockingRequester(Generic[ValueT]):
 
     def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                 timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
-        """Post a request and wait for its reply, which is confirmed already.
+        """Post a request and return its reply, already confirmed.
 
-        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
+        SdkError TIMEOUT without a reply in time, or the status of the acknowledgement if the request is refused.
         """
         return self._session.run(self._requester.request(queue, payload, properties, timeout_s=timeout_s))
 
 
 class Responder:
-    """Answers requests; keeps the reply queues it has answered to open, the latest QUEUES_MAX of them. `codec` is for the
-    values of replies."""
+    """Answers requests; the last QUEUES_MAX reply queues stay open. `codec` encodes replies."""
 
     def __init__(self, session: LoopSession, codec: Codec[Any] | None = None) -> None:
         self._base, self._codec = session, codec
         self._queues: dict[str, BaseQueue[Any]] = {}
-        self._opening: dict[str, deque[Any]] = {}  # who waits for a queue that somebody else is opening
+        self._opening: dict[str, deque[Any]] = {}  # waiters for a queue that another call is opening
         self._busy: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
@@ -159,11 +158,11 @@ class Responder:
             await session.wait_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
         known = session.core.queues.get(uri)
-        if queue is None and known is not None and known.writable and known.is_open:  # by somebody else of this session
+        if queue is None and known is not None and known.writable and known.is_open:  # opened by the application
             queue = session.make_queue(uri, self._codec, None)
             queue.core = known
         elif queue is not None and queue.is_open:
-            self._queues[uri] = queue  # the latest
+            self._queues[uri] = queue  # last used
         else:
             self._opening[uri] = deque()
             try:
@@ -178,18 +177,18 @@ class Responder:
         return queue
 
     async def _drop(self, uri: str) -> None:
-        self._opening[uri] = deque()  # nobody may open it before it is closed
+        self._opening[uri] = deque()  # no other call opens it before it is closed
         try:
             await self._queues.pop(uri)._exit_block(True)
         finally:
             self._base.fire_all(self._opening.pop(uri))
 
     async def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
-        """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
+        """Answer a request; SdkError INVALID_ARGUMENT if the message is not a request, or the error of the post."""
         found = request.properties
         uri, number = found.get(REPLY_TO), found.get(REQUEST_ID)
         if not isinstance(uri, str) or not isinstance(number, int):
-            raise SdkError(Result.INVALID_ARGUMENT, f"the message asks for no reply: it has no {REPLY_TO} and {REQUEST_ID}")
+            raise SdkError(Result.INVALID_ARGUMENT, f"the message is not a request: it has no {REPLY_TO} and {REQUEST_ID}")
         self._busy[uri] += 1
         try:
             queue = await self._writer(uri)
@@ -200,9 +199,9 @@ class Responder:
                 del self._busy[uri]
 
     async def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
-        """Answer every message of a queue, one at a time, until it is closed; several calls answer several at a time.
+        """Answer the messages of a queue, one at a time, until it is closed; call it several times for concurrency.
 
-        A handler that raises ends this, and its message is not confirmed. A reply that cannot be given is logged.
+        An exception of the handler ends the call, and its message is not confirmed. A reply that fails is logged.
         """
         while True:
             try:
@@ -221,7 +220,7 @@ class Responder:
                 raise
             try:
                 await self.reply(message, answer)
-            except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
+            except BmqError as error:  # the requester is gone; serve the next request
                 if queue.ended:
                     return
                 LOG.warning("no reply to %r: %s", message, error)
@@ -229,7 +228,7 @@ class Responder:
 
 
 class BlockingResponder:
-    """The same for `simple.Session`; handlers are plain functions."""
+    """Responder for `simple.Session`; handlers are functions."""
 
     def __init__(self, session: BlockingSession, codec: Codec[Any] | None = None) -> None:
         self._session, self._responder = session, Responder(cast(Any, session), codec)
@@ -242,10 +241,10 @@ class BlockingResponder:
             self._session.run(self._responder.__aexit__())
 
     def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
-        """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
+        """Answer a request; SdkError INVALID_ARGUMENT if the message is not a request, or the error of the post."""
         self._session.run(self._responder.reply(request, payload, properties))
 
     def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Any]) -> None:
-        """Answer every message of a queue until it is closed. A handler that raises ends this, and its message is not
-        confirmed. A reply that cannot be given is logged."""
+        """Answer the messages of a queue until it is closed. An exception of the handler ends the call, and its message is
+        not confirmed. A reply that fails is logged."""
         self._session.run(self._responder.serve(queue, handler))

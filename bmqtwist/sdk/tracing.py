@@ -1,17 +1,17 @@
-"""Traces that go through queues: the W3C `traceparent` and `tracestate` as message properties. Off unless asked for.
+"""Trace propagation through queues: the W3C `traceparent` and `tracestate` as message properties. Disabled by default.
 
-    session = Session(broker, trace=tracing.ambient)        # every post carries the context it is made in
+    session = Session(broker, trace=tracing.ambient)        # each post contains the current context
 
-    with tracing.use(tracing.start(os.urandom)):            # a context: of OpenTelemetry if there is one, or this one
+    with tracing.use(tracing.start(os.urandom)):            # sets the current context
         await queue.post(b"...")
 
-    parent = tracing.traceparent(message)                   # on the other side; None if it carries none
+    parent = tracing.traceparent(message)                   # at the consumer; None without a context
     with tracing.use(parent and parent.child(os.urandom)):
-        await other.post(b"...")                            # the same trace, caused by this span
+        await other.post(b"...")                            # same trace, child of this span
 
-`trace` of a session is any function that gives a TraceContext or None; `ambient` asks OpenTelemetry (if it is installed
-and a span is recording or remote), then the context variable that `use` sets. Texts are read and written as "Trace
-Context" of the W3C says: what is malformed is as good as absent, a later version is read as far as it is like this one.
+`trace` of a session is a function that returns a TraceContext or None. `ambient` returns the OpenTelemetry context (if it is
+installed and has a valid span), else the context of `use`. Texts follow the W3C recommendation "Trace Context": malformed
+values are ignored, later versions are parsed as far as they are compatible.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 SAMPLED, RANDOM_ID = 1, 2  # flags
 _FLAGS_KNOWN = SAMPLED | RANDOM_ID
 _STATE_MEMBERS_MAX = 32
-_STATE_CHARS_MAX = 512  # of what is passed on; the specification asks for at least that
-_MEMBER_CHARS_LONG = 128  # members longer than that are the first to go
+_STATE_CHARS_MAX = 512  # of a propagated tracestate; the specification requires at least this
+_MEMBER_CHARS_LONG = 128  # longer members are removed first
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _KEY = r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
 _MEMBER = re.compile(_KEY + r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
@@ -39,7 +39,7 @@ RandomBytes = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where in which trace something happens: ids as bytes (16 and 8), flags, and what other systems added, as text."""
+    """Position in a trace: trace id (16 bytes), span id (8 bytes), flags, and the tracestate as text."""
 
     trace_id: bytes
     span_id: bytes
@@ -54,16 +54,16 @@ class TraceContext:
 
     @property
     def sampled(self) -> bool:
-        """May others record this trace?"""
+        """True if the trace is sampled."""
         return bool(self.flags & SAMPLED)
 
     def child(self, random: RandomBytes) -> TraceContext:
-        """A span caused by this one; `random(n)` gives n random bytes, as os.urandom does."""
+        """Return a child span; `random(n)` returns n random bytes, as os.urandom."""
         return replace(self, span_id=_id(random, 8))
 
     @property
     def traceparent(self) -> str:
-        """The text of the property."""
+        """Value of the property `traceparent`."""
         return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{self.flags & _FLAGS_KNOWN:02x}"
 
 
@@ -74,12 +74,12 @@ def _id(random: RandomBytes, size: int) -> bytes:
 
 
 def start(random: RandomBytes, sampled: bool = True) -> TraceContext:
-    """The first span of a new trace."""
+    """Return the first span of a new trace."""
     return TraceContext(_id(random, 16), _id(random, 8), RANDOM_ID | (SAMPLED if sampled else 0))
 
 
 def parse(parent: str, state: str = "") -> TraceContext | None:
-    """A context from the texts of both properties; None if `parent` is malformed. A malformed `state` is left out."""
+    """Parse both properties; None if `parent` is malformed. A malformed `state` is ignored."""
     found = _PARENT.fullmatch(parent)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def parse(parent: str, state: str = "") -> TraceContext | None:
 
 
 def parse_state(text: str) -> str:
-    """A tracestate in its plain form, or nothing if it is malformed; the longest members go if it is very long."""
+    """Return a normalized tracestate, '' if it is malformed; long members are removed above 512 characters."""
     members = [member for part in text.split(",") if (member := part.strip(" \t"))]
     keys = [member.partition("=")[0] for member in members]
     if len(members) > _STATE_MEMBERS_MAX or len(set(keys)) < len(keys) or not all(map(_MEMBER.fullmatch, members)):
@@ -105,7 +105,7 @@ def parse_state(text: str) -> str:
 
 
 def inject(values: Mapping[str, object] | None, context: TraceContext | None) -> Mapping[str, object] | None:
-    """Properties with a context in them; as they are without one, or if they have a traceparent already."""
+    """Add a context to properties, unless it is None or they contain a traceparent."""
     if context is None or values and TRACEPARENT in values:
         return values
     found = {**(values or {}), TRACEPARENT: context.traceparent}
@@ -115,7 +115,7 @@ def inject(values: Mapping[str, object] | None, context: TraceContext | None) ->
 
 
 class HasProperties(Protocol):
-    """What carries properties: a message."""
+    """An object with properties, such as a message."""
 
     @property
     def properties(self) -> Mapping[str, object]:
@@ -124,7 +124,7 @@ class HasProperties(Protocol):
 
 
 def traceparent(message: HasProperties) -> TraceContext | None:
-    """The context a message was posted in; None if it says none, or nothing that can be read."""
+    """Return the context of a message; None if it is missing or malformed."""
     try:
         values = message.properties
     except PeerError:
@@ -133,19 +133,19 @@ def traceparent(message: HasProperties) -> TraceContext | None:
     return parse(parent, state if isinstance(state, str) else "") if isinstance(parent, str) else None
 
 
-# -- the context of the caller ----------------------------------------------------------------------------------------
+# -- current context --------------------------------------------------------------------------------------------------
 
 _current: ContextVar[TraceContext | None] = ContextVar("bmqtwist_trace", default=None)
 
 
 def current() -> TraceContext | None:
-    """What `use` has set in this task or thread."""
+    """Return the context that `use` set in this task or thread."""
     return _current.get()
 
 
 @contextmanager
 def use(context: TraceContext | None) -> Iterator[TraceContext | None]:
-    """Make a context the current one of this task or thread, for a while."""
+    """Set the current context of this task or thread within a `with` block."""
     token = _current.set(context)
     try:
         yield context
@@ -154,7 +154,7 @@ def use(context: TraceContext | None) -> Iterator[TraceContext | None]:
 
 
 def _of_span(span: Any) -> TraceContext | None:
-    """An OpenTelemetry span context in our form."""
+    """Convert an OpenTelemetry span context."""
     if not span.is_valid:
         return None
     return TraceContext(span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big"),
@@ -162,7 +162,7 @@ def _of_span(span: Any) -> TraceContext | None:
 
 
 def ambient() -> TraceContext | None:
-    """The context of the current OpenTelemetry span, if there is one; else that of `use`."""
+    """Return the context of the current OpenTelemetry span, if there is one; else that of `use`."""
     try:
         from opentelemetry import trace
     except ImportError:

@@ -1,1 +1,1 @@
-"""What the kinds of sessions share around a session core: clocks, sockets, threads and promises."""
+"""Adapters between the session core and the fronts: clocks, sockets, threads and promises."""

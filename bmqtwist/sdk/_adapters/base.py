@@ -1,7 +1,7 @@
-"""Sessions that wait, and their queues: the common part of all fronts.
+"""Base of sessions and queues of all fronts.
 
-A session waits with promises: `promise` makes one, a coroutine awaits it, `fire` gives it its value. Everything that takes
-more than one step is a coroutine here; each kind of session runs it in its own way.
+A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. All calls of several steps
+are coroutines here, and each front runs them in its own way.
 """
 
 from __future__ import annotations
@@ -33,74 +33,74 @@ from bmqtwist.wire.properties import PropertyType
 OnEvent = Callable[[SessionEvent], object]
 OnAck = Callable[[Ack], object]
 Cancel = Callable[[], object]  # cancels a delayed call or a coroutine; without effect after it has ended
-Request = Callable[[object, float], object]  # makes a request of the core, given a token and the time
+Request = Callable[[object, float], object]  # starts a request of the core with a token and the time
 
 
 QueueT = TypeVar("QueueT", bound="BaseQueue[Any]")
 
 
 class BaseSession(ABC):
-    """Performs effects, makes requests of the core."""
+    """Performs effects and starts requests of the core."""
 
     core: SessionCore
     options: SessionOptions
-    clock: Callable[[], float]  # seconds, of the clock that the core uses
-    _queue_class: type[Any]  # queues of this kind of session
+    clock: Callable[[], float]  # seconds of the core's clock
+    _queue_class: type[Any]  # class of this front's queues
 
     def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
         self._on_event, self._on_nack = on_event, on_nack
         self._room_waiters: deque[Any] = deque()
         self.open_queues: set[BaseQueue[Any]] = set()
-        self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
+        self._unreported: list[Group] = []  # of closed queues: posts without a waiting caller
         self._stop_listening: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
     def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
-        """From the session: a queue that is not opened yet."""
+        """Return a queue object that is not opened yet."""
         return self._queue_class(self, uri, codec, on_message)
 
     def counters(self) -> Counters:
-        """What this session has done so far, and how things stand."""
+        """Return a snapshot of the counters."""
         return self.core.counters()
 
-    # -- calls that each front has: their result is returned, awaited, or comes with a Deferred -----------------------
+    # -- calls of each front: the result is returned, awaited, or passed by a Deferred -----------------------
 
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,  # noqa: B027
              codec: Codec[ValueT] | None = None, on_message: Callable[[Message[ValueT]], object] | None = None,
              timeout_s: float | None = None) -> Any:
         """Open a queue. Messages go to `on_message`, or to `get` and iteration.
 
-        `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
-        `open_timeout_s`; time without a connection counts. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
-        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS on this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
-        CANCELED by a stop; or the broker's reason (UNKNOWN: no such domain). InvalidUri: `uri` is none.
+        `uri`: bmq://domain/queue, with ?id=app for an app of a fanout queue. `timeout_s` seconds, by default the options'
+        `open_timeout_s`, including time without a connection. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
+        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS in this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
+        CANCELED by a stop; or the broker's result (UNKNOWN: no such domain). InvalidUri: `uri` is not a queue URI.
         """
 
     def stop(self, drain: bool = True) -> Any:  # noqa: B027
-        """Wait for acknowledgements (not without `drain`), disconnect; the session does not connect again.
+        """Wait for acknowledgements (with `drain`), then disconnect permanently.
 
-        With `drain` PostsFailed, after that, if posts failed without a report by a callback or by a `flush`.
+        With `drain`: raises PostsFailed afterwards if posts failed that no callback and no `flush` has reported.
         """
 
-    # -- each kind of session has its own -----------------------------------------------------------------------------
+    # -- defined by each front ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def promise(self) -> Any:
-        """Something to be awaited."""
+        """Return an awaitable without a value."""
 
     @abstractmethod
     def fire(self, promise: Any, value: object) -> bool:
-        """Give a promise its value; False if it has one or was cancelled."""
+        """Set the value of a promise; False if it has one or was cancelled."""
 
     @abstractmethod
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call the application back; an exception is reported and affects no other call."""
+        """Call back the application; an exception is reported and affects no other call."""
 
     @abstractmethod
     def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
-        """Call back at that time of the clock."""
+        """Call back at time `due`."""
 
     @abstractmethod
     async def yield_turn(self) -> None:
@@ -112,7 +112,7 @@ class BaseSession(ABC):
 
     @abstractmethod
     def turn(self, flush: bool = False) -> None:
-        """Perform effects and write. `flush`: batches that could still wait leave, too."""
+        """Perform effects and write. `flush`: including batches whose delay has not passed."""
 
     # -- effects ----------------------------------------------------------------------------------------------------
 
@@ -161,10 +161,10 @@ class BaseSession(ABC):
             for queue in list(self.open_queues):
                 queue.end()
 
-    # -- what the application asks for ------------------------------------------------------------------------------
+    # -- requests of the application --------------------------------------------------------------------------------
 
     def _listen(self, health: HealthMonitor | None, listener: Callable[[bool], object]) -> None:
-        """Apply the state of a health monitor, and call `listener` at its changes until the session ends."""
+        """Apply the state of a health monitor, and subscribe `listener` to its changes until the session ends."""
         if health is not None:
             self._set_health(health.healthy)
             self._stop_listening = health.listen(listener)
@@ -173,7 +173,7 @@ class BaseSession(ABC):
         self.core.set_health(healthy, self.clock())
 
     async def wait_in(self, waiters: deque[Any], end: float | None = None) -> None:
-        """Wait until a promise appended to `waiters` is fired, at the latest until `end`."""
+        """Append a promise to `waiters` and wait until it is fired, at most until `end`."""
         promise = self.promise()
         waiters.append(promise)
         cancel = None if end is None else self.call_at(end, lambda: self.fire(promise, None))
@@ -186,7 +186,7 @@ class BaseSession(ABC):
                 waiters.remove(promise)
 
     def fire_all(self, waiters: deque[Any]) -> None:
-        """Fire the promises that are in `waiters` now; those that are appended meanwhile wait for the next call."""
+        """Fire the current promises in `waiters`; promises appended during the call stay."""
         for _ in range(len(waiters)):
             if waiters:
                 self.fire(waiters.popleft(), None)
@@ -208,19 +208,19 @@ class BaseSession(ABC):
             raise
 
     async def _stop(self, drain: bool) -> None:
-        """Stop; with `drain`, PostsFailed if posts failed without a report."""
+        """Stop; with `drain`, PostsFailed if failed posts were not reported."""
         await self._request(lambda token, now: self.core.stop(token, now, drain))
         failures = self.take_failures()
         if failures is not None and drain:
             raise failures
 
     def report_on_stop(self, groups: list[Group]) -> None:
-        """A queue is closed: failures of these posts without a report are raised when the session stops."""
+        """Queue closed: unreported failures of these posts are raised when the session stops."""
         if self._on_nack is None:
             self._unreported += [group for group in groups if group.unreported and not group.reported]
 
     def take_failures(self) -> PostsFailed | None:
-        """The posts of closed queues that failed without a report."""
+        """Return and clear the unreported failed posts of closed queues."""
         groups = [group for group in self._unreported if not group.reported]
         self._unreported.clear()
         for group in groups:
@@ -229,7 +229,7 @@ class BaseSession(ABC):
         return PostsFailed(sum(group.unreported for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
 
     def take_all_failures(self) -> PostsFailed | None:
-        """The posts of all queues, open ones included, that failed without a report."""
+        """Return and clear the unreported failed posts of all queues."""
         for queue in self.open_queues:
             queue.hand_over_failures()
         return self.take_failures()
@@ -254,7 +254,7 @@ class BaseSession(ABC):
             queue.end()
             known = core.queues.get(queue.uri)
             if known is not None and known.owner is queue:
-                with contextlib.suppress(SdkError):  # it is being closed
+                with contextlib.suppress(SdkError):  # it is closing
                     core.close(known, None, self.clock())
             raise
         return queue
@@ -264,7 +264,7 @@ class BaseSession(ABC):
         return self.core.has_room(size)
 
     async def _room(self, end: float | None, size: int = 1) -> None:
-        """Wait until a post of so many bytes may be tried again, not longer than to that time."""
+        """Wait until there is room for a post of `size` bytes, at most until `end`."""
         self.turn(flush=True)
         while not self.core.has_room(size) and (end is None or self.clock() < end):
             self.core.request_room()
@@ -273,65 +273,66 @@ class BaseSession(ABC):
 
 Properties = Mapping[str, object]
 Types = Mapping[str, PropertyType]
-_POSTS_A_TURN = 256  # of `post_many`: then everybody else has a turn
+_POSTS_PER_TURN = 256  # of `post_many`, before other tasks run
 
 
 def accepted(ack: Ack) -> Ack:
-    """An acknowledgement, if it is one; PostRefused if the broker has not taken the message into its care."""
+    """Return a positive acknowledgement; PostRefused for a negative one."""
     if not ack.ok:
         raise PostRefused(ack)
     return ack
 
 
 class QueueCalls(Generic[ValueT]):
-    """Calls that the queues of each front have: their result is returned, awaited, or comes with a Deferred."""
+    """Calls of the queues of each front: the result is returned, awaited, or passed by a Deferred."""
 
     def post(self, payload: ValueT, properties: Properties | None = None, types: Types | None = None, *,
              correlation: object = None, compress: bool | None = None) -> Any:
         """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
 
-        Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
-        `types` have the one of their value: bool, int (INT64), str, bytes. A cancelled call may have posted all the same.
+        Without room it waits up to `post_wait_s`, then SdkError BW_LIMIT. Properties without a type in `types` have the
+        type of their value: bool, int (INT64), str, bytes. A cancelled call may have posted the message.
         """
 
     def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Properties | None]], *,
                   return_exceptions: Any = False) -> Any:
         """Post payloads, or pairs of payload and properties; the result is their acknowledgements in the same order.
 
-        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
-        PostRefused. If one of them cannot be posted the call fails at once, and the next `flush` waits for those before it.
+        PostsFailed after the last acknowledgement if some were not accepted; with `return_exceptions` the list contains
+        a PostRefused for each of these instead. If a message cannot be posted the call fails at once, and the next
+        `flush` waits for the earlier ones.
         """
 
     def flush(self) -> Any:
-        """Send at once and wait until all posts of `post_nowait` so far are answered; PostsFailed if some of them since the
+        """Send at once and wait until all earlier posts of `post_nowait` are acknowledged; PostsFailed if some since the
         last flush were refused."""
 
     def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
                   **changes: Unpack[QueueMembers]) -> Any:
-        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
+        """Change the consumer options: single members by name, or `options`, which replace all of them.
 
-        `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
-        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
+        `timeout_s` seconds, by default the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
+        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's result; the previous options then stay.
         """
 
     def pause(self, timeout_s: float | None = None) -> Any:
-        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        """Stop deliveries until `resume`; all options stay. Messages already received can be processed and confirmed."""
 
     def resume(self, timeout_s: float | None = None) -> Any:
-        """Have deliveries again, after a `pause` or a `drain`."""
+        """Resume deliveries after a `pause` or a `drain`."""
 
     def drain(self, timeout_s: float | None = None) -> Any:
-        """Before a graceful end: no more deliveries, iterations end; ends when every message that the application has is
-        confirmed or given back. Messages that it has not taken go to other consumers when the queue is closed.
+        """Prepare a graceful end: stop deliveries and iterations, and wait until all messages that the application has taken
+        are confirmed or given back. Other messages go to other consumers when the queue is closed.
 
-        SdkError TIMEOUT after `timeout_s` seconds. A caller that has a message of this queue must not wait for it.
+        SdkError TIMEOUT after `timeout_s` seconds. A caller with a message of this queue in process must not wait.
         """
 
 
 class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
-    """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
+    """One opened queue. The codec converts between payloads and values; without a codec values are bytes."""
 
-    core: core_queue.Queue  # what the session core knows of it
+    core: core_queue.Queue  # record in the session core
     session: Any
 
     def __init__(self, session: BaseSession, uri: str, codec: Codec[ValueT] | None,
@@ -340,30 +341,30 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self.uri: str = uri
         self.codec: Codec[ValueT] | None = codec
         self.on_message: Callable[[Message[ValueT]], object] | None = on_message
-        self.error: SdkError | None = None  # why it is closed, if that was not our wish
+        self.error: SdkError | None = None  # reason of a close by the broker
         self.ended: bool = False
         self._inbox: deque[Message[ValueT]] = deque()
-        self._streak = 0  # messages that an iteration was given without a wait
+        self._streak = 0  # messages of an iteration since its last wait
         self._getters: deque[Any] = deque()
-        self._group = Group()  # of posts that nobody waits for
-        self._sealed: list[Group] = []  # of earlier ones, not reported yet
+        self._group = Group()  # of `post_nowait` since the last flush
+        self._sealed: list[Group] = []  # earlier groups, not reported yet
         self._flush_waiters: deque[Any] = deque()
         self._draining = False
-        self._in_process = 0  # messages that the application has, neither confirmed nor given back
-        self._drain_waiters: deque[Any] = deque()  # who waits for these
+        self._in_process = 0  # messages taken by the application, neither confirmed nor given back
+        self._drain_waiters: deque[Any] = deque()
 
     @property
     def is_open(self) -> bool:
-        """Can it be used, connected or not?"""
+        """True unless the queue is closed, with or without a connection."""
         return not self.ended and self.core.is_open
 
     @property
     def options(self) -> QueueOptions:
-        """The options in force."""
+        """Options in force."""
         return self.core.options
 
     def __repr__(self) -> str:
-        core = getattr(self, "core", None)  # not before the request to open it is made
+        core = getattr(self, "core", None)  # set by the open request
         return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
 
     # -- posting ----------------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             return payload
         if isinstance(payload, (bytes, bytearray, memoryview)):
             return bytes(payload)
-        whose = "a payload is bytes" if self.codec is None else f"{type(self.codec).__name__}.encode must give bytes"
+        whose = "a payload is bytes" if self.codec is None else f"{type(self.codec).__name__}.encode must return bytes"
         hint = ": encode it, or open the queue with a codec" if self.codec is None else ""
         raise TypeError(f"{whose}, not {type(payload).__name__}{hint}")
 
@@ -385,7 +386,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     async def _post_when_room(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
                      post: Post, latest: float = math.inf) -> bytes:
-        """A post did not find room: try again when there is some, within `post_wait_s`."""
+        """Repeat a post that found no room, within `post_wait_s`."""
         if error.result is not Result.BW_LIMIT:
             raise error
         session = self._session
@@ -411,7 +412,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     def _post_options(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
         if on_ack is not None and not ack:
-            raise LocalError("on_ack is never called with ack=False: leave one of them out")
+            raise LocalError("on_ack is never called with ack=False: use one of them")
         return Post(ack, on_ack, correlation, self._group, compress)
 
     async def _post_many(self, payloads: Iterable[Any], return_exceptions: bool) -> list[Any]:
@@ -426,11 +427,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
                     guids.append(self._put(data, properties, None, post))
                 except SdkError as error:
                     guids.append(await self._post_when_room(error, data, properties, None, post))
-                if not len(guids) % _POSTS_A_TURN:
+                if not len(guids) % _POSTS_PER_TURN:
                     await session.yield_turn()
             self._seal(group)
             await self._wait_for_outcomes([group])
-        except BaseException:  # what is posted is posted: the next flush waits for it
+        except BaseException:  # the next flush waits for the posted messages
             if not group.sealed:
                 self._seal(group)
             self._sealed.append(group)
@@ -479,14 +480,14 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             raise SdkError(Result.INVALID_ARGUMENT, f"messages of {self.uri} go to its on_message")
 
     async def _get(self, end: float | None = None) -> Message[ValueT] | None:
-        """The next message; None if none has come by that time."""
+        """Return the next message; None at time `end`."""
         session, getters = self._session, self._getters
         while not self._inbox:
             self._check_readable()
             if self.ended:
                 raise self._closed_error()
             if self._draining:
-                raise SdkError(Result.CANCELED, f"{self.uri} is drained: no more messages come, unless it is resumed")
+                raise SdkError(Result.CANCELED, f"{self.uri} is drained: no messages are delivered until `resume`")
             if end is not None and session.clock() >= end:
                 return None
             try:
@@ -498,7 +499,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         return self.get_nowait()
 
     def get_nowait(self) -> Message[ValueT]:
-        """The next message if it is here already; IndexError if not."""
+        """Return the next received message; IndexError if there is none."""
         message = self._inbox.popleft()
         message._taken = True
         self._in_process += 1
@@ -506,7 +507,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         return message
 
     def get_all_nowait(self) -> list[Message[ValueT]]:
-        """All messages that are here already, in order."""
+        """Return all received messages, in order."""
         messages = list(self._inbox)
         self._inbox.clear()
         for message in messages:
@@ -526,7 +527,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             self.give_back(message)
 
     def give_back(self, message: Message[Any]) -> None:
-        """Be done with a message, confirmed or not, as `message.give_back()` is."""
+        """Release a message without confirmation, as `message.give_back()` does."""
         if message._taken:
             message._taken = False
             self._in_process -= 1
@@ -535,14 +536,14 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     @property
     def _is_exhausted(self) -> bool:
-        """Does an iteration end, without an error?"""
+        """True if iterations end without an error."""
         return self._draining or self.ended and self.error is None
 
     # -- from the session -------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message[ValueT]) -> None:
-        """From the session: a message."""
-        if self.ended or self._draining:  # it crossed our close or pause: others get it
+        """Called by the session: deliver a message."""
+        if self.ended or self._draining:  # sent before the close or pause: it is redelivered
             self._session.core.consumed(1)
             return
         if self.on_message is not None:
@@ -555,7 +556,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self._fire_getter()
 
     def end(self, error: SdkError | None = None) -> None:
-        """From the session: no more messages come, and delivered ones cannot be confirmed."""
+        """Called by the session: the queue is closed, delivered messages cannot be confirmed."""
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
@@ -564,11 +565,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             self._session.fire_all(self._drain_waiters)
 
     def hand_over_failures(self) -> None:
-        """From the session: it reports failed posts of `post_nowait`."""
+        """Called by the session, which reports the failed posts of `post_nowait`."""
         self._session.report_on_stop([self._group, *self._sealed])
 
     def _empty_inbox(self) -> None:
-        """Return untaken messages; end the calls that wait for one."""
+        """Drop messages that the application has not taken; end waiting calls."""
         self._session.core.consumed(len(self._inbox))
         self._inbox.clear()
         while self._getters:
@@ -610,7 +611,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
                 self.end()
 
     async def _exit_block(self, failed: bool) -> None:
-        """The end of a block: flush, unless it failed, and close. The error of a failed block is kept."""
+        """End a `with` block: flush, unless it failed, and close. A failed block raises its own error."""
         if not self.is_open:
             return
         try:

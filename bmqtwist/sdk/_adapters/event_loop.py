@@ -1,6 +1,6 @@
-"""What sessions on an event loop have in common: one turn performs what the core wants, writes, sets the timer.
+"""Base of sessions on an event loop: a turn performs effects, writes, and sets the timer.
 
-Each kind says how to open a channel (`dial`), how to be called later, and what its promises are.
+Subclasses define how to open a channel (`dial`), delayed calls, and promises.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.sdk.results import SdkError
 from bmqtwist.wire.properties import PropertyType
 
-READ_BYTES = 1 << 16  # taken from a connection at a time: some hundred small messages
-_MESSAGES_A_TURN = 100  # given to one reader without a wait: then everybody else has a turn
+READ_BYTES = 1 << 16  # maximum per read: some hundred small messages
+_MESSAGES_PER_TURN = 100  # of one iteration, before other tasks run
 
 
 class LoopSession(BaseSession):
@@ -45,7 +45,7 @@ class LoopSession(BaseSession):
         self.core = make_core(options, clock(), self._schedule_turn)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
 
-    # -- each kind of session has its own -----------------------------------------------------------------------------
+    # -- defined by subclasses ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def call_soon(self, action: Callable[[], object]) -> object:
@@ -53,7 +53,7 @@ class LoopSession(BaseSession):
 
     @abstractmethod
     def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
-        """The same, asked for by any thread."""
+        """Call back in the next iteration of the loop; callable from any thread."""
 
     @abstractmethod
     def run_concurrently(self, coroutine: Any) -> Cancel:
@@ -61,7 +61,7 @@ class LoopSession(BaseSession):
 
     @abstractmethod
     def make_channel(self, attempt: int) -> Any:
-        """A channel that is not connected yet: it has `attempt`, `up()`, `write(data)` and `abort()`."""
+        """Return an unconnected channel with `attempt`, `up()`, `write(data)` and `abort()`."""
 
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:
@@ -70,10 +70,11 @@ class LoopSession(BaseSession):
     def __del__(self) -> None:
         core = getattr(self, "core", None)
         if core is not None and core.state not in (State.IDLE, State.STOPPED):
-            lost, failures = len(core.unacked), self.take_all_failures()
+            unacked, failures = len(core.unacked), self.take_all_failures()
             warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
-                          + (f"; {lost} posts are not acknowledged" if lost else "") + (f"; {failures}" if failures else ""),
-                          UserWarning if lost or failures else ResourceWarning, stacklevel=2)
+                          + (f"; {unacked} posts are not acknowledged" if unacked else "")
+                          + (f"; {failures}" if failures else ""),
+                          UserWarning if unacked or failures else ResourceWarning, stacklevel=2)
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class LoopSession(BaseSession):
     def turn(self, flush: bool = False) -> None:
         self._scheduled = False
         self._flush |= flush
-        if self._performing:  # called back by an effect: the turn under way goes on with what was added
+        if self._performing:  # called by an effect: the current turn performs the new effects
             return
         core, perform = self.core, self._perform
         self._performing = True
@@ -102,7 +103,7 @@ class LoopSession(BaseSession):
         self._set_timer(core.deadline())
 
     def _set_timer(self, due: float | None) -> None:
-        """Tick at that time; a timer that comes early sets itself anew."""
+        """Set the timer to `due`; a timer that fires early is set again."""
         timer = self._timer
         if timer is not None:
             if due is not None and self._timer_due <= due:
@@ -126,7 +127,7 @@ class LoopSession(BaseSession):
         core, channel, reason = self.core, self.make_channel(effect.attempt), ""
         try:
             await self.dial(effect.address, channel)
-        except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
+        except Exception as error:  # noqa: BLE001 - any error is a failed attempt
             reason = reason_of(error)
         except BaseException:
             channel.abort()
@@ -152,18 +153,18 @@ class LoopSession(BaseSession):
         super()._on_close(effect)
 
     def received(self, channel: Any, data: bytes) -> None:
-        """From a channel: bytes."""
+        """Handle bytes from a channel."""
         if channel is self._channel:
             self.core.received(data, self.clock())
             self.turn()
 
     def blocked(self, channel: Any, blocked: bool) -> None:
-        """From a channel: writing is to pause, or may go on."""
+        """Handle a channel's request to pause or resume writing."""
         if channel is self._channel:
             (self.core.pause if blocked else self.core.resume)(self.clock())
 
     def lost(self, channel: Any, reason: str) -> None:
-        """From a channel: it is gone."""
+        """Handle the loss of a channel."""
         if channel is self._channel:
             self._channel = None
             self.core.lost(channel.attempt, reason, self.clock())
@@ -181,23 +182,24 @@ class LoopSession(BaseSession):
 
 
 class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
-    """A queue of a session on an event loop: also an asynchronous iterator of its messages, until it is closed."""
+    """Queue of a session on an event loop; an asynchronous iterator over its messages until it is closed."""
 
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                     types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
                     correlation: object = None, compress: bool | None = None) -> bytes:
-        """Post and go on; the GUID. SdkError BW_LIMIT if there is no room: `session.room()` waits for it.
+        """Post without waiting; return the GUID. SdkError BW_LIMIT if there is no room: `session.room()` waits for it.
 
-        `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
-        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
+        `flush` waits for the acknowledgements and reports refusals. In addition `on_ack` is called with the
+        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: no acknowledgement.
         """
         return self._put(self._encoded(payload), properties, types, self._post_options(ack, on_ack, correlation, compress))
 
     def close(self, timeout_s: float | None = None) -> Any:
-        """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
+        """Close the queue. Unacknowledged posts fail: call `flush` first to wait for them.
 
-        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError:
-        INVALID_QUEUE if it was closed; TIMEOUT or the broker's reason, closed all the same. At once without a connection.
+        `timeout_s` seconds, by default the options' `close_timeout_s`. Unconfirmed messages go to other consumers.
+        SdkError: INVALID_QUEUE if it is already closed; TIMEOUT or the broker's result, the queue is closed nevertheless.
+        Completes at once without a connection.
         """
 
     def __aiter__(self) -> Self:
@@ -206,7 +208,7 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
     async def __anext__(self) -> Message[ValueT]:
         if self._inbox:
             self._streak += 1
-            if self._streak < _MESSAGES_A_TURN:
+            if self._streak < _MESSAGES_PER_TURN:
                 return self.get_nowait()
             await self._session.yield_turn()
         self._streak = 0

@@ -1,4 +1,4 @@
-"""Who this process is, and a session core that says so: the one place where sessions get clock, chance and names."""
+"""Client identity of this process, and construction of session cores with clock, random numbers and GUIDs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMem
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;ROUTING:UNREGISTERED_APP"
-_OF_THE_ONLY_SUBSCRIPTION = {"consumer_priority", "max_unconfirmed_bytes", "max_unconfirmed_messages"}
+_DEFAULT_SUBSCRIPTION_MEMBERS = {"consumer_priority", "max_unconfirmed_bytes", "max_unconfirmed_messages"}
 _numbers = itertools.count(1)
 
 
 def make_core(options: SessionOptions, now: float, on_output: Callable[[], None]) -> SessionCore:
-    """A core that knows this process; `now` on the clock that the adapter uses."""
+    """Return a core with this process's identity; `now` is the time of the adapter's clock."""
     number, wall_ns = next(_numbers), time.time_ns()
     client_id = make_client_id(socket.gethostname() + os.urandom(8).hex(), wall_ns, os.getpid(), number)
     name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
@@ -40,7 +40,7 @@ def make_core(options: SessionOptions, now: float, on_output: Callable[[], None]
 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
                     changes: SessionMembers) -> SessionOptions:
-    """Options from what a session was given: whole ones, a broker's address, single members. TypeError for others."""
+    """Combine whole options, a broker's address and single members. TypeError for unknown names."""
     _check_names("session", SessionOptions, changes.keys())
     if broker is not None:
         changes["brokers"] = parse_brokers(broker)
@@ -48,13 +48,13 @@ def session_options(broker: str | Iterable[str] | None, options: SessionOptions 
 
 
 def queue_options(now: QueueOptions, options: QueueOptions | None, changes: QueueMembers) -> QueueOptions:
-    """Options from what `configure` was given: whole ones, or those in force, with single members. TypeError for others,
-    LocalError for what means nothing to a queue with subscriptions."""
+    """Combine whole options, or those in force, with single members. TypeError for unknown names, LocalError for members
+    that do not apply to a queue with subscriptions."""
     _check_names("queue", QueueOptions, changes.keys())
     found = options or now
-    lost = changes.keys() & _OF_THE_ONLY_SUBSCRIPTION
-    if lost and changes.get("subscriptions", found.subscriptions):
-        raise LocalError(f"{', '.join(sorted(lost))}: the queue has subscriptions, each with its own: change these")
+    ignored = changes.keys() & _DEFAULT_SUBSCRIPTION_MEMBERS
+    if ignored and changes.get("subscriptions", found.subscriptions):
+        raise LocalError(f"{', '.join(sorted(ignored))}: the queue has subscriptions: set these members there")
     return replace(found, **changes)
 
 
@@ -67,7 +67,7 @@ def _check_names(what: str, kind: type[SessionOptions] | type[QueueOptions], nam
 
 
 def tls_context(address: Address, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The TLS context for a broker: the one given, or the system's for a tls:// address, or none."""
+    """Return the TLS context of a tls:// address, `given` or the system's default; None for tcp://."""
     if not address.tls:
         return None
     return given or ssl.create_default_context()

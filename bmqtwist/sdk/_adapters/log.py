@@ -1,8 +1,7 @@
-"""The log of all sessions, and reasons why there is no connection: short texts, the same for errors of the system, a
-resolver, TLS and Twisted.
+"""Logger of all sessions, and short texts for connection errors of the system, the resolver, TLS and Twisted.
 
-The standard logger `bmqtwist.sdk` is silent until the application configures logging. INFO: connections that come and go.
-WARNING: what a broker or a deadline refused. The texts are those of the core's `Note` effects; no line is per message.
+The standard logger `bmqtwist.sdk` writes nothing until the application configures logging. INFO: connects and losses.
+WARNING: refusals and timeouts. The texts are those of the core's `Note` effects; none is logged per message.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import ssl
 LOG = logging.getLogger("bmqtwist.sdk")
 LOG.addHandler(logging.NullHandler())
 _NUMBER = re.compile(r"\[Errno (-?\d+)\] ([^\[\],(]*)")
-_NAMES = {  # those of Twisted and of the resolver, without importing either
+_NAMES = {  # by class name, without importing Twisted
     "ConnectionRefusedError": "connection refused", "gaierror": "unknown host", "DNSLookupError": "unknown host",
     "UserTimeoutError": "no answer", "TCPTimedOutError": "no answer", "TimeoutError": "no answer",
     "ConnectionDone": "closed by the broker", "NoRouteError": "no route to host",
@@ -34,14 +33,14 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         if error.strerror:
             return str(error.strerror).lower()
-        causes = {str(text).strip().lower() for _, text in _NUMBER.findall(str(error))}  # several attempts, by asyncio
+        causes = {str(text).strip().lower() for _, text in _NUMBER.findall(str(error))}  # asyncio reports several attempts
         if len(causes) == 1:
             return causes.pop().replace("connect call failed", "connection refused")
     return str(error) or type(error).__name__
 
 
 def _openssl(error: BaseException) -> str:
-    """The last member of each entry of an OpenSSL error queue."""
+    """Return the last member of each entry of an OpenSSL error queue."""
     queue = error.args[0] if error.args else None
     if isinstance(queue, list) and queue and all(isinstance(entry, tuple) and entry for entry in queue):
         return ", ".join(str(entry[-1]) for entry in queue)

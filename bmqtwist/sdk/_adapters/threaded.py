@@ -1,8 +1,7 @@
-"""A session core, the thread that moves its bytes, and calls of other threads that wait: for programs that call and are
-called from their own threads (`sdk.blazingmq`, the kombu transport, Spark).
+"""Session core with an I/O thread and blocking calls from other threads, for `sdk.blazingmq`, the kombu transport and Spark.
 
-`on_effect` hears, under the lock and mostly in the thread, of effects that no waiting call is for. The thread holds this
-object and never its owner, which may be collected: it calls `end` then.
+`on_effect` receives all effects without a waiting call, under the lock and usually in the thread. The thread references this
+object but not its owner: when the owner is garbage-collected, it calls `end`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Waiter:
 
 
 class ThreadedCore:
-    """`lock` goes with every use of `core`; `changed` is notified when a call that waits may go on. `step_done` is called by
-    the thread, without the lock, after each step."""
+    """`lock` protects `core`; `changed` is notified when a waiting call may continue. The thread calls `step_done` without
+    the lock after each step."""
 
     def __init__(self, options: SessionOptions, on_effect: Dispatch, tls: ssl.SSLContext | None = None, *,
                  name: str = "bmqtwist-io", make_transport: PumpFactory = SocketPump,
@@ -43,7 +42,7 @@ class ThreadedCore:
         self.lock: Final = self.transport.lock
         self.clock: Final = self.transport.clock
         self.changed: Final = threading.Condition(self.lock)
-        self.failed: BaseException | None = None  # what has ended the thread, if that was not `end`
+        self.failed: BaseException | None = None  # exception that ended the thread
         self._running = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -51,13 +50,13 @@ class ThreadedCore:
         self._thread.start()
 
     def wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Wait for a condition, evaluated under the lock; return it."""
+        """Wait for a condition, evaluated under the lock; return its value."""
         with self.changed:
             self.changed.wait_for(lambda: done() or not self._running, timeout_s)
             return bool(done())
 
     def request(self, make: Callable[[object, float], object], timeout_s: float | None = None) -> bool:
-        """Make a request of the core and wait for its end; False if it does not end in time, SdkError if it fails."""
+        """Start a request of the core and wait until it completes; False after the timeout, SdkError if it fails."""
         waiter = Waiter()
         with self.changed:
             make(waiter, self.clock())
@@ -71,7 +70,7 @@ class ThreadedCore:
     def post(self, queue: Queue, payload: bytes, values: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, post: Post | None = None, wait_s: float = 0.0,
              check: Callable[[], object] = lambda: None) -> None:
-        """Post; without room wait for it, not longer than that. `check` may raise after each wait."""
+        """Post; wait up to `wait_s` for room. `check` may raise after each wait."""
         end = 0.0
         with self.changed:
             while True:
@@ -87,12 +86,12 @@ class ThreadedCore:
                 check()
 
     def end(self) -> None:
-        """End the thread without a disconnect request. From any thread, with or without the lock."""
+        """End the thread without a disconnect request. Callable from any thread, with or without the lock."""
         self._running = False
         self.transport.poke()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the thread has ended, unless this is it."""
+        """Wait until the thread has ended; return at once in the thread itself."""
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 

@@ -140,7 +140,7 @@ def test_a_codec_that_gives_no_bytes_is_named(front: Front) -> None:
     async def scenario() -> None:
         session = await front.start()
         queue = await w(session.open(URI, write=True, codec=Broken()))
-        with pytest.raises(TypeError, match="Broken.encode must give bytes, not str"):
+        with pytest.raises(TypeError, match="Broken.encode must return bytes, not str"):
             await w(queue.post(1))
         await w(session.stop())
     front.run(scenario)
