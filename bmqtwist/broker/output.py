@@ -71,18 +71,18 @@ class Output:
 
     def _write(self, session: Session) -> None:
         performer = self._loop.performer
-        behind = performer.write(session, session.take())
-        if session.kind.on_written(behind):
+        unsent = performer.write(session, session.take())
+        if session.kind.on_written(unsent):
             self._loop.timers.at(self._loop.now, partial(self._resume, session))
         if session.closing:
             performer.finish(session)
-        elif behind:
-            self._slow(session, behind)
+        elif unsent:
+            self._slow(session, unsent)
 
-    def _slow(self, session: Session, behind: int) -> None:
+    def _slow(self, session: Session, unsent: int) -> None:
         limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
-        if limit and behind > limit:
-            self._cut_off(session, behind)
+        if limit and unsent > limit:
+            self._cut_off(session, unsent)
         elif session.kind.may_pause_reading:
             self._loop.performer.read(session, False)  # slows down a producer that does not read its ACKs
 
@@ -95,9 +95,9 @@ class Output:
         elif now - session.channel.taken_at >= UNREAD_SECONDS_MAX:
             self._cut_off(session, waiting)
 
-    def _cut_off(self, session: Session, behind: int) -> None:
+    def _cut_off(self, session: Session, unsent: int) -> None:
         performer = self._loop.performer
-        session.close(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
+        session.close(session.kind.unread + ": %d unsent bytes (limit: %d)", session.description, unsent,
                       session.kind.output_bytes_max or self._outbox_max, crashed=False)
         performer.finish(session)
         performer.turn_due()  # redelivers its unconfirmed messages

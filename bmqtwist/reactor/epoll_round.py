@@ -25,19 +25,19 @@ _WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll has 31 bits of milliseconds
 
 
 class Rounds(ABC):
-    """Runs one round of a reactor. `as_long`: a round waits at most for its `delay`, and needs no delayed call to end."""
+    """Runs rounds of a reactor. `exact_delay`: a round waits at most its `delay`, without the help of a delayed call."""
 
-    __slots__ = ("as_long",)
+    __slots__ = ("exact_delay",)
 
-    def __init__(self, as_long: bool) -> None:
-        self.as_long = as_long
+    def __init__(self, exact_delay: bool) -> None:
+        self.exact_delay = exact_delay
 
     @abstractmethod
     def run(self, delay: float | None) -> None:
         """Wait up to `delay` seconds, None = until an event, and serve the ready connections."""
 
     @abstractmethod
-    def more(self) -> float | None:
+    def next_delay(self) -> float | None:
         """The delay of a next round, as for `run`; negative: the reactor must run its own loop first."""
 
 
@@ -80,7 +80,7 @@ class EpollRounds(Rounds):
         if why:
             self._reactor._disconnectSelectable(selectable, why, True)
 
-    def more(self) -> float | None:
+    def next_delay(self) -> float | None:
         reactor = self._reactor
         if self._from_threads or reactor._newTimedCalls or reactor._justStopped or not reactor.running:
             return -1.0
@@ -103,7 +103,7 @@ class ReactorRounds(Rounds):
     def run(self, delay: float | None) -> None:
         self._round(delay)
 
-    def more(self) -> float | None:
+    def next_delay(self) -> float | None:
         return -1.0
 
 

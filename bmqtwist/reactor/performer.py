@@ -68,7 +68,7 @@ class ReactorPerformer:
         self._turn_due = False
         self._rounds: Rounds = ReactorRounds(reactor)
         self._original_iteration: Callable[[float | None], object] = reactor.doIteration
-        self._tick_call: Any = None  # for reactors without `Rounds.as_long`
+        self._tick_call: Any = None  # for reactors without `Rounds.exact_delay`
         self._tick_at = _NEVER
         self._paused: deque[tuple[float, Connection]] = deque()  # in a read pause, with the moment of the last read
         self._running = False
@@ -108,11 +108,11 @@ class ReactorPerformer:
     def _iterate(self, delay: float | None) -> None:
         """Run rounds of the reactor, each followed by its turn, until the reactor must run its own loop."""
         rounds = self._rounds
-        as_long = rounds.as_long
+        exact_delay = rounds.exact_delay
         while True:
-            rounds.run(0 if self._turn_due else self._limited(delay) if as_long else delay)
+            rounds.run(0 if self._turn_due else self._limited(delay) if exact_delay else delay)
             ticks = False
-            if as_long:
+            if exact_delay:
                 now = self._clock()
                 ticks = now >= self._tick_at
                 if self._paused and now - self._paused[0][0] >= BATCH_MIN_S:
@@ -120,7 +120,7 @@ class ReactorPerformer:
             if self._turn_due or ticks:
                 self._turn_due = False
                 self._take_turn(ticks)
-            delay = rounds.more()
+            delay = rounds.next_delay()
             if delay is not None and delay < 0 or not self._running:
                 return
 
@@ -192,7 +192,7 @@ class ReactorPerformer:
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()
-        if self._rounds.as_long:
+        if self._rounds.exact_delay:
             self._tick_at = _NEVER if deadline is None else deadline
             return
         if deadline is None or deadline == self._tick_at or not self._running:
@@ -227,7 +227,7 @@ class ReactorPerformer:
             return
         session.input_turn = watchdog.began
         self.broker.sessions.received(session, data, now)
-        if session.pausable and self._rounds.as_long and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
+        if session.pausable and self._rounds.exact_delay and len(data) <= PAUSED_READ_BYTES_MAX and not session.has_jobs:
             self._pause_reads(session, now)
 
     def _pause_reads(self, session: Session, now: float) -> None:

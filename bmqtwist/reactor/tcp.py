@@ -77,7 +77,7 @@ class Connection(Protocol):
         self._empty_polls = 0  # consecutive
         self.reads_paused = False  # in a read pause
         self.polled_at = 0.0  # set by the driver: beginning of the read pause, or the last poll
-        self._behind = False  # output remains unsent
+        self._has_unsent = False  # output remains unsent
 
     @property
     def descriptor(self) -> int:
@@ -111,7 +111,7 @@ class Connection(Protocol):
         session, self.session = self.session, None
         self.waiting_bytes = self._given = 0
         self._queue.clear()
-        self._behind = False
+        self._has_unsent = False
         if self.incoming is not None:
             self.incoming.close()
         self.outgoing.send = None
@@ -123,10 +123,10 @@ class Connection(Protocol):
         """Write the output of one turn; return its size in bytes."""
         data = b"".join(parts)
         size = len(data)
-        if self._behind or self._send is None:
+        if self._has_unsent or self._send is None:
             self._queue.append(memoryview(data))
             self.waiting_bytes += size
-            if not self._behind:
+            if not self._has_unsent:
                 self._give()
             return size
         sent = self.outgoing.write(data)
@@ -138,7 +138,7 @@ class Connection(Protocol):
         """Queue the bytes after the first `sent`. The transport detects a lost connection when it writes them."""
         self._queue.append(memoryview(data)[sent:])
         self.transport.registerProducer(self, False)
-        self._behind, self.waiting_bytes = True, len(data) - sent
+        self._has_unsent, self.waiting_bytes = True, len(data) - sent
         self.outgoing.send = None
         self._give()
 
@@ -152,7 +152,7 @@ class Connection(Protocol):
                 piece = piece[:TRANSPORT_BYTES_MAX]
             self._given = len(piece)
             self.transport.write(bytes(piece))
-            if self._behind:
+            if self._has_unsent:
                 return
             self._taken()
 
@@ -163,12 +163,12 @@ class Connection(Protocol):
 
     def resumeProducing(self) -> None:
         """From the transport: it has sent its piece (a pull producer is also called when it is registered)."""
-        if not self._behind:
+        if not self._has_unsent:
             return
         self._taken()
-        self._behind = self._send is not None and bool(self._queue)  # a TLS transport calls pauseProducing again
+        self._has_unsent = self._send is not None and bool(self._queue)  # a TLS transport calls pauseProducing again
         self._give()
-        if self._behind:
+        if self._has_unsent:
             return
         if self._send is not None:
             self.transport.unregisterProducer()
@@ -179,7 +179,7 @@ class Connection(Protocol):
 
     def pauseProducing(self) -> None:
         """From a TLS transport: its buffer is full."""
-        self._behind = True
+        self._has_unsent = True
 
     def stopProducing(self) -> None:
         """From the transport: the connection ends."""
@@ -224,7 +224,7 @@ class Connection(Protocol):
             for data in self._queue:
                 self.transport.write(bytes(data))
             self._queue.clear()
-            if self._behind or self._send is None:
+            if self._has_unsent or self._send is None:
                 self.transport.unregisterProducer()
             self.transport.loseConnection()
             self._driver.call_later(LINGER_S, self.abort)

@@ -471,7 +471,7 @@ def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
 class Rounds:
     """Those of a reactor that waits as long as it is told to. `work`: what happens in the next rounds."""
 
-    as_long = True
+    exact_delay = True
     goes_on: Any = None
 
     def __init__(self) -> None:
@@ -486,7 +486,7 @@ class Rounds:
             self.now += OFTEN
             action()
 
-    def more(self) -> float | None:
+    def next_delay(self) -> float | None:
         return None if self.work else -1.0
 
 

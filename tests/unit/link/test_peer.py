@@ -196,8 +196,7 @@ def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: P
         pair.worlds[0].due = True
         pair.worlds[0].run()
         assert pair.wires[0].reads and (one in pair.others[0].peers) is alive
-    assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 bytes wait for it (limit: "
-                                 "1000)")
+    assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 unsent bytes (limit: 1000)")
 
 
 def test_a_dialled_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:

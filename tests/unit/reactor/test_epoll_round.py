@@ -121,28 +121,28 @@ def test_other_reactors_go_their_own_way() -> None:
     other = Other()
     rounds = rounds_of(other, bool)
     rounds.run(0.5)
-    assert other.delays == [0.5] and rounds.more() == -1 and not rounds.as_long
+    assert other.delays == [0.5] and rounds.next_delay() == -1 and not rounds.exact_delay
 
 
 def test_another_round_follows_unless_the_reactor_has_something_else_to_do(reactor: Any) -> None:
     rounds = rounds_of(reactor, bool)
-    assert rounds.more() == -1, "it does not run"
+    assert rounds.next_delay() == -1, "it does not run"
     reactor.running = True
-    assert rounds.more() is None
+    assert rounds.next_delay() is None
     call = reactor.callLater(5, int)
-    assert rounds.more() == -1, "a call that it has not looked at"
+    assert rounds.next_delay() == -1, "a call that it has not looked at"
     reactor.timeout()
-    assert 4 < rounds.more() <= 5
+    assert 4 < rounds.next_delay() <= 5
     call.reset(1)
-    assert 0 < rounds.more() <= 1
+    assert 0 < rounds.next_delay() <= 1
     call.cancel()
     reactor._pendingTimedCalls.clear()
     reactor.callLater(1e9, int)
     reactor.timeout()
-    assert rounds.more() == 2e6
+    assert rounds.next_delay() == 2e6
     rounds.run(0)
     reactor.callFromThread(int)
-    assert rounds.more() == -1
+    assert rounds.next_delay() == -1
     reactor.runUntilCurrent()
     reactor._justStopped = True
-    assert rounds.more() == -1
+    assert rounds.next_delay() == -1
