@@ -47,7 +47,7 @@ class Deliveries:
             queue.touched = True
             self._deliver_later(queue)
 
-    def wake_at(self, when: float, queue: Queue) -> None:
+    def deliver_at(self, when: float, queue: Queue) -> None:
         self._loop.timers.at(when, lambda now: queue.touch())
 
     def hold_until_written(self, put: Put) -> None:

@@ -126,7 +126,7 @@ class LocalProducer:
         try:
             refused = handle.queue.post(Put(handle, message, 0, True), now, self.wall)
         except Exception as error:
-            handle.queue.forget_post(guid)
+            handle.queue.undo_post(guid)
             broker.loop.isolation.alarm(f"{self.description}: a test message for '{handle.queue.uri}'", error)
             refused = AckStatus.UNKNOWN
         if refused:

@@ -181,7 +181,7 @@ class StorageTurn:
         for index in range(first, len(puts)):
             put: Put = puts[index]
             try:
-                cast(RootQueue, put.queue).hand_on(put)
+                cast(RootQueue, put.queue).deliver_early(put)
             except Exception as error:
                 self._isolation.queue_failed(put.queue, "delivery of a message", error)
 

@@ -31,7 +31,7 @@ class CredentialProvider(Protocol):
         """Return the credential, without blocking; called for each outgoing connection and each renewal."""
 
 
-class Presenter:
+class CredentialSender:
     """Sender of the credential on one connection. `due`: time of its renewal, monotonic seconds; `failure`: why the provider
     returned no credential."""
 
@@ -41,7 +41,7 @@ class Presenter:
         self._credential = credential
         self.due, self.failure = _NEVER, ""
 
-    def show(self, session: Session) -> None:
+    def send(self, session: Session) -> None:
         """Send the credential."""
         self.due = _NEVER
         try:
@@ -52,7 +52,7 @@ class Presenter:
         session.send(AuthenticationMessage("authenticationRequest", AuthenticationRequest(credential.mechanism,
                                                                                           credential.identity)))
 
-    def answered(self, body: bytes, specific: int, now: float) -> str:
+    def on_response(self, body: bytes, specific: int, now: float) -> str:
         """Process the authentication response. Return why the credential was refused; empty = accepted."""
         try:
             message = control.decode_authentication(body, encoding_of(specific), NEGOTIATION_VALUES_MAX)

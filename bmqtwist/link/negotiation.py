@@ -14,7 +14,7 @@ from bmqtwist.limits import NEGOTIATION_VALUES_MAX
 from bmqtwist.link.admin import AdminSession, CommandContext
 from bmqtwist.link.authentication import Authentication, Credential, Effect
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.credentials import Presenter
+from bmqtwist.link.credentials import CredentialSender
 from bmqtwist.link.peer import PeerContext, PeerSession
 from bmqtwist.link.requests import QueueRequestsContext
 from bmqtwist.link.session import Session, SessionContext, SessionKind
@@ -24,7 +24,7 @@ from bmqtwist.wire import control
 from bmqtwist.wire.control import NegotiationMessage, encoding_of
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
-_HELD_FRAMES_MAX = 1024  # frames deferred during authentication
+_DEFERRED_FRAMES_MAX = 1024  # frames deferred during authentication
 _RESPONSE_S_MAX = 10  # until the brokerResponse, authentication included
 
 
@@ -64,7 +64,7 @@ class Negotiating(SessionKind):
             return None
         return message
 
-    def on_too_early(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_premature_event(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Close the connection: the first event is not a negotiation message."""
         self.session.close("#UNEXPECTED_STATE %s: data before the negotiation", self.session.peer)
 
@@ -72,15 +72,15 @@ class Negotiating(SessionKind):
 class Negotiation(Negotiating):
     """Kind of an incoming connection until its negotiation is complete."""
 
-    __slots__ = ("_broker", "_held")
+    __slots__ = ("_broker", "_deferred")
 
     def __init__(self, session: Session, context: NegotiationContext) -> None:
         super().__init__(session, LIFECYCLE)
         self._broker = context
-        self._held: list[tuple[int, bytes, int, int, int]] = []
+        self._deferred: list[tuple[int, bytes, int, int, int]] = []
 
     def on_ended(self, crashed: bool) -> None:
-        self._held.clear()
+        self._deferred.clear()
 
     def on_negotiation(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Handle the clientIdentity."""
@@ -96,20 +96,20 @@ class Negotiation(Negotiating):
         if session.guard.holding:
             if session.state is State.NEGOTIATING:
                 session.enter(State.HOLDING, "a credential is judged")
-        elif self._held or session.state is State.HOLDING:
+        elif self._deferred or session.state is State.HOLDING:
             if session.state is State.HOLDING:
                 session.enter(State.NEGOTIATING, "the credential is good")
-            held, self._held = self._held, []
+            held, self._deferred = self._deferred, []
             if held:
                 session.process_deferred(held)
 
-    def on_held(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_deferred(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Defer a frame until the authentication is complete."""
-        if len(self._held) >= _HELD_FRAMES_MAX:
+        if len(self._deferred) >= _DEFERRED_FRAMES_MAX:
             self.session.close("#AUTHENTICATION %s: more than %d events before the answer", self.session.description,
-                               _HELD_FRAMES_MAX)
+                               _DEFERRED_FRAMES_MAX)
             return
-        self._held.append((event, buffer, specific, start, end))
+        self._deferred.append((event, buffer, specific, start, end))
 
     def proceed(self) -> None:
         """Complete the negotiation after authentication: send the broker's decision and set the kind of the session."""
@@ -138,22 +138,22 @@ class Negotiation(Negotiating):
 class Dialling(Negotiating):
     """Kind of an outgoing connection to another broker until its negotiation is complete."""
 
-    __slots__ = ("_queues", "_peers", "_identity", "_presenter")
+    __slots__ = ("_queues", "_peers", "_identity", "_credential_sender")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, identity: ClientIdentity,
-                 presenter: Presenter | None) -> None:
+                 sender: CredentialSender | None) -> None:
         super().__init__(session, DIALLED_LIFECYCLE)
         self._queues = queues
-        self._peers, self._identity, self._presenter = peers, identity, presenter
+        self._peers, self._identity, self._credential_sender = peers, identity, sender
 
     def introduce(self) -> None:
         """Send the identity of this broker."""
         self.session.send(NegotiationMessage("clientIdentity", self._identity))
 
-    def on_judgement(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_authentication_response(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Handle the response to this broker's credential."""
-        session, presenter = self.session, self._presenter
-        why = presenter.answered(buffer[start:end], specific, session.now) if presenter is not None else ""
+        session, sender = self.session, self._credential_sender
+        why = sender.on_response(buffer[start:end], specific, session.now) if sender is not None else ""
         if why:
             session.close("#AUTHENTICATION %s: %s", session.peer, why)
             return
@@ -171,13 +171,13 @@ class Dialling(Negotiating):
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
             return
         session.negotiated()
-        peer = PeerSession(session, self._queues, self._peers, dialled=True, presenter=self._presenter)
+        peer = PeerSession(session, self._queues, self._peers, dialled=True, sender=self._credential_sender)
         session.become(peer, State.SERVING, "a broker")
         peer.start()
 
     def tick(self, now: float) -> None:
-        if self._presenter is not None and self._presenter.failure:
-            self.session.close("#AUTHENTICATION %s: %s", self.session.peer, self._presenter.failure)
+        if self._credential_sender is not None and self._credential_sender.failure:
+            self.session.close("#AUTHENTICATION %s: %s", self.session.peer, self._credential_sender.failure)
         elif now - self.session.channel.connected_at >= _RESPONSE_S_MAX:
             self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
 
@@ -198,34 +198,36 @@ def dialled(context: NegotiationContext, peer: str, guard: Authentication, now: 
     and then its identity."""
     session = Session(context, peer, guard, now)
     guard.closed()  # only the accepting side authenticates
-    presenter = Presenter(credential) if credential is not None else None
-    kind = Dialling(session, context.queues, peers, identity, presenter)
-    if presenter is None:
+    sender = CredentialSender(credential) if credential is not None else None
+    kind = Dialling(session, context.queues, peers, identity, sender)
+    if sender is None:
         session.become(kind, State.DIALLING, "a connection is made")
         kind.introduce()
     else:
         session.become(kind, State.PRESENTING, "a connection is made")
-        presenter.show(session)
+        sender.send(session)
     return session
 
 
 LIFECYCLE = Lifecycle({
     State.NEGOTIATING: row(
-        to(Negotiation.on_too_early, State.CLOSED), CONTROL=to(Negotiation.on_negotiation, State.HOLDING, State.SERVING),
+        to(Negotiation.on_premature_event, State.CLOSED),
+        CONTROL=to(Negotiation.on_negotiation, State.HOLDING, State.SERVING),
         AUTHENTICATION=to(Negotiation.on_authentication, State.HOLDING), OUTCOME=to(Negotiation.perform, State.CLOSED),
         ENDED=to(Negotiation.on_ended, State.CLOSED)),
     State.HOLDING: row(
-        to(Negotiation.on_held, State.CLOSED), AUTHENTICATION=to(Negotiation.on_authentication, State.CLOSED),
+        to(Negotiation.on_deferred, State.CLOSED), AUTHENTICATION=to(Negotiation.on_authentication, State.CLOSED),
         OUTCOME=to(Negotiation.perform, State.NEGOTIATING, State.SERVING, State.CLOSED),
         ENDED=to(Negotiation.on_ended, State.CLOSED)),
 })
 DIALLED_LIFECYCLE = Lifecycle({
     State.PRESENTING: row(
-        to(Dialling.on_too_early, State.CLOSED), AUTHENTICATION=to(Dialling.on_judgement, State.DIALLING, State.CLOSED),
+        to(Dialling.on_premature_event, State.CLOSED),
+        AUTHENTICATION=to(Dialling.on_authentication_response, State.DIALLING, State.CLOSED),
         HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
         ENDED=to(Dialling.on_ended, State.CLOSED)),
     State.DIALLING: row(
-        to(Dialling.on_too_early, State.CLOSED), CONTROL=to(Dialling.on_response, State.SERVING, State.CLOSED),
+        to(Dialling.on_premature_event, State.CLOSED), CONTROL=to(Dialling.on_response, State.SERVING, State.CLOSED),
         HEARTBEAT_REQ=to(Dialling.on_heartbeat), HEARTBEAT_RSP=IGNORED, OUTCOME=to(Dialling.perform),
         ENDED=to(Dialling.on_ended, State.CLOSED)),
 })

@@ -39,9 +39,9 @@ ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:
-    """Output collected until the end of the turn. `tells_places`: PUSHes to this broker contain PSNs."""
+    """Output collected until the end of the turn. `sends_psns`: PUSHes to this broker contain PSNs."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached", "tells_places")
+    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached", "sends_psns")
 
     def __init__(self) -> None:
         self._sealed: list[bytes] = []
@@ -49,7 +49,7 @@ class Outbox:
         self._push_bytes = 0
         self._acks: list[bytes] = []
         self._merged: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # index, (id, attempts)
-        self.tells_places = False
+        self.sends_psns = False
         self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): index of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
@@ -68,7 +68,7 @@ class Outbox:
                   payload: bytes) -> None:
         """Append a PUSH for a downstream broker; `attempts` as encoded by `wire.options.rda_byte`."""
         words, compression = 12 + (len(payload) >> 2), message.compression << 5  # header 8, option 3, data with padding
-        if self.tells_places and message.lease:
+        if self.sends_psns and message.lease:
             words += 3
             header = _PUSH_PLACED.pack(flags << 28 | words, 0x608 | compression, q_id, message.guid, schema_id, 0,
                                        OPTION_ONE_PLACED_HEAD, sub_id, attempts, message.lease, message.sequence)
@@ -96,7 +96,7 @@ class Outbox:
         if index < 0:
             self.push_info(q_id, message, sub_id, attempts, flags, schema_id, payload)
             return
-        lease, sequence = (message.lease, message.sequence) if self.tells_places else (0, 0)
+        lease, sequence = (message.lease, message.sequence) if self.sends_psns else (0, 0)
         option = sub_queue_infos(self._merged[q_id, message.guid, flags][1], lease, sequence)
         self._readdress(index, q_id, message.guid, flags, message.compression, schema_id, option)
         self._push_bytes += PLACED_INFO_WORDS << 2 if lease else 8

@@ -17,7 +17,7 @@ from typing import Protocol
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link.client import ClientSession
-from bmqtwist.link.credentials import Presenter
+from bmqtwist.link.credentials import CredentialSender
 from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts
@@ -87,29 +87,29 @@ class PeerContext(Protocol):
 
 
 class PeerSession(ClientSession):
-    """Kind of a peer's session. `dialled`: this broker made the connection. `node_id`: -1 for a proxy. `presenter`: renews
+    """Kind of a peer's session. `dialled`: this broker made the connection. `node_id`: -1 for a proxy. `sender`: renews
     this broker's credential. `serves`: the peer is a downstream broker. `is_member`: it is a replica and may become primary;
     other peers receive PSNs in PUSHes if they support PLACES. `receipts`: of its CONFIRMs; None = not requested."""
 
     output_bytes_max = PEER_OUTPUT_BYTES_MAX  # a peer that exceeds it catches up after it has connected again
     unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
-    __slots__ = ("dialled", "role", "node_id", "serves", "upbound", "receipts", "confirm_count", "unsafe", "_peers",
-                 "_presenter", "_ahead", "_newest")
+    __slots__ = ("dialled", "role", "node_id", "serves", "upbound", "receipts", "confirm_count", "uncommitted", "_peers",
+                 "_credential_sender", "_early", "_newest")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
-                 presenter: Presenter | None = None) -> None:
+                 sender: CredentialSender | None = None) -> None:
         super().__init__(session, queues, LIFECYCLE, "#PEER_UNEXPECTED_EVENT")
-        self.dialled, self._peers, self._presenter = dialled, peers, presenter
+        self.dialled, self._peers, self._credential_sender = dialled, peers, sender
         self.role = PeerRole.MEMBER
         self.node_id: int = session.remote.identity.cluster_node_id
         self.serves = False
         self.upbound: Upbound | None = None
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0
-        self.unsafe: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
+        self.uncommitted: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
         self.puts.makes_guids = True  # the first broker creates missing GUIDs
-        self._ahead: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
+        self._early: dict[int, list[bytes]] = {}  # early acknowledgements of this turn, by partition
         self._newest: dict[int, Message] = {}  # newest message of the early acknowledgements, by partition
         session.remote.sends_at_once = RELAY_EXTENSION in session.remote.features
 
@@ -135,7 +135,7 @@ class PeerSession(ClientSession):
         """Accept queue requests of the peer; send it `receipts` of its CONFIRMs."""
         self.serves, self.receipts = True, receipts
         self.is_member = self.puts.ignores_unknown = self.role is PeerRole.MEMBER  # a member keeps PUTs without an answer
-        self.outbox.tells_places = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
+        self.outbox.sends_psns = not self.is_member and PLACES in self.session.remote.features.get(RELAY_EXTENSION, ())
 
     def on_ended(self, crashed: bool) -> None:
         """End the session; no delivery attempts are used, because the consumers are not lost."""
@@ -147,19 +147,19 @@ class PeerSession(ClientSession):
 
     def tick(self, now: float) -> None:
         super().tick(now)
-        presenter = self._presenter
-        if presenter is not None and presenter.failure:
-            self.session.close("#AUTHENTICATION %s: %s", self.session.description, presenter.failure)
-        elif presenter is not None and now >= presenter.due:
-            presenter.show(self.session)
+        sender = self._credential_sender
+        if sender is not None and sender.failure:
+            self.session.close("#AUTHENTICATION %s: %s", self.session.description, sender.failure)
+        elif sender is not None and now >= sender.due:
+            sender.send(self.session)
 
     def on_authentication(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Handle the peer's authentication request, or its response to this broker's."""
-        if self._presenter is None:
+        if self._credential_sender is None:
             super().on_authentication(event, buffer, specific, start, end)
             return
         session = self.session
-        why = self._presenter.answered(buffer[start:end], specific, session.now)
+        why = self._credential_sender.on_response(buffer[start:end], specific, session.now)
         if why:
             session.close("#AUTHENTICATION %s: %s", session.description, why)
 
@@ -167,8 +167,8 @@ class PeerSession(ClientSession):
         if self.upbound is not None:
             self.upbound.seal()
         super().on_turn_end()
-        if self._ahead:
-            self._seal_ahead()
+        if self._early:
+            self._seal_early()
 
     def on_frame(self, event: int, buffer: bytes, specific: int, start: int, end: int) -> Steps[None] | None:
         """Process an event for the peer's clients here, or pass it to the cluster; the latter also gets control messages of
@@ -225,7 +225,7 @@ class PeerSession(ClientSession):
         self.window.count(message.size)
         self.session.flush()
 
-    def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
+    def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
         """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
         guid = message.guid
         if self._unacked.get(guid) is handle:
@@ -233,29 +233,29 @@ class PeerSession(ClientSession):
         if handle.closing:
             return
         self.stats.ack_msgs += 1
-        acks = self._ahead.get(partition_id)
+        acks = self._early.get(partition_id)
         if acks is None:
-            acks = self._ahead[partition_id] = []
+            acks = self._early[partition_id] = []
         acks.append(ACK_MESSAGE.pack(0, guid, handle.q_id))
         self._newest[partition_id] = message
         if len(acks) >= ACKS_MAX:
-            self._seal_ahead()
+            self._seal_early()
         self.session.flush()
 
-    def _seal_ahead(self) -> None:
-        for partition_id, acks in self._ahead.items():
+    def _seal_early(self) -> None:
+        for partition_id, acks in self._early.items():
             newest = self._newest[partition_id]
             size = RECEIPT.size + ITEMS_HEADER_BYTES + ITEM_BYTES * len(acks)
             self.outbox.event_parts([event_header(EventType.ACK, size, AHEAD),
                                      RECEIPT.pack(partition_id, newest.sequence, newest.lease), ITEMS_HEADER, *acks])
-        self._ahead, self._newest = {}, {}
+        self._early, self._newest = {}, {}
 
     def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         super()._take_confirms(buffer, position, end, step)
         if self.receipts is not None and end - position >= step:
             self.receipts.taken(self, (end - position) // step)
 
-    def confirms_are_safe(self, count: int) -> None:
+    def send_confirm_receipt(self, count: int) -> None:
         """Send a confirm receipt: the first `count` CONFIRMs of this connection are committed."""
         self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 

@@ -151,7 +151,7 @@ class PutReader:
         try:
             refused = queue.post(Put(handle, message, correlation_id, wants_ack), session.now, session.wall)
         except Exception:
-            queue.forget_post(guid)
+            queue.undo_post(guid)
             raise
         if refused:
             handle.client.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)

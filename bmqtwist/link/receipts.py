@@ -12,18 +12,18 @@ from typing import Protocol
 
 from bmqtwist.storage.partition import Partition
 
-TELL_S = 0.05  # delay of a receipt
-LOST_S = 10.0  # after a change of primary: then downstream brokers have sent pending CONFIRMs to the new primary
+RECEIPT_DELAY_S = 0.05  # delay of a receipt
+TAKEOVER_S = 10.0  # after a change of primary: then downstream brokers have sent pending CONFIRMs to the new primary
 
 
 class Receiver(Protocol):
-    """A downstream broker with receipts. `confirm_count`: CONFIRMs of its connection; `unsafe`: in order, (CONFIRM count,
-    positions to be committed by partitions)."""
+    """A downstream broker with receipts. `confirm_count`: CONFIRMs of its connection; `uncommitted`: in order,
+    (CONFIRM count, positions to be committed by partitions)."""
 
     confirm_count: int
-    unsafe: deque[tuple[int, list[tuple[Partition, int]]]]
+    uncommitted: deque[tuple[int, list[tuple[Partition, int]]]]
 
-    def confirms_are_safe(self, count: int) -> None:
+    def send_confirm_receipt(self, count: int) -> None:
         """Send a receipt for the first `count` CONFIRMs of this connection."""
 
 
@@ -41,46 +41,46 @@ class ConfirmReceipts:
     def taken(self, client: Receiver, count: int) -> None:
         """Count CONFIRMs of a downstream broker; their records are in the batches of partitions with this primary."""
         client.confirm_count += count
-        client.unsafe.append((client.confirm_count, [(each, each.position) for each in self._partitions
+        client.uncommitted.append((client.confirm_count, [(each, each.position) for each in self._partitions
                                                      if each.leading and each.copies.committed < each.position]))
         self._waiting[client] = None
-        self._look_later()
+        self._schedule()
 
     def committed(self) -> None:
         """Schedule receipts after a commit."""
         if self._waiting:
-            self._look_later()
+            self._schedule()
 
-    def _look_later(self) -> None:
+    def _schedule(self) -> None:
         if not self._due:
             self._due = True
-            self._later(TELL_S, self._tell_all)
+            self._later(RECEIPT_DELAY_S, self._send_all)
 
-    def _tell_all(self, now: float) -> None:
+    def _send_all(self, now: float) -> None:
         self._due = False
         for client in list(self._waiting):
-            self._tell(client, now)
+            self._send(client, now)
 
     def forget(self, client: Receiver) -> None:
         """Remove a downstream broker whose connection has ended."""
         self._waiting.pop(client, None)
 
-    def _tell(self, client: Receiver, now: float) -> None:
-        safe, unsafe = 0, client.unsafe
-        while unsafe and self._is_safe(unsafe[0][1], now):
-            safe = unsafe.popleft()[0]
-        if not unsafe:
+    def _send(self, client: Receiver, now: float) -> None:
+        safe, uncommitted = 0, client.uncommitted
+        while uncommitted and self._is_committed(uncommitted[0][1], now):
+            safe = uncommitted.popleft()[0]
+        if not uncommitted:
             del self._waiting[client]
         if safe:
-            client.confirms_are_safe(safe)
+            client.send_confirm_receipt(safe)
 
-    def _is_safe(self, needed: list[tuple[Partition, int]], now: float) -> bool:
+    def _is_committed(self, needed: list[tuple[Partition, int]], now: float) -> bool:
         for partition, position in needed:
             if partition.leading:
                 self._lost.pop(partition, None)
                 if partition.copies.committed < position:
                     return False
-            elif now - self._lost.setdefault(partition, now) < LOST_S:
-                self._look_later()
+            elif now - self._lost.setdefault(partition, now) < TAKEOVER_S:
+                self._schedule()
                 return False
         return True

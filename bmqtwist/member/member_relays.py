@@ -171,7 +171,7 @@ class MemberRelays:
         now = self._host.now
         copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
                        message.crc, now, self._host.wall(now))
-        copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.overtaken` says
+        copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.is_late` says
         return copy
 
     def payload(self, uri: str, guid: bytes) -> bytes:

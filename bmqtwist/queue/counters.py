@@ -78,13 +78,13 @@ class Streak:
 
     def move(self, seconds: float, total: int) -> None:
         """Change to the bucket of a latency; `total`: number of latencies before it."""
-        self.settle(total)
+        self.flush(total)
         self.bucket = latency_bucket(seconds)
         low, high = _BOUNDS[self.bucket]
         self.low = low if self.bucket else -inf
         self.high = high if self.bucket < LATENCY_BUCKETS - 1 else inf
 
-    def settle(self, total: int) -> None:
+    def flush(self, total: int) -> None:
         """Add the present run to `counts`; `total`: number of all latencies."""
         count = total - self._counted
         if count:
@@ -126,7 +126,7 @@ class AppStats(Counters):
     def take_latencies(self) -> dict[int, int]:
         """Return and reset the numbers of confirms by bucket of the time since the message arrived."""
         streak = self._confirms
-        streak.settle(self.confirm_msgs)
+        streak.flush(self.confirm_msgs)
         taken, streak.counts = streak.counts, {}
         return taken
 
@@ -148,17 +148,17 @@ class AckLatency:
     def opened(self, stats: QueueStats) -> None:
         """Add a queue with ACKs that are not counted yet."""
         if len(self._open) >= _OPEN_MAX:
-            self._settle()
+            self._flush()
         self._open.append(stats)
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         waiting, self._open = self._open, []
         for stats in waiting:
-            stats.settle()
+            stats.flush()
 
     def counts(self) -> tuple[int, ...]:
         """Return the number of ACKs of each bucket since the start of the node."""
-        self._settle()
+        self._flush()
         return tuple([self.by_bucket.get(bucket, 0) for bucket in range(LATENCY_BUCKETS)])
 
 
@@ -192,9 +192,9 @@ class QueueStats(AppStats):
         if waited > self.ack_time_max:
             self.ack_time_max = waited
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Add the present run to the histogram."""
-        self._acks.settle(self.ack_msgs)
+        self._acks.flush(self.ack_msgs)
         self._open = False
 
 

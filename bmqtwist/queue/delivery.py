@@ -7,7 +7,7 @@ app; delivery continues in the next turn, in the same order.
 from __future__ import annotations
 
 from bmqtwist.limits import TURN_EVALUATIONS_MAX, TURN_MESSAGES_MAX
-from bmqtwist.queue.queue import ASIDE, STOP, App, Queue, Subscription, Substream
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, App, Queue, Subscription, Substream
 from bmqtwist.storage.message import Message
 
 
@@ -27,8 +27,8 @@ def deliver(queue: Queue, now: float, held: int = 0) -> None:
             continue
         if app.redelivery and not _redeliver(queue, app, now):
             continue
-        if app.recheck_aside or app.recheck_waiting:
-            app.look_again()
+        if app.recheck_put_aside or app.recheck_waiting:
+            app.collect_rechecks()
         if app.again and not _recheck(queue, app, now):
             continue
         if app.fresh:
@@ -78,7 +78,7 @@ def _deliver_fresh(queue: Queue, app: App, now: float) -> None:
             subscription = group.next_with_room()
         else:
             chosen = router.choose(queue.values(message))
-            if chosen is ASIDE:
+            if chosen is PUT_ASIDE:
                 fresh.popleft()
                 _put_aside(queue, app, message)
                 continue
@@ -98,7 +98,7 @@ def _put_aside(queue: Queue, app: App, message: Message) -> None:
     if any(group.matcher is None or group.matcher.matches(values) for group in app.router.groups):
         app.waiting[message.guid] = message
     else:
-        app.set_aside(message)
+        app.add_put_aside(message)
 
 
 def _recheck(queue: Queue, app: App, now: float) -> bool:
@@ -143,7 +143,7 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
                 chosen.substream.redelivered = (guid, now)
             _send(queue, app, chosen, message, True, now)
         elif resting:
-            queue.context.wake_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
+            queue.context.deliver_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
                                  queue)
             return False
         elif chosen is STOP:

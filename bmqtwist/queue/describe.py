@@ -61,7 +61,7 @@ def app_details(queue: RootQueue, app: App) -> str:
     expressions = [each.text for each in app.routes().subscriptions if each.text][:EXPRESSIONS_MAX]
     if expressions:
         lines += ["", "Consumer subscription expressions:", *expressions]
-    passed_over = [*app.aside.values(), *app.waiting.values(), *app.again]
+    passed_over = [*app.put_aside.values(), *app.waiting.values(), *app.again]
     if passed_over:
         oldest = min(passed_over, key=lambda message: message.order)
         lines += ["", "Oldest message in the 'Put aside' list:", oldest.guid.hex().upper(),

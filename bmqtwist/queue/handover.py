@@ -32,7 +32,7 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
             app.stats = root.stats
         _leave_out(app.fresh, {guid: message for substream in app.substreams
                                for guid, (message, _, _) in substream.unconfirmed.items()})
-        while app.fresh and app.overtaken(app.fresh[0]):
+        while app.fresh and app.is_late(app.fresh[0]):
             app.redelivery.add(app.fresh.popleft())
     for app_id, guids in relay.held_confirms.items():
         _confirm(root, root.apps.get(app_id), guids, wall)

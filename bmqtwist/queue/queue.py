@@ -14,7 +14,7 @@ Routing of a message to a consumer (`Router`), per app of a queue:
 - groups are examined from the highest priority down; in the first group that matches, the next subscription with room
   receives the message; if that group is full, other matching groups of the *same* priority are examined, lower
   priorities never (no spill-over);
-- ASIDE: no group matched, or the matching groups are full while another examined group has room: the message is put
+- PUT_ASIDE: no group matched, or the matching groups are full while another examined group has room: the message is put
   aside, and delivery continues with the next message;
 - STOP: every examined group is full, or there is no group: the app stops before this message.
 """
@@ -48,7 +48,7 @@ FLAG_READ: Final = 2
 FLAG_WRITE: Final = 4
 FLAG_ACK: Final = 8
 PRIORITY_INVALID = -(2**31)
-ASIDE = "aside"
+PUT_ASIDE = "aside"
 STOP = "stop"
 _NO_COPIES: Final = Copies.NONE  # a member of an enumeration is slow to look up
 
@@ -69,7 +69,7 @@ class Client(Protocol):
 class MemberClient(Client, Protocol):
     """A client with `is_member`."""
 
-    def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
+    def ack_early(self, handle: Handle, message: Message, partition_id: int) -> None:
         """Send an early acknowledgement, which the member releases once its own copy of the record is durable."""
 
 
@@ -176,7 +176,7 @@ class Router:
         self.only = first if len(self.groups) == 1 and first is not None and first.matcher is None else None
 
     def choose(self, values: Mapping[str, object], excluded: frozenset[Substream] | None = None) -> Subscription | str:
-        """Return the subscription that receives a message with these property values, or ASIDE, or STOP. `excluded`
+        """Return the subscription that receives a message with these property values, or PUT_ASIDE, or STOP. `excluded`
         substreams count as full: a redelivery to them is delayed."""
         matched: int | None = None
         room = False
@@ -190,7 +190,7 @@ class Router:
                 matched = group.priority
             elif not room:
                 room = group.has_room()
-        return ASIDE if room else STOP
+        return PUT_ASIDE if room else STOP
 
     def has_room(self) -> bool:
         """True if a group can receive a message now."""
@@ -255,15 +255,15 @@ class App:
     """State of one app of a queue: its undelivered messages and its consumers. A priority or broadcast queue has one app,
     `__default`.
 
-    Each pending message of an app is in exactly one list: `fresh` (not examined yet), `aside` (no subscription matched),
+    Each pending message of an app is in exactly one list: `fresh` (not examined yet), `put_aside` (no subscription matched),
     `waiting` (the matching subscriptions were full), `again` (messages of the last two to be examined again), `redelivery`
     (returned by a lost consumer), or `unconfirmed` of a substream. `fresh` and `again` may also hold messages that were
     removed from the queue; delivery skips them.
     """
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "unrouted", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
-                 "recheck_waiting", "stats", "returning", "purged", "lease", "sequence", "_unsorted")
+                 "router", "unrouted", "fresh", "again", "put_aside", "waiting", "redelivery", "stopped_at",
+                 "recheck_put_aside", "recheck_waiting", "stats", "returning", "purged", "lease", "sequence", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
@@ -284,10 +284,10 @@ class App:
         self.registered = ordinal >= 0
         self.fresh: deque[Message] = deque()
         self.again: deque[Message] = deque()
-        self.aside: dict[bytes, Message] = {}
+        self.put_aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
         self.redelivery = Returned()
-        self.recheck_aside = self.recheck_waiting = self._unsorted = False
+        self.recheck_put_aside = self.recheck_waiting = self._unsorted = False
         self.stopped_at = b""  # GUID of the message before which delivery stopped, as logged
 
     def unregister(self) -> list[Place]:
@@ -303,7 +303,7 @@ class App:
         self.purged = order
         return places
 
-    def overtaken(self, message: Message) -> bool:
+    def is_late(self, message: Message) -> bool:
         """True if consumers here received newer messages before: an earlier primary had sent this one to another node."""
         return message.lease > 0 and (message.lease, message.sequence) < (self.lease, self.sequence)
 
@@ -313,7 +313,7 @@ class App:
             self.lease, self.sequence = other.lease, other.sequence
 
     def _places(self) -> list[Place]:
-        return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]
+        return [self.fresh, self.again, self.put_aside, self.waiting, self.redelivery]
 
     def routes(self) -> Router:
         """Return the router, rebuilt at most once after any number of changes in a turn."""
@@ -325,7 +325,7 @@ class App:
     def reroute(self) -> None:
         """Invalidate the router after a consumer changed, and examine the put-aside list again."""
         self.router, self.unrouted = _NO_CONSUMERS, True
-        self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
+        self.recheck_put_aside = self.recheck_waiting = bool(self.put_aside or self.waiting or self.again)
         self.stopped_at = b""
 
     def give_back(self, messages: list[Message]) -> None:
@@ -333,35 +333,35 @@ class App:
         for message in messages:
             self.redelivery.add(message)
 
-    def set_aside(self, message: Message) -> None:
-        """Put a message aside that no subscription matches; `sort_aside` restores the order."""
-        aside = self.aside
-        if aside and aside[next(reversed(aside))].order > message.order:
+    def add_put_aside(self, message: Message) -> None:
+        """Put a message aside that no subscription matches; `sort_put_aside` restores the order."""
+        put_aside = self.put_aside
+        if put_aside and put_aside[next(reversed(put_aside))].order > message.order:
             self._unsorted = True
-        aside[message.guid] = message
+        put_aside[message.guid] = message
 
-    def look_again(self) -> None:
-        """Move messages to examine again from `aside` and `waiting` to `again`, in order of arrival."""
+    def collect_rechecks(self) -> None:
+        """Move messages to examine again from `put_aside` and `waiting` to `again`, in order of arrival."""
         found = list(self.again)
-        if self.recheck_aside:
-            found += self.aside.values()
-            self.aside, self._unsorted = {}, False
+        if self.recheck_put_aside:
+            found += self.put_aside.values()
+            self.put_aside, self._unsorted = {}, False
         if self.recheck_waiting:
             found += self.waiting.values()
             self.waiting = {}
         found.sort(key=_order)
         self.again = deque(found)
-        self.recheck_aside = self.recheck_waiting = False
+        self.recheck_put_aside = self.recheck_waiting = False
 
-    def sort_aside(self) -> None:
-        """Restore the order of arrival in `aside`; called at most once per turn."""
+    def sort_put_aside(self) -> None:
+        """Restore the order of arrival in `put_aside`; called at most once per turn."""
         if self._unsorted:
             self._unsorted = False
-            self.aside = {kept.guid: kept for kept in sorted(self.aside.values(), key=_order)}
+            self.put_aside = {kept.guid: kept for kept in sorted(self.put_aside.values(), key=_order)}
 
     def forget(self, messages: Iterable[Message]) -> None:
         """Drop messages that were removed without a consumer's CONFIRM."""
-        for place in (self.aside, self.waiting, self.redelivery):
+        for place in (self.put_aside, self.waiting, self.redelivery):
             if place:
                 for message in messages:
                     place.pop(message.guid, None)
@@ -377,8 +377,8 @@ class App:
     def undelivered(self) -> list[Message]:
         """Return the oldest undelivered message of each list, oldest first (stuck-queue check)."""
         self.trim()
-        self.sort_aside()
-        heads = [next(iter(place.values())) for place in (self.aside, self.waiting) if place]
+        self.sort_put_aside()
+        heads = [next(iter(place.values())) for place in (self.put_aside, self.waiting) if place]
         oldest = self.redelivery.first()
         heads += [oldest] if oldest is not None else []
         heads += [place[0] for place in (self.fresh, self.again) if place]
@@ -386,7 +386,7 @@ class App:
 
     def put_aside_count(self) -> int:
         """Number of messages that no subscription could receive when they were examined."""
-        return len(self.aside) + len(self.waiting) + len(self.again)
+        return len(self.put_aside) + len(self.waiting) + len(self.again)
 
     def consumers(self) -> int:
         """Number of readers of the app (sum of read counts)."""
@@ -405,20 +405,21 @@ class Put(Gated):
     handle: of the producer; None = no answer is sent. message: the posted message; its `arrived` and `wall` are those of
     the PUT. correlation_id: of a client that creates no GUIDs. wants_ack: the producer requested an ACK. queue: the queue
     that accepted it. stored: deliver the message (false: a duplicate, or no app accepts it). copies: copies at other nodes
-    required before the ACK. position: of its newest record, see `storage.gate`. ahead: bits of the apps that receive this
-    and all earlier messages before the ACK. told_ahead: an early acknowledgement or delivery was sent; another node may
-    know of the commit first.
+    required before the ACK. position: of its newest record, see `storage.gate`. early_apps: bits of the apps that receive
+    this and all earlier messages before the ACK. acknowledged_early: an early acknowledgement or delivery was sent; another
+    node may know of the commit first.
     """
 
-    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "ahead", "told_ahead")
+    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "early_apps",
+                 "acknowledged_early")
 
     queue: Queue
 
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack
-        self.stored = self.told_ahead = False
+        self.stored = self.acknowledged_early = False
         self.copies = _NO_COPIES
-        self.position = self.ahead = 0
+        self.position = self.early_apps = 0
 
     def answer(self, status: int) -> None:
         """Send the ACK if it was requested; a NACK is always sent."""
@@ -438,7 +439,7 @@ class QueueContext(Protocol):
     def touch_next(self, queue: Queue) -> None:
         """Continue delivering from this queue in the next turn."""
 
-    def wake_at(self, when: float, queue: Queue) -> None:
+    def deliver_at(self, when: float, queue: Queue) -> None:
         """Deliver from this queue at `when`, monotonic seconds."""
 
     def hold_until_written(self, put: Put) -> None:
@@ -478,7 +479,7 @@ class Queue(ABC):
         """Acknowledge a PUT and deliver its message: the durability gate has released it."""
 
     @abstractmethod
-    def forget_post(self, guid: bytes) -> None:
+    def undo_post(self, guid: bytes) -> None:
         """Undo the deduplication entry of a `post` that raised before the message was stored."""
 
     @abstractmethod

@@ -195,7 +195,7 @@ class RelayQueue(Queue):
             for each in (put, *repeated):
                 self.answer(each, status)
 
-    def forget_post(self, guid: bytes) -> None:
+    def undo_post(self, guid: bytes) -> None:
         self.take_pending(guid)
 
     def release(self, put: Put, now: float) -> None:
@@ -219,7 +219,7 @@ class RelayQueue(Queue):
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
             self.number(message)
-            if late or app.overtaken(message):
+            if late or app.is_late(message):
                 app.redelivery.add(message)
             else:
                 app.fresh.append(message)
@@ -242,9 +242,9 @@ class RelayQueue(Queue):
         delivery.deliver(self, now)
         for app in self.active:
             suspended = bool(app.substreams) and not app.router.groups  # no consumer has subscriptions
-            if not app.aside and not suspended:
+            if not app.put_aside and not suspended:
                 continue
-            unwanted = list(app.aside.values())
+            unwanted = list(app.put_aside.values())
             if not app.router.groups:
                 unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
                     message for message in app.fresh if message.pending & app.bit)]
@@ -252,14 +252,14 @@ class RelayQueue(Queue):
                 continue
             for message in unwanted:
                 self._drop(app, message)
-            app.aside = {}
+            app.put_aside = {}
             if not app.router.groups:
                 app.register(app.key, app.ordinal, app.first_order)
 
-    def settled(self, app_id: str) -> None:
+    def on_parameters_confirmed(self, app_id: str) -> None:
         """Deliver after the upstream has confirmed the app's stream parameters: it now takes messages back."""
         app = self.apps.get(app_id)
-        if app is not None and (app.aside or not app.routes().groups):
+        if app is not None and (app.put_aside or not app.routes().groups):
             self.touch()
 
     def payload(self, message: Message) -> bytes:

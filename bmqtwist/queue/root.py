@@ -226,11 +226,11 @@ class RootQueue(Queue):
         else:
             self.acknowledge(put, now)
 
-    def hand_on(self, put: Put) -> None:
+    def deliver_early(self, put: Put) -> None:
         """Deliver a message before its ACK: its records await write coalescing, and its producer does not wait."""
         if put.stored:
-            self.ready(put.message, ~put.ahead)
-            put.ahead = -1
+            self.ready(put.message, ~put.early_apps)
+            put.early_apps = -1
 
     def acknowledge(self, put: Put, now: float) -> None:
         """Acknowledge a PUT and deliver its message."""
@@ -242,7 +242,7 @@ class RootQueue(Queue):
             except Exception as error:
                 self.context.client_failed(handle.client, error)
         if put.stored:
-            self.ready(message, ~put.ahead)
+            self.ready(message, ~put.early_apps)
 
     def ready(self, message: Message, apps: int = -1) -> None:
         """Deliver a message to the consumers of the apps in the bit mask `apps`."""
@@ -257,7 +257,7 @@ class RootQueue(Queue):
         if not self.touched:
             self.context.touch(self)
 
-    def forget_post(self, guid: bytes) -> None:
+    def undo_post(self, guid: bytes) -> None:
         if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
@@ -417,48 +417,48 @@ class Uncommitted:
         """Add a PUT, and send early acknowledgements where two copies are a majority."""
         partition = self._queue.partition
         if partition.copies.pair_commits:
-            self._go_ahead(put, now)
+            self._send_early(put, now)
         if not self.puts:
             partition.copies.waiters[self] = None
         self.puts.append(put)
 
-    def _go_ahead(self, put: Put, now: float) -> None:
+    def _send_early(self, put: Put, now: float) -> None:
         """Send the ACK and the message to members before the commit is known. A member releases them once its own copy of
         the records is durable: with the copy here, that is a majority."""
-        waiting, ahead = self.puts, -1
+        waiting, early = self.puts, -1
         if waiting:
-            ahead = waiting[len(waiting) - 1].ahead  # keep the order
+            early = waiting[len(waiting) - 1].early_apps  # keep the order
         if put.stored and put.copies is _MAJORITY:
-            self._ack_ahead(put, now)
+            self._ack_early(put, now)
             may = 0
             for app in self._queue.active:
-                if ahead & app.bit and app.routes().at_members:
+                if early & app.bit and app.routes().at_members:
                     may |= app.bit
-            ahead = may
-            if ahead:
-                put.told_ahead = True
-                self._queue.ready(put.message, ahead)
+            early = may
+            if early:
+                put.acknowledged_early = True
+                self._queue.ready(put.message, early)
         elif put.stored:
-            ahead = 0
-        put.ahead = ahead
+            early = 0
+        put.early_apps = early
 
-    def _ack_ahead(self, put: Put, now: float) -> None:
+    def _ack_early(self, put: Put, now: float) -> None:
         message, handle, queue = put.message, put.handle, self._queue
         if put.wants_ack and handle is not None and handle.client.is_member:
-            put.wants_ack, put.told_ahead = False, True
+            put.wants_ack, put.acknowledged_early = False, True
             queue.stats.acked(now - message.arrived)
             try:
-                cast(MemberClient, handle.client).ack_ahead(handle, message, queue.partition_id)
+                cast(MemberClient, handle.client).ack_early(handle, message, queue.partition_id)
             except Exception as error:
                 queue.context.client_failed(handle.client, error)
 
     def held_apps(self) -> int:
         """Return the bits of apps that must wait for a commit: the first PUT was sent to them early, but not all their
         consumers are at members any more."""
-        held, ahead = 0, self.puts[0].ahead if self.puts else 0
-        if ahead:
+        held, early = 0, self.puts[0].early_apps if self.puts else 0
+        if early:
             for app in self._queue.active:
-                if ahead & app.bit and not app.routes().at_members:
+                if early & app.bit and not app.routes().at_members:
                     held |= app.bit
         self._holds_apps = held != 0
         return held
@@ -482,10 +482,10 @@ class Uncommitted:
         waiting, late, others = self.puts, list[Put](), list[Put]()
         while waiting and len(late) < MESSAGES_AT_ONCE and now - waiting[0].message.arrived >= patience:
             put = waiting.popleft()
-            if put.told_ahead and put.wants_ack:
+            if put.acknowledged_early and put.wants_ack:
                 put.wants_ack = False
                 queue.answer(put, AckStatus.UNKNOWN)
-            (late if put.copies and not put.told_ahead else others).append(put)
+            (late if put.copies and not put.acknowledged_early else others).append(put)
         waiting.extendleft(reversed(others))
         if not late:
             return

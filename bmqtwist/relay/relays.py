@@ -327,7 +327,7 @@ class Relays:
         self._step(opened, stream, Answered(value))
         self._look_whether_restored(stream)
         if stream.told == stream.wanted and opened.relay is not None:
-            opened.relay.settled(stream.app_id)
+            opened.relay.on_parameters_confirmed(stream.app_id)
         if stream.under_way is None:
             opened.ids.keep(stream.app_id, [each.expression for each in (*stream.told, *stream.wanted)])
         self._forget_if_idle(opened)

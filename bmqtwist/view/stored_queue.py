@@ -302,7 +302,7 @@ def _delivery(broker: Broker, app: App, message: Message) -> Tree:
                     "sinceSeconds": max(0.0, broker.loop.now - entry[2])}
     if guid in app.redelivery:
         return {"why": "awaits redelivery"}
-    if guid in app.aside:
+    if guid in app.put_aside:
         return {"why": "matches no subscription"}
     if guid in app.waiting:
         return {"why": "all consumers are at their limits"}

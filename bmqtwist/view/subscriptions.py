@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import ASIDE, STOP, Group, Router, Subscription
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, Group, Router, Subscription
 from bmqtwist.steps import Steps
 from bmqtwist.storage.message import Message
 from bmqtwist.view.queue_facts import hexadecimal
@@ -52,7 +52,7 @@ def would_choose(router: Router, values: Values) -> Subscription | str:
             matched = group.priority
         elif not room:
             room = group.has_room()
-    return ASIDE if room else STOP
+    return PUT_ASIDE if room else STOP
 
 
 def _next_with_room(group: Group) -> Subscription | None:

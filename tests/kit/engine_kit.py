@@ -43,7 +43,7 @@ class Client:
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.acks.append((guid, status))
 
-    def ack_ahead(self, handle: Handle, message: Any, partition_id: int) -> None:
+    def ack_early(self, handle: Handle, message: Any, partition_id: int) -> None:
         self.acks_ahead.append(message.guid)
 
     def take(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class Engine:
         self.next_turns += 1
         self.touch(queue)
 
-    def wake_at(self, when: float, queue: RootQueue) -> None:
+    def deliver_at(self, when: float, queue: RootQueue) -> None:
         self.wakes.append(when)
 
     def hold_until_written(self, put: Put) -> None:

@@ -95,7 +95,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
     ("The primary: its own copy is durable", [
         Step("storage.partition", "Partition.synced", "lets out what the sync has covered"),
         Step("queue.root", "RootQueue.release", "acknowledges early: a pair of nodes is a majority of three"),
-        Step("link.peer", "PeerSession.ack_ahead", "adds it to an ACK event that names the record"),
+        Step("link.peer", "PeerSession.ack_early", "adds it to an ACK event that names the record"),
     ]),
     ("The replica of the client: ACK and record are here", [
         Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),

@@ -163,7 +163,7 @@ def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
 @pytest.mark.parametrize("sub_ids", [[3], [3, 4, 5]])
 def test_what_another_broker_is_pushed_is_what_the_codec_writes(place: tuple[int, int], sub_ids: list[int]) -> None:
     outbox = Outbox()
-    outbox.tells_places = place != (0, 0)
+    outbox.sends_psns = place != (0, 0)
     message = Message(guid(1), b"payload", b"", False, 1, 2, 0, 0.0, 0)
     message.lease, message.sequence = 7, 1 << 40
     for sub_id in sub_ids:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bmqtwist.cluster.partition_events import ReplicaReceipt
-from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts
+from bmqtwist.link.receipts import RECEIPT_DELAY_S, TAKEOVER_S, ConfirmReceipts
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.wire.cluster_schema import Keepalive
 
@@ -33,10 +33,10 @@ class Behind:
     """A broker behind us."""
 
     confirm_count: int = 0
-    unsafe: deque[Any] = field(default_factory=deque)
+    uncommitted: deque[Any] = field(default_factory=deque)
     told: list[int] = field(default_factory=list)
 
-    def confirms_are_safe(self, count: int) -> None:
+    def send_confirm_receipt(self, count: int) -> None:
         self.told.append(count)
 
 
@@ -69,11 +69,11 @@ def test_many_confirms_are_told_of_at_once_when_the_last_of_them_is_committed() 
     partition.committed = 6
     clock.receipts.committed()
     assert not behind.told, "nobody waits for it"
-    assert clock.run(TELL_S) == 1 and behind.told == [3]
+    assert clock.run(RECEIPT_DELAY_S) == 1 and behind.told == [3]
     assert clock.run(10) == 0, "nothing to look for"
     partition.committed = 10
     clock.receipts.committed()
-    clock.run(TELL_S)
+    clock.run(RECEIPT_DELAY_S)
     assert behind.told == [3, 5]
     clock.receipts.committed()
     assert clock.run(10) == 0
@@ -87,11 +87,11 @@ def test_each_broker_is_told_of_its_own_and_one_that_is_gone_of_nothing() -> Non
         clock.receipts.taken(client, count)
     clock.receipts.forget(gone)
     partition.committed = 7
-    clock.run(TELL_S)
+    clock.run(RECEIPT_DELAY_S)
     assert (one.told, other.told, gone.told) == ([1], [4], [])
     partition.committed = 8
     clock.receipts.committed()
-    clock.run(TELL_S)
+    clock.run(RECEIPT_DELAY_S)
     assert (one.told, other.told, gone.told) == ([1, 2], [4], [])
 
 
@@ -104,9 +104,9 @@ def test_what_waits_for_a_partition_that_is_led_elsewhere_is_not_told_before_it_
     clock.receipts.taken(behind, 1)
     here.committed, lost.leading = 1, False
     clock.receipts.committed()
-    clock.run(LOST_S)
+    clock.run(TAKEOVER_S)
     assert not behind.told
-    clock.run(2 * TELL_S)
+    clock.run(2 * RECEIPT_DELAY_S)
     assert behind.told == [2]
 
 

@@ -193,10 +193,10 @@ def test_what_nobody_wanted_is_offered_again_to_whoever_comes() -> None:
     engine.reader(x="x == 1")
     for number in (2, 1, 2):
         engine.post(b"%d" % number, x=number)
-    assert len(engine.queue.apps["__default"].aside) == 2
+    assert len(engine.queue.apps["__default"].put_aside) == 2
     late = engine.reader(x="x == 2")
     engine.turn()
-    assert got(late) == [b"2", b"2"] and not engine.queue.apps["__default"].aside
+    assert got(late) == [b"2", b"2"] and not engine.queue.apps["__default"].put_aside
 
 
 def test_what_waited_for_a_full_consumer_goes_to_it_first_when_it_has_room() -> None:
@@ -291,7 +291,7 @@ def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
     closed.client.window.count(window.TURN_PUSH_BYTES_MAX + 1)
     engine.post(b"1", b"2")
     assert (got(closed), got(other)) == ([], [b"1", b"2"])
-    assert closed.client.window.on_written(window.LAGGING_BYTES) and not other.client.window.written(0)
+    assert closed.client.window.on_written(window.LAGGING_BYTES) and not other.client.window.on_written(0)
 
 
 def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:

@@ -208,7 +208,7 @@ def test_what_nobody_wants_is_given_back_if_it_is_taken() -> None:
     above.push(b"1")
     assert list(above.queue.messages) == [b"1"] and not above.sent
     above.takes_back = True
-    above.queue.settled("__default")
+    above.queue.on_parameters_confirmed("__default")
     above.queue.deliver(BEGIN)
     assert above.sent == [("back", b"1")] and not above.queue.messages
 

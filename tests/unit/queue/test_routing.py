@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmqtwist.queue.expression import compile_expression
-from bmqtwist.queue.queue import ASIDE, STOP, ConsumerSpec, Router, Subscription
+from bmqtwist.queue.queue import PUT_ASIDE, STOP, ConsumerSpec, Router, Subscription
 from bmqtwist.queue.window import DeliveryWindow
 
 
@@ -96,14 +96,14 @@ def test_a_full_group_gives_way_to_another_of_the_same_priority_only() -> None:
 def test_what_nobody_wants_is_put_aside_while_somebody_has_room() -> None:
     only = subscription("x == 1")
     router = Router([only])
-    assert router.choose({"x": 2}) is ASIDE
+    assert router.choose({"x": 2}) is PUT_ASIDE
     only.full = True
     assert router.choose({"x": 2}) is STOP
 
 
 def test_a_message_for_full_consumers_is_put_aside_while_another_group_has_room() -> None:
     full, free = subscription("x == 1", full=True), subscription("x == 2", priority=1)
-    assert Router([full, free]).choose({"x": 1}) is ASIDE
+    assert Router([full, free]).choose({"x": 1}) is PUT_ASIDE
 
 
 def test_excluded_consumers_count_as_full() -> None:
@@ -160,6 +160,6 @@ def test_a_client_whose_window_is_closed_counts_as_full() -> None:
     a, b = subscription("x == 1"), subscription("x == 2")
     router = Router([a, b])
     a.full = True
-    assert choices(router, {"x": 1}) == [ASIDE], "somebody has room"
+    assert choices(router, {"x": 1}) == [PUT_ASIDE], "somebody has room"
     b.window.close()
     assert choices(router, {"x": 1}, {"x": 2}) == [STOP, STOP] and not router.has_room()
