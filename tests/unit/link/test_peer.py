@@ -74,7 +74,7 @@ class Wire:
         for each in (self, self.other):
             session, each.session = each.session, None
             if session is not None:
-                session.lost(each.world.now, each.world.broker.loop.wall(each.world.now))
+                session.on_lost(each.world.now, each.world.broker.loop.wall(each.world.now))
                 each.world.due = True
 
     def read(self, wanted: bool) -> None:
