@@ -30,7 +30,7 @@ from browser.chromium import Chromium, Tab
 from bench.broker import DOMAINS, Broker
 from bench.rabbit import free_port
 from bench.rawclient import WRITE, RawClient
-from bmqtwist.console.face import PERIOD_S
+from bmqtwist.console.service import PERIOD_S
 
 DEEPEST = f"bmq://{DOMAINS['priority']}/deepest"
 DEEP = 1_000  # messages in it before the first event

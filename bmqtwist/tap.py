@@ -101,11 +101,11 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
     configuration = service.configuration
     http, sites = configuration.extension.http, []
     if http.port:
-        from bmqtwist.console.face import Face  # who has no console does not wait for its libraries at the start
+        from bmqtwist.console.service import ConsoleService  # imports its libraries only if needed
 
-        face = Face(service)
-        service.companions.append(face)
-        sites.append(("Console", face.site, http.address, http.port))
+        console = ConsoleService(service)
+        service.companions.append(console)
+        sites.append(("Console", console.site, http.address, http.port))
     for plugin in configuration.app.stats.plugins:
         prometheus = plugin.prometheus_specific
         if prometheus is None or not plugin.publish_interval:

@@ -103,7 +103,7 @@ def host_of(header: str) -> str:
     return urlsplit(f"//{header}").hostname or "" if header and not set(header) & set("/@?# \\") else ""
 
 
-class Doorkeeper:
+class Logins:
     """Authentication of requests. `users`: by name; `cookies`: of their logins."""
 
     def __init__(self, users: Mapping[str, ConsoleUser], cookies: Cookies) -> None:

@@ -210,5 +210,5 @@ def stop_demo(operations: api.Operations, asked: api.Asked) -> Document:
       api.Argument("nonce", "of the login", read=api.words(64, 1), required=True), between_nodes=True)
 def end_login(operations: api.Operations, asked: api.Asked) -> Document:
     """End a login at this node."""
-    operations.doorkeeper.cookies.end(asked.arguments["nonce"], operations.host.moment()[1])
+    operations.logins.cookies.end(asked.arguments["nonce"], operations.host.moment()[1])
     return {"ok": True}

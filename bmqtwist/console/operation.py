@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred, inlineCallbacks
 
-from bmqtwist.console.access import Doorkeeper, Refusal, Role, Who
+from bmqtwist.console.access import Logins, Refusal, Role, Who
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.consoles import ACTION_SECONDS_MAX, PeerClient, as_body
@@ -103,7 +103,7 @@ class Operations(Struct, frozen=True):
     collector: Collector
     client: PeerClient
     audit: AuditLog
-    doorkeeper: Doorkeeper
+    logins: Logins
     demonstration: Demonstration
     restart: RollingRestart
     delayed_stop: DelayedStop

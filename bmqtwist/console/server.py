@@ -51,8 +51,8 @@ class WebConsole(Console):
         super().__init__(operations.host, operations.host.log_failure)
         self._operations, self._nonce, self._tokens, self._live = operations, nonce, tokens, live
         self._files, self._writer = files, writer
-        self._host, self._collector, self._doorkeeper = operations.host, operations.collector, operations.doorkeeper
-        self._cookies, self._http = self._doorkeeper.cookies, self._host.node.broker.configuration.extension.http
+        self._host, self._collector, self._logins = operations.host, operations.collector, operations.logins
+        self._cookies, self._http = self._logins.cookies, self._host.node.broker.configuration.extension.http
         self._limiter, self._checks = access.LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
         self._cookie_path = self._http.prefix or "/"
         self._secure = self._http.url.startswith("https:")
@@ -133,7 +133,7 @@ class WebConsole(Console):
     # -- authentication ---------------------------------------------------------------------------------------------
 
     def _identify(self, request: Request) -> access.Who:
-        return self._doorkeeper.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
+        return self._logins.identify(request.getClientAddress().host, request.getHeader, self._host.moment()[1])
 
     def admit_watcher(self, address: str, headers: Mapping[str, str]) -> access.Who:
         """Return the user who opens a WebSocket. Raises Refusal."""
@@ -142,7 +142,7 @@ class WebConsole(Console):
             others = {access.origin_of(url) for url in (*self._collector.consoles.urls().values(), self._http.url) if url}
             if not access.origin_is_ours(origin, host, others):
                 raise access.Refusal(403, "pages of another origin must not connect here")
-        who = self._doorkeeper.identify(address, headers.get, self._host.moment()[1])
+        who = self._logins.identify(address, headers.get, self._host.moment()[1])
         if not origin and who.nonce != access.OPEN_NONCE:
             raise access.Refusal(403, "the header Origin is missing")
         return who
@@ -176,7 +176,7 @@ class WebConsole(Console):
 
     @app.route("/login", methods=["GET"])
     def login_form(self, request: Request) -> bytes:
-        if self._doorkeeper.is_open:
+        if self._logins.is_open:
             return self._redirect(request, f"{self._prefix(request)}/")
         return self._login_page(request, 200, "", _argument(request, "next"))
 
@@ -202,8 +202,8 @@ class WebConsole(Console):
             return self._login_page(request, 429, f"Too many failed logins. Try again in {int(wait) + 1} s.", onward)
         if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
             return self._login_page(request, 503, "Too many logins are in progress. Try again later.", onward)
-        user = self._doorkeeper.users.get(name)
-        known = user or next(iter(self._doorkeeper.users.values()), None)  # equal time for an unknown name
+        user = self._logins.users.get(name)
+        known = user or next(iter(self._logins.users.values()), None)  # equal time for an unknown name
         good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
             yield self._checks.run(deferToThreadPool, self._host.reactor, self._host.reactor.getThreadPool(),
                                    matches_console_hash, known.password_hash, password))
@@ -313,7 +313,7 @@ class WebConsole(Console):
                 self._renew(request, who)
             return who
         tokens, name = self._tokens, self._collector.name
-        if self._doorkeeper.is_open:
+        if self._logins.is_open:
             self._identify(request)
         request_of = access.NodeRequest("", name, route.method, path, body)
         found = tokens.check(token, request_of, self._host.moment()[1]) if tokens is not None else None

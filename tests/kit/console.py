@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from bmqtwist.console.access import OPEN_SECRET, NodeRequest, NodeTokens
-from bmqtwist.console.face import Face
+from bmqtwist.console.service import ConsoleService
 from bmqtwist.errors import LocalError
 from bmqtwist.steps import at_once
 from bmqtwist.view import snapshots
@@ -77,7 +77,7 @@ class Answer:
 
 
 class ConsoleHost:
-    """`console.face.FaceHost` over a broker in memory."""
+    """`the host of the console` over a broker in memory."""
 
     def __init__(self, world: MemoryWorld) -> None:
         self._world, self.reactor = world, HandReactor()
@@ -129,8 +129,8 @@ class ConsoleWorld:
     def __init__(self, root: Path, http: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.world = MemoryWorld(root, app={"bmqtwist": {"http": {"port": 1, **(http or {})}}}, **options)
         self.host = ConsoleHost(self.world)
-        self.face = Face(self.host)  # type: ignore[arg-type]
-        self.face.start()
+        self.service = ConsoleService(self.host)  # type: ignore[arg-type]
+        self.service.start()
         self.cookies: dict[str, str] = {}
         self.csrf = ""
 
@@ -148,7 +148,7 @@ class ConsoleWorld:
         if self.cookies:
             sent.setdefault("Cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
         found: list[Any] = []
-        client: Any = StubTreq(self.face.site.resource)  # each has a jar of cookies of its own
+        client: Any = StubTreq(self.service.site.resource)  # each has a jar of cookies of its own
         client.request(method, f"http://{host}{path}", headers=sent, data=body, allow_redirects=False).addBoth(found.append)
         for _ in range(200):
             client.flush()

@@ -17,9 +17,9 @@ from bmqtwist.console.access import (
     TRACKED_MAX,
     WAIT_SECONDS_MAX,
     Cookies,
-    Doorkeeper,
     Login,
     LoginLimiter,
+    Logins,
     NodeRequest,
     NodeTokens,
     Refusal,
@@ -129,7 +129,7 @@ def test_a_token_of_another_key_or_of_nobody_is_not_believed() -> None:
 
 
 def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
-    door = Doorkeeper({}, cookies())
+    door = Logins({}, cookies())
     for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
                           ("::ffff:127.0.0.1", "LOCALHOST")):
         assert door.identify(*asked(address, host, "", ""), WALL).role is Role.ADMIN
@@ -142,13 +142,13 @@ def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
 def test_without_users_nobody_else_may_anything(address: str, host: str, forwarded: str) -> None:
     """Other machines; names that lead here by rebinding; what a proxy passes on."""
     with pytest.raises(Refusal) as refused:
-        Doorkeeper({}, cookies()).identify(*asked(address, host, forwarded, ""), WALL)
+        Logins({}, cookies()).identify(*asked(address, host, forwarded, ""), WALL)
     assert refused.value.status == 403
 
 
 def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
     book = cookies()
-    door = Doorkeeper({"ada": ADA}, book)
+    door = Logins({"ada": ADA}, book)
     good = book.write(login())
     assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]

@@ -39,9 +39,9 @@ class Consoles:
 def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) -> tuple[Any, Consoles]:
     """What comes of asking the proxies that `told` names, at a node n1."""
     console, consoles = ConsoleWorld(tmp_path), Consoles(answers)
-    console.face.collector.consoles._client = consoles  # type: ignore[assignment]
+    console.service.collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
-    console.face.collector.consoles.ask_proxies("/x", [{"proxies": told}]).addBoth(found.append)
+    console.service.collector.consoles.ask_proxies("/x", [{"proxies": told}]).addBoth(found.append)
     return found[0], consoles
 
 
@@ -70,7 +70,7 @@ def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> Non
 def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -> None:
     """Nobody's page waits a second, each time, for a console that cannot be reached from here."""
     console, consoles = ConsoleWorld(tmp_path), Consoles({"http://h:1": Refusal(502, "no answer in time")})
-    collector = console.face.collector
+    collector = console.service.collector
     collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
 

@@ -14,9 +14,9 @@ from kit.websocket import CLOSE, Frames, frame, request, say
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
-from bmqtwist.console.face import PERIOD_S
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX
 from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, WATCHERS_MAX
+from bmqtwist.console.service import PERIOD_S
 
 HOST = "127.0.0.1:1"
 HERE = {"Host": HOST, "Origin": f"http://{HOST}"}
@@ -30,7 +30,7 @@ class Tab:
         self.transport = StringTransport(peerAddress=IPv4Address("TCP", address, 5))
         self.transport.abortConnection = self.lose  # type: ignore[attr-defined]
         self.transport.setTcpNoDelay = lambda on: None  # type: ignore[attr-defined]
-        site: Any = console.face.site
+        site: Any = console.service.site
         site.reactor = console.host.reactor
         self.channel = site.buildProtocol(IPv4Address("TCP", address, 5))
         self.open = self.channel is not None
@@ -161,11 +161,11 @@ def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
     tab.lose()
     for _ in range(100):
         console.settle(0.1)
-    book = console.face.collector.local.book
+    book = console.service.collector.local.book
     visited = book.visited
     for _ in range(100):
         console.settle(0.1)
-    assert book.visited == visited and not console.face.hub.watchers
+    assert book.visited == visited and not console.service.hub.watchers
 
 
 def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
@@ -192,7 +192,7 @@ def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:2", "http://127.0.0.1:1.evil.example"])
 def test_pages_of_others_may_not_watch(console: ConsoleWorld, origin: str) -> None:
     tab = Tab(console, {"Origin": origin})
-    assert tab.status in (400, 403) and not console.face.hub.watchers
+    assert tab.status in (400, 403) and not console.service.hub.watchers
 
 
 def test_from_elsewhere_nobody_watches_an_open_console(console: ConsoleWorld) -> None:
@@ -244,7 +244,7 @@ def test_what_makes_no_sense_is_answered(console: ConsoleWorld, data: bytes) -> 
 def test_what_is_too_long_or_too_much_ends_it(console: ConsoleWorld) -> None:
     tab = Tab(console)
     tab.say(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
-    assert not console.face.hub.watchers or tab.transport.disconnecting
+    assert not console.service.hub.watchers or tab.transport.disconnecting
     tab = Tab(console)
     for _ in range(MESSAGES_PER_SECOND_MAX + 1):
         tab.say(say(unsubscribe=1))
@@ -281,7 +281,7 @@ def test_a_connection_that_watched_is_counted_no_more_when_it_is_gone(console: C
     for each in refused:
         assert each.status == 403
         each.lose()
-    assert console.face.site._open == 0  # type: ignore[attr-defined]
+    assert console.service.site._open == 0  # type: ignore[attr-defined]
 
 
 def test_a_node_that_goes_says_so(console: ConsoleWorld) -> None:
@@ -290,8 +290,8 @@ def test_a_node_that_goes_says_so(console: ConsoleWorld) -> None:
     console.settle()
     tab.heard()
     console.host.reactor.advance(0.01)
-    console.face.send_stop_result()
+    console.service.send_stop_result()
     console.settle()
     assert tab.heard()
-    console.face.stop()
+    console.service.stop()
     assert tab.closed_by() == GOING_AWAY

@@ -12,10 +12,10 @@ from kit.console import PASSWORDS, ConsoleWorld, between, users
 
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import NodeTokens, Role
-from bmqtwist.console.face import read_secret
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
 from bmqtwist.console.server import WebConsole
+from bmqtwist.console.service import read_secret
 from bmqtwist.errors import LocalError
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -85,7 +85,7 @@ def test_rates_come_with_the_second_look(console: ConsoleWorld) -> None:
 
 
 def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: ConsoleWorld) -> None:
-    collector = console.face.collector
+    collector = console.service.collector
     for _ in range(4):
         console.settle(5.0)
     assert len(collector.sampler.history) == 4 and collector.local.book.visited == 0
@@ -589,7 +589,7 @@ def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleW
     def broken() -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(console.face.collector, "elections", broken)
+    monkeypatch.setattr(console.service.collector, "elections", broken)
     answer = console.ask("/api/v1/elections")
     assert answer.status == 500 and "secret" not in answer.text
     assert console.host.failures[0].getErrorMessage() == "secret detail"
@@ -625,4 +625,4 @@ def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_ha
     console.settle(5.0)
     console.settle()
     monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {})
-    assert console.face.collector.consoles.urls() == {"n2": "http://n2:1"}
+    assert console.service.collector.consoles.urls() == {"n2": "http://n2:1"}

@@ -116,7 +116,7 @@ class Service:
         self.companions: list[object] = []
 
 
-class Face:
+class ConsoleService:
     """A console that shows nothing."""
 
     def __init__(self, service: Service) -> None:
@@ -125,14 +125,14 @@ class Face:
 
 def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """The console by our own member, metrics by the original's."""
-    monkeypatch.setattr("bmqtwist.console.face.Face", Face)
+    monkeypatch.setattr("bmqtwist.console.service.ConsoleService", ConsoleService)
     plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
                StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
                StatPlugin(name="push", prometheus_specific=Prometheus(mode="E_PUSH")), StatPlugin(name="none"))
     service: Any = Service(configuration(Http(address="127.0.0.1", port=5), plugins))
     assert [(what, address, port) for what, _, address, port in tap.make_sites(service)] == [
         ("Console", "127.0.0.1", 5), ("Metrics plug-in 'a'", "h", 1)]
-    assert [type(each) for each in service.companions] == [Face]
+    assert [type(each) for each in service.companions] == [ConsoleService]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
     assert tap.make_sites(Service(configuration())) == []  # type: ignore[arg-type]
 

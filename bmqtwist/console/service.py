@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.web.server import Site
 
 from bmqtwist.config.broker import Http
-from bmqtwist.console.access import OPEN_SECRET, Cookies, Doorkeeper, NodeTokens, Refusal
+from bmqtwist.console.access import OPEN_SECRET, Cookies, Logins, NodeTokens, Refusal
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.consoles import PeerClient
@@ -35,7 +35,7 @@ PERIOD_S = 0.3  # between two documents of a topic
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
 
 
-class Face:
+class ConsoleService:
     """Console of one broker. `site`: the factory for its listener."""
 
     def __init__(self, host: BrokerService) -> None:
@@ -45,7 +45,7 @@ class Face:
         secret = read_secret(http)
         users = {user.name: user for user in http.users}
         cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
-        doorkeeper = Doorkeeper(users, cookies)
+        logins = Logins(users, cookies)
         tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
         self._client = PeerClient(host.reactor, name_of(host.node.broker), tokens, lambda: host.moment()[1])
         self.collector = Collector(host, self._client)
@@ -55,10 +55,10 @@ class Face:
         demonstration, delayed_stop = Demonstration(host), DelayedStop(host)
         restart = RollingRestart(host.reactor, self.collector,
                                  lambda node, reason, who: operations.stop_node(node, reason, who), host.report)
-        self._operations = operations = Operations(host, self.collector, self._client, audit, doorkeeper, demonstration,
+        self._operations = operations = Operations(host, self.collector, self._client, audit, logins, demonstration,
                                                    restart, delayed_stop, http.prefix)
         self.collector.actions = lambda: {"restart": restart.state, "stop": delayed_stop.state, "demo": demonstration.state}
-        self._doorkeeper = doorkeeper
+        self._logins = logins
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(
@@ -97,7 +97,7 @@ class Face:
         self._tick = self._host.reactor.callLater(0, self._publish)
 
     def _publish(self) -> None:
-        self._live.end_logins(lambda who: self._doorkeeper.still(who, self._host.moment()[1]))
+        self._live.end_logins(lambda who: self._logins.still(who, self._host.moment()[1]))
         topics = self.hub.topics()
         if self._stopped or not topics:
             return
