@@ -29,7 +29,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "report_on_stop", "token", "wait_in"}
 # Never made by applications.
 GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostRefused", "PostsFailed", "Queue", "SessionEvent"}
-MACHINERY_SAYS = ("From the ", "From a ")
+MACHINERY_SAYS = ("Called by ", "From the ", "From a ")
 WIDTH = 100  # signatures longer than that have one argument a line
 NOTE = "<!-- Made by docs/make_api.py from the docstrings; do not edit. -->\n\n"
 

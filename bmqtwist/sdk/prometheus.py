@@ -64,11 +64,11 @@ class Collector:
         self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
 
     def describe(self) -> list[Any]:
-        """Return families without samples; called by a registry at registration."""
+        """Called by a registry at registration: return families without samples."""
         return list(self._families([]))
 
     def collect(self) -> Iterator[Any]:
-        """Yield the families with samples; called by a registry at each scrape."""
+        """Called by a registry at each scrape: yield families with samples."""
         yield from self._families([(key, session.counters()) for key, session in list(self._sessions.items())])
 
     def _families(self, found: list[tuple[tuple[str, ...], Counters]]) -> Iterator[Any]:

@@ -58,7 +58,7 @@ class BaseSession(ABC):
         return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
     def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
-        """Return a queue object that is not opened yet."""
+        """Called by the session: return a queue object that is not opened yet."""
         return self._queue_class(self, uri, codec, on_message)
 
     def counters(self) -> Counters:

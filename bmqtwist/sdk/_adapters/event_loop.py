@@ -153,18 +153,18 @@ class LoopSession(BaseSession):
         super()._on_close(effect)
 
     def received(self, channel: Any, data: bytes) -> None:
-        """Handle bytes from a channel."""
+        """Called by a channel: handle received bytes."""
         if channel is self._channel:
             self.core.received(data, self.clock())
             self.turn()
 
     def blocked(self, channel: Any, blocked: bool) -> None:
-        """Handle a channel's request to pause or resume writing."""
+        """Called by a channel: pause or resume posts."""
         if channel is self._channel:
             (self.core.pause if blocked else self.core.resume)(self.clock())
 
     def lost(self, channel: Any, reason: str) -> None:
-        """Handle the loss of a channel."""
+        """Called by a channel: the connection is lost."""
         if channel is self._channel:
             self._channel = None
             self.core.lost(channel.attempt, reason, self.clock())
