@@ -103,7 +103,7 @@ def test_a_queue_that_is_led_elsewhere_has_statistics_and_a_story(place: str) ->
     above = primary if place == "member" else nodes.node(f"n{node.broker.proxies[CLUSTER].selector.active}")
     above.crash(power=False, down=None)
     nodes.until(lambda: ("OPEN", "CLOSED") in [(each["before"], each["after"]) for each in ask(node, story)], 1.0)
-    assert "is not open here" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
+    assert "is not open at this node" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
 
 
 def test_a_stop_says_how_far_it_is() -> None:
