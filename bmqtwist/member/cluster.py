@@ -1,11 +1,11 @@
-"""One cluster that this node is a member of: its metadata, its partitions, the queues on them.
+"""One cluster that this node is a member of: metadata, partitions, and the queues of which this node is primary.
 
-A cluster of one is primary of all partitions from its start on. A node of several takes part in elections, and has the
-queues of those partitions whose active primary it is (`member.replication` says so); others are refused.
+The node of a cluster of one is primary of all partitions from its start. A node of several takes part in elections and has
+the queues of the partitions whose active primary it is (`member.replication`); it refuses other queues.
 
-A queue is changed in the metadata first, and in its partition when that is committed. A process that dies between the two
-leaves a partition that is behind: the next start completes what the metadata say. At the start the partitions are
-recovered under new leases; queues whose domain cannot be loaded stay dormant, with their records kept, until it can.
+A queue changes in the metadata first, and in its partition after the commit. If the process dies in between, the next start
+applies the metadata to the partition. At the start partitions are recovered under new leases. Queues whose domain cannot be
+loaded stay *dormant*: their records remain stored, and they are activated when the domain is loaded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NO_PARTITION = -202
 
 
 class Cluster:
-    """One cluster; `start` if this node is its only member, else `join`."""
+    """One cluster: `start` it if this node is the only member, else `join` it."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, loop: Loop, context: RootContext,
                  domains: DomainSource, timer_ns: Callable[[], int]) -> None:
@@ -59,11 +59,11 @@ class Cluster:
         self.timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
-        self.replication: Replication | None = None  # of a cluster of several nodes
-        self.proposals: Proposals | None = None  # of the same
-        self.members: MemberRelays | None = None  # of the same
+        self.replication: Replication | None = None  # this and the next two: None in a cluster of one node
+        self.proposals: Proposals | None = None
+        self.members: MemberRelays | None = None
         self.partitions: list[Partition] = []
-        self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for brokers behind this one
+        self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for downstream brokers
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, loop)
@@ -73,14 +73,14 @@ class Cluster:
 
     @property
     def relays(self) -> Relays | None:
-        """The queues that clients here have open at other members."""
+        """The queues that clients of this node have open at other members."""
         return self.members.relays if self.members is not None else None
 
     # -- start ------------------------------------------------------------------------------------------------------
 
     def join(self, leadership: Leadership, replication: Replication | None = None,
              proposals: Proposals | None = None, members: MemberRelays | None = None) -> None:
-        """Recover the metadata; who leads is found out once the node runs. `replication` is to be opened then."""
+        """Recover the metadata. The leader is elected after `Leadership.start`; `replication` is opened before that."""
         self.leadership, self.metadata = leadership, leadership.metadata
         self.metadata.open()
         leadership.open()
@@ -99,7 +99,7 @@ class Cluster:
 
     def start(self, leadership: Leadership, files: list[FileSets], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
-        """Recover everything and become leader and primary of all."""
+        """Recover metadata and partitions, and become leader and primary of all partitions."""
         self.join(leadership)
         metadata, log = self.metadata, f"Cluster ({self.name})"
         _check_partitions(self.name, metadata.state, len(files))
@@ -117,12 +117,12 @@ class Cluster:
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
             except PartitionUnavailable:
-                self.report_alarms()  # they say why
+                self.report_alarms()  # with the cause
                 raise
             partition.copies.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
-        self._match(recovered, wall)
+        self._reconcile(recovered, wall)
         metadata.settle(wall)
         self.report.info(f"{log}: Recovery for all partitions is complete. Summary: "
                          f"{sum(len(queue.messages) for each in recovered for queue in each.queues.values())} "
@@ -132,15 +132,15 @@ class Cluster:
 
     @property
     def node_name(self) -> str:
-        """Our name in the cluster."""
+        """The name of this node in the cluster."""
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
     def queue_records(self, partition_id: int) -> dict[bytes, QueueRecord]:
-        """The queues that the metadata have in a partition, by key."""
+        """Return the records of a partition's queues in the metadata, by queue key."""
         return {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == partition_id}
 
-    def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
-        """Join what the metadata and the partitions say about queues."""
+    def _reconcile(self, recovered: list[RecoveredPartition], wall: int) -> None:
+        """Reconcile the queues in the recovered partitions with the metadata."""
         found: dict[bytes, tuple[int, StoredQueue]] = {
             key: (index, queue) for index, each in enumerate(recovered) for key, queue in each.queues.items()}
         for uri, record in self.metadata.state.queues.items():
@@ -159,7 +159,7 @@ class Cluster:
                 self.record(self.partitions[index].queues.delete, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
-        """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
+        """Raise Refused if dormant queues of a domain were stored with another mode or storage."""
         for uri, record in self.dormant.items():
             if domain_of(uri) != name:
                 continue
@@ -177,7 +177,7 @@ class Cluster:
                           "with FINALIZE first, or take a domain of another name", -10)
 
     def adopt_domain(self, domain: Domain) -> None:
-        """A domain was loaded: its dormant queues come to life."""
+        """Activate the dormant queues of a domain that was loaded."""
         found = [uri for uri in self.dormant if domain_of(uri) == domain.name]
         if found:
             self.activations.start(domain, [self.dormant.pop(uri) for uri in found])
@@ -185,7 +185,7 @@ class Cluster:
     # -- activation of queues ---------------------------------------------------------------------------------------
 
     def stored(self, record: QueueRecord) -> StoredQueue:
-        """What its partition has of a queue, or makes of it. PartitionUnavailable: it does not."""
+        """Return a queue's state in its partition, created if missing; raises PartitionUnavailable."""
         partition = self.partitions[record.partition_id]
         store = partition.state.queues.get(record.key)
         if store is None:
@@ -194,7 +194,7 @@ class Cluster:
         return store
 
     def on_activated(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
-        """A queue that was dormant lives."""
+        """Create a queue from its restored messages and answer its opens."""
         now = self.loop.now
         wall = self.loop.wall(now)
         queue = self.make_queue(domain, record.uri, store, self.partitions[record.partition_id], now)
@@ -210,17 +210,17 @@ class Cluster:
             self.changes.created(record.uri, queue)
 
     def on_activation_failed(self, record: QueueRecord, opened: bool, error: Exception) -> None:
-        """It stays dormant."""
+        """Leave a queue dormant and refuse its opens."""
         if isinstance(error, PartitionUnavailable):
             self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
         else:
-            self.loop.isolation.alarm(f"Queue '{record.uri}': coming to life", error)
+            self.loop.isolation.alarm(f"Queue '{record.uri}': activation", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
         if opened and record.uri in self.changes.creating:
             self.changes.created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
 
-    # -- queues that live -------------------------------------------------------------------------------------------
+    # -- active queues ----------------------------------------------------------------------------------------------
 
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
@@ -232,11 +232,11 @@ class Cluster:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether this node alone is as many as the replication factor asks for."""
+        """True if this node alone satisfies the replication factor."""
         return self.replication_factor <= 1
 
     def set_replication_factor(self, factor: int) -> None:
-        """How many nodes must have a record before it counts as committed; without a quorum nothing more is."""
+        """Set the number of nodes that must store a record before it is committed."""
         had_quorum, self.replication_factor = self.has_quorum, factor
         if self.replication is not None:
             self.replication.set_factor(factor, self.loop.now)
@@ -252,7 +252,7 @@ class Cluster:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def refusal_of(self, uri: str) -> Refused | None:
-        """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
+        """Return the refusal if this node is not the active primary of a queue's partition, else None."""
         if self.replication is None:
             return None
         record = self.metadata.state.queues.get(uri)
@@ -260,7 +260,7 @@ class Cluster:
             uri, record.partition_id)
 
     def led_elsewhere(self, domain_name: str) -> list[QueueRecord]:
-        """The queues of a domain whose partitions another node is primary of, or none."""
+        """Return the queues of a domain whose active primary is not this node."""
         serves = self.replication.serves if self.replication is not None else lambda partition_id: True
         return [record for uri, record in self.metadata.state.queues.items() if not serves(record.partition_id)
                 and domain_of(uri) == domain_name]
@@ -268,7 +268,7 @@ class Cluster:
     # -- one of several nodes ---------------------------------------------------------------------------------------
 
     def serve(self, partition_id: int, now: float, wall: int) -> None:
-        """This node is active primary of a partition: its queues come to life."""
+        """Activate the queues of a partition whose active primary is this node."""
         partition, known = self.partitions[partition_id], self.queue_records(partition_id)
         for record in known.values():
             self.dormant[record.uri] = record
@@ -283,7 +283,7 @@ class Cluster:
         self.domains.activate(self)
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
-        """It is no longer: its queues go away, and whoever has them open has to connect again."""
+        """Retire the queues of a partition that has lost this node as primary; clients continue with relays."""
         self.report.info(f"Cluster ({self.name}): queues of Partition [{partition_id}] wait for its next primary: {cause}")
         queues = [queue for queue in self.queues.values() if queue.partition_id == partition_id]
         for queue in queues:
@@ -294,7 +294,7 @@ class Cluster:
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
     def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
-        """Clients here may have waited for this queue to have a primary, which is this node now."""
+        """Move the relay of a queue, with its clients and pending opens, to the queue itself."""
         if self.relays is None:
             return
         relay, opens = self.relays.remove(queue.uri)
@@ -304,28 +304,28 @@ class Cluster:
             each.answer(queue)
 
     def primary_changed(self, partition_id: int) -> None:
-        """Another node may be active primary of a partition, or none."""
+        """Handle a change of a partition's active primary."""
         if self.members is not None:
             self.members.primary_changed(partition_id)
 
     def _statuses_changed(self) -> None:
-        """Another member is different now, or this one: whoever goes leads no partition any more."""
+        """Handle a change of a member's status: partitions of a stopping member get other primaries."""
         if self.members is not None and self.replication is not None:
             self.members.statuses_changed()
             self.replication.appointments.check(self.loop.now)
 
     def hand_over(self) -> None:
-        """This node goes: others are to lead its partitions, and the cluster."""
+        """Announce that this node stops: other nodes become leader and primaries."""
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
 
     @property
     def handed_over(self) -> bool:
-        """Whether they do, or nobody is there who could, or too few to decide it. Until then it is seen to."""
+        """True once other nodes are leader and primaries, or cannot become so. Each read advances the handover."""
         successor = self.replication.appointments.successor() if self.replication is not None else None
         if self.replication is None or successor is None or not self.leadership.has_quorum_without_self:
             return True
-        if self.leadership.leads:  # whoever leads next may be who is to have the partitions
+        if self.leadership.leads:  # before partitions move: the next leader may be their successor
             self.leadership.transfer(successor)
             return False
         self.leadership.set_mode(ElectionMode.LEAVING)
@@ -335,23 +335,23 @@ class Cluster:
             primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:
-        """How many messages the queues in memory hold that are led here."""
+        """Return the number of messages in this node's queues in memory of a partition."""
         return sum(len(queue.messages) for queue in self.queues.values()
                    if queue.in_memory and queue.partition_id == partition_id)
 
     def on_records(self, now: float) -> None:
-        """A partition that another node leads has written more."""
+        """Handle new records in a partition that another node leads."""
         if self.members is not None:
             self.members.on_records(now)
 
     def committed(self, partition: Partition, now: float) -> None:
-        """The cluster has more of a partition's records."""
+        """Notify waiters that more records of a partition are committed."""
         self.receipts.committed()
         for waiter in list(partition.copies.waiters):
             waiter.committed(now)
 
     def _state_changed(self, changes: Changes) -> None:
-        """The metadata of several nodes say something else now: what is led here follows."""
+        """Apply changes of the metadata to the queues of this node."""
         replication = self.replication
         if replication is None:
             return
@@ -373,18 +373,18 @@ class Cluster:
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
                 self.changes.follow(queue, record, wall)
-        woken = [record for record in changes.assigned if replication.serves(record.partition_id)
-                 and record.uri not in self.queues and record.uri not in self.activations]
-        for record in woken:
+        created = [record for record in changes.assigned if replication.serves(record.partition_id)
+                   and record.uri not in self.queues and record.uri not in self.activations]
+        for record in created:
             self.dormant[record.uri] = record
             self.changes.note_created(record)
-        if woken:
+        if created:
             self.domains.activate(self)
         if self.proposals is not None:
             self.proposals.state_changed(wall)
 
     def primary_status(self, partition_id: int) -> str:
-        """Whether the primary of a partition is active, as far as this node knows."""
+        """Return the status of a partition's primary, as known to this node."""
         if self.replication is None:
             return "ACTIVE"
         known = self.metadata.state.partitions.get(partition_id)
@@ -393,18 +393,18 @@ class Cluster:
 
     @property
     def unavailable(self) -> str:
-        """Why not all of the cluster can be used; empty = it can."""
+        """The partitions that are not available, or another reason; empty if the cluster is available."""
         closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
         replication = self.replication
         if not closed and (not self.partitions or replication is not None and not replication.known_primaries.all_active):
             closed = [f"{self.name} (no primaries)"]
         if not closed and self.members is not None and self.members.statuses.own is NodeStatus.E_STARTING:
-            closed = [f"{self.name} (this node gets what it lacks)"]
+            closed = [f"{self.name} (this node is catching up)"]
         return ", ".join(closed)
 
     @property
     def unready(self) -> str:
-        """The same, or why no other node should be stopped yet, if this one has just started."""
+        """As `unavailable`; after a start also the members that have not connected yet."""
         awaited = self.members.awaited() if self.members is not None else ""
         return self.unavailable or awaited and f"{self.name} (not connected with {awaited} yet)"
 
@@ -417,23 +417,23 @@ class Cluster:
             self.report.error(f"Cluster ({self.name}): {error}")
 
     def report_alarms(self) -> None:
-        """Tell the operator what the partitions met since the last call."""
+        """Raise the alarms that the partitions have collected since the last call."""
         for partition in self.partitions:
             for category, text in partition.take_alarms():
                 (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)
 
 
 def _led_elsewhere(uri: str, partition_id: int) -> Refused:
-    return Refused(Category.E_REFUSED, f"Partition [{partition_id}] of queue '{uri}' is led by another node, or by none yet",
+    return Refused(Category.E_REFUSED, f"Partition [{partition_id}] of queue '{uri}' has another primary, or none yet",
                    NOT_PRIMARY)
 
 
 def _check_partitions(name: str, state: ClusterState, count: int) -> None:
-    """MetadataUnavailable if queues are stored in partitions beyond those that are configured."""
+    """Raise MetadataUnavailable if queues are stored in partitions that are not configured."""
     beyond = [record for record in state.queues.values() if record.partition_id >= count]
     if beyond:
         most = max(record.partition_id for record in beyond) + 1
         raise MetadataUnavailable(
-            f"Cluster ({name}): numPartitions is {count}, but {len(beyond)} queue(s) are stored beyond: "
-            f"'{beyond[0].uri}' in [{beyond[0].partition_id}] for one. Set numPartitions to {most} or more again; to "
+            f"Cluster ({name}): numPartitions is {count}, but {len(beyond)} queue(s) are stored in others: "
+            f"'{beyond[0].uri}' in [{beyond[0].partition_id}] for example. Set numPartitions to {most} or more again; to "
             "lower it, let all of these queues be consumed and deleted first.")

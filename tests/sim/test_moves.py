@@ -349,7 +349,7 @@ def test_messages_in_memory_go_with_the_primary_that_had_them() -> None:
 
 @dataclass
 class Asleep:
-    """A primary whose queue does not come to life before `waits` is over: it has very many messages, so to say."""
+    """A primary whose queue is not activated before `waits` is over, as if it had very many messages."""
 
     nodes: ReplicatingCluster
     node: SimulatedNode

@@ -123,7 +123,7 @@ class Crowd:
         assert not any(self.nodes.stored(primary, uri) for uri in self.uris), "not confirmed"
         for node in self.nodes.machines:
             if node.up:
-                assert not self.retirement(node).continues and not any(self.retirement(node)._then.values())
+                assert not self.retirement(node).in_progress and not any(self.retirement(node)._then.values())
                 relays = self.nodes.cluster(node.name).relays
                 assert relays is not None and not relays._detaching
 
@@ -205,7 +205,7 @@ def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: py
         many.until(lambda: nodes.replication(target).serves(0))
         many.live(0.3, 50)
         moved(nodes, 0, target)
-        many.until(lambda: not many.retirement(former).continues)
+        many.until(lambda: not many.retirement(former).in_progress)
         many.judge()
         assert max(sizes) <= MOVED_AT_ONCE // MOVED_QUEUE and sum(sizes) > 3000
     nodes.judge_partitions()
@@ -225,7 +225,7 @@ def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: i
             before = nodes.primary(0)
             assert move(nodes, 0, node) == "SUCCESS"
             nodes.until(lambda: nodes.replication(node).serves(0), 5.0, SOON_S)  # noqa: B023 - called here
-            midway += many.retirement(before).continues
+            midway += many.retirement(before).in_progress
         assert midway == 3, "too late"
         many.live(0.2)
         many.judge(0.3)
@@ -302,7 +302,7 @@ def test_what_clients_do_with_a_queue_before_it_has_moved(monkeypatch: pytest.Mo
         assert "openQueueResponse" in other.response(also)
         acked = other.wait(lambda event: event.kind == "ack", "no ACK").ack
         assert acked is not None and (acked.guid, acked.status) == (guid, 0)
-        nodes.until(lambda: not many.retirement(former).continues, 20.0)
+        nodes.until(lambda: not many.retirement(former).in_progress, 20.0)
     nodes.run(3.0)
     assert not any(handle.read_count for handle in nodes.cluster(target.name).queues[many.uris[closed]].handles)
     nodes.judge_partitions()

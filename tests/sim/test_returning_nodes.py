@@ -67,7 +67,7 @@ def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypat
         nodes.run(0.001)
     assert nodes.statuses(away).own is NodeStatus.E_AVAILABLE
     assert nodes.partition(away, index).summary.last >= committed
-    assert reasons == {"c3 (no primaries)", "c3 (this node gets what it lacks)"}
+    assert reasons == {"c3 (no primaries)", "c3 (this node is catching up)"}
 
 
 def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_are_there() -> None:

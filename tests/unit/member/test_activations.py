@@ -1,4 +1,4 @@
-"""Queues come to life in slices: what they find is what was stored, and whoever wants one of them waits."""
+"""Activation of stored queues in slices: they restore the stored messages, and opens of them wait."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
     world.run()
     assert URI in cluster.queues and not cluster.changes.creating and URI not in cluster.activations
     assert world.broker.domains.by_name["d"].opening == 0
-    [told] = [text for _, text in world.report.lines if "coming to life" in text]
-    assert "ValueError: mistake" in told and not any("its queues come to life" in text for _, text in world.report.lines)
+    [told] = [text for _, text in world.report.lines if "activation" in text]
+    assert "ValueError: mistake" in told and not any("activation of its queues" in text for _, text in world.report.lines)
 
 
 @pytest.mark.parametrize("gone", ["", "purged", "retired"])
