@@ -123,7 +123,7 @@ class Crowd:
         assert not any(self.nodes.stored(primary, uri) for uri in self.uris), "not confirmed"
         for node in self.nodes.machines:
             if node.up:
-                assert not self.retirement(node).in_progress and not any(self.retirement(node)._then.values())
+                assert not self.retirement(node).in_progress and not any(self.retirement(node)._on_released.values())
                 relays = self.nodes.cluster(node.name).relays
                 assert relays is not None and not relays._detaching
 
