@@ -52,7 +52,7 @@ def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:
     world.domain("d")
     shell = LazyPerformer(world)
     world.stop()
-    world.live(shell)
+    world.open_node(shell)
     return world, shell
 
 
@@ -241,8 +241,8 @@ def test_a_session_that_is_lost_twice_is_gone_once(tmp_path: Path) -> None:
     link = client.link
     assert isinstance(link, MemoryLink) and link.session is not None
     session = link.session
-    session.lost(world.now, 0)
-    session.lost(world.now, 0)
+    session.on_lost(world.now, 0)
+    session.on_lost(world.now, 0)
     assert session.state is State.CLOSED and session not in world.broker.sessions.open
 
 
