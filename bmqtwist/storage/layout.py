@@ -1,7 +1,7 @@
-"""Layouts of the storage files: every byte, declared once; docs/layouts.md draws them.
+"""Layouts of the storage files: the declarations of all their bytes; docs/layouts.md draws them.
 
 The structs of `records.py` are derived from these declarations, and the headers of files are parsed with them
-(`wire/declare.py` says how both follow). All numbers are big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are
+(see `wire/declare.py`). All numbers are big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are
 written 0 and ignored.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bmqtwist.wire.declare import Layout, magic, null, number, raw, signed, skip
 
-# The beginning of every file; after it the header of its kind, then the first record.
+# General header of every file, followed by the header of its type and the first record.
 #   version: 1; header_words: 8; wide: written by a 64-bit process; type: 1 DATA, 2 JOURNAL, 3 QLIST
 FILE_MAGIC = b"!bmq", b"BMQ!"
 FILE_HEADER = Layout(
@@ -26,7 +26,7 @@ JOURNAL_FILE_HEADER = Layout(number(header_words=8), number(record_words=8), ski
 DATA_FILE_HEADER = Layout(number(header_words=8), skip(1), null(file_key=5), skip(1))
 QLIST_FILE_HEADER = Layout(number(header_words=8), skip(3))
 
-# Journal records: 60 bytes each, the same at both ends.
+# Journal records: 60 bytes each, with a common header and magic.
 #   type: 1 MESSAGE, 2 CONFIRM, 3 DELETION, 4 QUEUE_OP, 5 JOURNAL_OP; flags: by type; wall: seconds since the epoch
 RECORD_HEADER = Layout(
     number(type=4, flags=12, sequence=48),

@@ -1,9 +1,9 @@
-"""Packers and parsers of what the storage files hold, derived from the declarations of `layout.py`.
+"""Packers and parsers of the records and headers in storage files, derived from the declarations of `layout.py`.
 
 A journal record's first eight bytes are read as one number, the *head*: type in the top 4 bits, 12 bits of flags,
 48 bits of sequence number.
 
-What every message has is packed by machine instructions where this module is compiled, as in `wire/fast.py`.
+If this module is compiled, records of messages are packed by machine instructions, as in `wire/fast.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 try:
     from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
-except ImportError:  # not compiled: then nobody asks for it
+except ImportError:  # only compiled code uses these names
     pass
 
 if COMPILED:
@@ -44,7 +44,7 @@ class RecordType(IntEnum):
 
 
 class ConfirmReason(IntEnum):
-    """Why an app is done with a message."""
+    """Flags of a CONFIRM."""
 
     CONFIRMED = 0
     REJECTED = 1
@@ -52,7 +52,7 @@ class ConfirmReason(IntEnum):
 
 
 class DeletionReason(IntEnum):
-    """Why a message is gone."""
+    """Flags of a DELETION."""
 
     NONE = 0
     IMPLICIT_CONFIRM = 1
@@ -61,7 +61,7 @@ class DeletionReason(IntEnum):
 
 
 class QueueOp(IntEnum):
-    """What a QUEUE_OP record does."""
+    """Operation of a QUEUE_OP record."""
 
     UNDEFINED = 0
     PURGE = 1
@@ -108,12 +108,12 @@ CONFIRM = layout.CONFIRM_RECORD.struct
 DELETION = layout.DELETION_RECORD.struct
 QUEUE_OP = layout.QUEUE_OP_RECORD.struct
 JOURNAL_OP = layout.JOURNAL_OP_RECORD.struct
-# what lies between the head and the magic
+# the fields between `wall` and the magic
 MESSAGE_BODY, CONFIRM_BODY, DELETION_BODY, QUEUE_OP_BODY, JOURNAL_OP_BODY = (
     each.between("wall", "magic") for each in (layout.MESSAGE_RECORD, layout.CONFIRM_RECORD, layout.DELETION_RECORD,
                                             layout.QUEUE_OP_RECORD, layout.JOURNAL_OP_RECORD))
 
-REF_COUNT_LOW_BITS: Final = layout.RECORD_HEADER.bits("flags")  # of a refCount, kept in the flags of a MESSAGE
+REF_COUNT_LOW_BITS: Final = layout.RECORD_HEADER.bits("flags")  # of the reference count, in the flags of a MESSAGE
 REF_COUNT_MAX: Final = layout.MESSAGE_RECORD.mask("ref_count_high") << REF_COUNT_LOW_BITS | FLAGS_MASK
 COMPRESSION_MASK: Final = 7  # the low three bits of a MESSAGE's compression count
 
@@ -122,11 +122,11 @@ DATA_HEADER_WORDS: Final = layout.DATA_HEADER.words
 DATA_HEADER_WORDS_SHIFT: Final = layout.DATA_HEADER.shift("header_words")
 DATA_WORDS_MASK: Final = layout.DATA_HEADER.mask("record_words")
 DATA_OPTIONS_SHIFT: Final = layout.DATA_HEADER.shift("options_words")
-DATA_OPTION_BYTES_SHIFT: Final = DATA_OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+DATA_OPTION_BYTES_SHIFT: Final = DATA_OPTIONS_SHIFT - 2  # for a size in bytes
 DATA_HEADER_START: Final = layout.DATA_HEADER.word(header_words=layout.DATA_HEADER.words)
 DATA_FLAGS_MASK: Final = layout.DATA_HEADER.mask("flags")
 PROPERTIES_FLAG = 1
-DATA_RECORD_BYTES_MIN = 16  # a header of 12 and a dword of data and padding, in whole dwords
+DATA_RECORD_BYTES_MIN = 16  # a header of 12 bytes and at least 1 byte of padding, in dwords
 
 QUEUE_RECORD_HEADER = layout.QUEUE_RECORD_HEADER.struct
 QUEUE_RECORD_WORDS_MASK = layout.QUEUE_RECORD_HEADER.mask("record_words")
@@ -136,7 +136,7 @@ _KEY = layout.QUEUE_KEY.struct
 _KEY_BYTES = layout.QUEUE_KEY.bits("key") // 8
 _NULL_KEY: Final = bytes(_KEY_BYTES)
 
-MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # it is written last in a rollover
+MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # written last in a rollover
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _LISTED: Final = int(QueueOp.CREATION), int(QueueOp.ADDITION)
@@ -148,7 +148,7 @@ PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
 
 def _begun(head: int, lease: int, wall: int) -> BytesWriter:
-    """What all records begin with; only where this is compiled."""
+    """Return a writer with head, lease and wall of a record; compiled code only."""
     first: i64 = head
     term: i64 = lease
     seconds: i64 = wall
@@ -161,20 +161,20 @@ def _begun(head: int, lease: int, wall: int) -> BytesWriter:
 
 
 def pack_message_record(sequence: int, lease: int, wall: int, queue_key: bytes, data_dwords: int, message: Message) -> bytes:
-    """The MESSAGE record of a message; `data_dwords`: where its DATA record is."""
+    """Encode a MESSAGE record; `data_dwords`: offset of its DATA record."""
     ref_count = message.ref_count
     if ref_count > REF_COUNT_MAX:
         ref_count = REF_COUNT_MAX
     head = MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | sequence
     if COMPILED:
         counts: i64 = ref_count >> REF_COUNT_LOW_BITS << 8 | message.compression
-        place: i64 = data_dwords
+        offset: i64 = data_dwords
         checksum: i64 = message.crc
         writer = _begun(head, lease, wall)
         write_i16_be(writer, i16(counts))
         writer.write(queue_key)
         writer.write(_NULL_KEY)
-        write_i32_be(writer, i32(place))
+        write_i32_be(writer, i32(offset))
         writer.write(message.guid)
         write_i64_be(writer, checksum << 32 | i64(MAGIC))
         if len(writer) == RECORD_BYTES:
@@ -184,7 +184,7 @@ def pack_message_record(sequence: int, lease: int, wall: int, queue_key: bytes, 
 
 
 def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, guid: bytes) -> bytes:
-    """A CONFIRM record."""
+    """Encode a CONFIRM record."""
     if COMPILED:
         writer = _begun(head, lease, wall)
         write_i16_be(writer, 0)
@@ -199,7 +199,7 @@ def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_
 
 
 def pack_deletion_record(head: int, lease: int, wall: int, queue_key: bytes, guid: bytes) -> bytes:
-    """A DELETION record."""
+    """Encode a DELETION record."""
     if COMPILED:
         writer = _begun(head, lease, wall)
         write_i16_be(writer, 0)
@@ -214,7 +214,7 @@ def pack_deletion_record(head: int, lease: int, wall: int, queue_key: bytes, gui
 
 
 def pack_data_header(first: int, second: int, schema_id: int) -> bytes:
-    """The header of a DATA record; `first`: words of header and record, `second`: words of options, and flags."""
+    """Encode the header of a DATA record; `first`: words of header and record, `second`: words of options, and flags."""
     if COMPILED:
         sizes: i64 = first
         options: i64 = second
@@ -228,7 +228,7 @@ def pack_data_header(first: int, second: int, schema_id: int) -> bytes:
 
 
 def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
-    """A record with the offsets of other files: its DATA or QLIST record goes to these positions, bytes."""
+    """Return a record with its DATA and QLIST offsets replaced by these write positions, bytes."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:
         return record[:_DATA_AT] + (data_end >> 3).to_bytes(4, "big") + record[_DATA_AT + 4:]
@@ -241,31 +241,31 @@ def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
 
 
 def pad_words(data: bytes) -> bytes:
-    """`data` padded to words: 1..4 bytes, each holding their number."""
+    """Return `data` padded to words with 1..4 bytes, each holding their number."""
     return data + PADS[4 - len(data) % 4]
 
 
 def data_record_bytes(content: int) -> int:
-    """Bytes of a DATA record whose header, options and application data take `content` bytes."""
+    """Return the size of a DATA record whose header, options and application data take `content` bytes."""
     return (content & -8) + 8
 
 
 def pack_queue_op(psn: tuple[int, int], wall: int, queue_key: bytes, app_key: bytes, op: QueueOp, qlist_offset: int = 0,
                   start: tuple[int, int] = (0, 0)) -> bytes:
-    """A QUEUE_OP record; PSNs are (lease, sequence), `qlist_offset` in bytes."""
+    """Encode a QUEUE_OP record; PSNs are (lease, sequence), `qlist_offset` in bytes."""
     return QUEUE_OP.pack(QUEUE_OP_HEAD | psn[1], psn[0], wall, queue_key, app_key, op, qlist_offset >> 2, start[1], start[0],
                          MAGIC)
 
 
 def pack_sync_point(sequence: int, lease: int, wall: int, kind: SyncPoint, node: int, data_position: int,
                     qlist_position: int) -> bytes:
-    """A JOURNAL_OP record of op SYNCPOINT whose body names its own PSN; positions in bytes."""
+    """Encode a sync point (JOURNAL_OP), whose body repeats its PSN; positions in bytes."""
     return JOURNAL_OP.pack(JOURNAL_OP_HEAD | sequence, lease, wall, kind, SYNC_POINT_OP, sequence, node, lease,
                            data_position >> 3, qlist_position >> 2, MAGIC)
 
 
 def pack_queue_record(uri: str, queue_key: bytes, apps: list[tuple[str, bytes]]) -> bytes:
-    """A QLIST record: the queue's URI and key, then (appId, appKey) of each app."""
+    """Encode a QLIST record: the queue's URI and key, then (appId, appKey) of each app."""
     name = pad_words(uri.encode())
     parts = [name, _KEY.pack(queue_key)]
     for app_id, app_key in apps:
@@ -278,7 +278,7 @@ def pack_queue_record(uri: str, queue_key: bytes, apps: list[tuple[str, bytes]])
 
 
 def parse_queue_record(data: bytes, offset: int = 0) -> tuple[str, bytes, list[tuple[str, bytes]], int]:
-    """(URI, queueKey, [(appId, appKey)], size in bytes) of the QLIST record at `offset`; ValueError if it is none."""
+    """Decode the QLIST record at `offset`: (URI, queueKey, [(appId, appKey)], size in bytes). ValueError."""
     if offset + QUEUE_RECORD_HEADER.size > len(data):
         raise ValueError("QLIST record header is cut")
     uri_words, count, words = QUEUE_RECORD_HEADER.unpack_from(data, offset)
@@ -303,7 +303,7 @@ def parse_queue_record(data: bytes, offset: int = 0) -> tuple[str, bytes, list[t
 
 
 def queue_records(data: bytes, offset: int) -> tuple[list[tuple[int, str, bytes, list[tuple[str, bytes]]]], int, str]:
-    """(offset, URI, queueKey, apps) of the QLIST records from `offset` on; where they end; and why, "" = with the data."""
+    """Decode the QLIST records from `offset` on: [(offset, URI, queueKey, apps)], their end, the error there or ""."""
     found = []
     try:
         while offset < len(data):
@@ -316,7 +316,7 @@ def queue_records(data: bytes, offset: int) -> tuple[list[tuple[int, str, bytes,
 
 
 def read_queue_record(read: Callable[[int, int], bytes], offset: int) -> bytes | None:
-    """The QLIST record at `offset`, as far as `read(offset, size)` has it; None: not even its header."""
+    """Read the QLIST record at `offset`, shorter at the end of the file; None if its header is incomplete."""
     head = read(offset, QUEUE_RECORD_HEADER.size)
     if len(head) < QUEUE_RECORD_HEADER.size:
         return None
@@ -324,7 +324,7 @@ def read_queue_record(read: Callable[[int, int], bytes], offset: int) -> bytes |
 
 
 def _key(data: bytes, position: int) -> tuple[bytes, int]:
-    """The queueKey or appKey at `position`, and the position behind it; the caller sees whether that is too far."""
+    """Return the queueKey or appKey at `position`, and the next position, which the caller must check."""
     return bytes(data[position:position + _KEY_BYTES]), position + _KEY.size
 
 
@@ -339,7 +339,7 @@ def _padded_text(data: bytes, position: int, size: int, end: int) -> tuple[str, 
 
 
 def file_headers(kind: FileType, partition_id: int) -> bytes:
-    """Both headers of a new, empty file."""
+    """Encode both headers of a new, empty file."""
     general = layout.FILE_HEADER.build(version=1, header_words=layout.FILE_HEADER.words, wide=1, type=kind,
                                        partition_id=partition_id)
     if kind is FileType.JOURNAL:
@@ -350,7 +350,7 @@ def file_headers(kind: FileType, partition_id: int) -> bytes:
 
 
 def pack_mark(offset: int) -> bytes:
-    """The journal header's field that tells a finished rollover; `offset` of its sync point in bytes."""
+    """Encode the journal header's mark of a finished rollover; `offset` of its sync point in bytes."""
     return (offset >> 2).to_bytes(8, "big")
 
 
@@ -358,8 +358,8 @@ def check_messages(read: Callable[[int, int], bytes],
                    messages: Iterable[Message]) -> tuple[int, dict[str, list[Message]]]:
     """Set size, options, schema and the properties flag of `messages` from their DATA records.
 
-    Returns the bytes of all good records, and what is wrong with the others: reason -> messages. `read(offset, size)`
-    reads DATA; it is called with neighbouring ranges if the messages are in order of their offsets.
+    Return the total size of the valid records, and the messages of damaged ones: error -> messages. `read(offset, size)`
+    reads DATA; its ranges are consecutive if the messages are in order of their offsets.
     """
     damaged: dict[str, list[Message]] = {}
     window, base, top, good = memoryview(b""), 0, 0, 0
@@ -384,7 +384,7 @@ def check_messages(read: Callable[[int, int], bytes],
 
 
 def check_message(window: memoryview, at: int, message: Message) -> int:
-    """Likewise for one, whose DATA record begins at `at`; the bytes of the record. ValueError: what is wrong with it."""
+    """Complete a message from its DATA record at `at`, see `check_messages`; return the record's size. ValueError."""
     words: int
     words, flags, schema_id, _ = DATA_HEADER.unpack_from(window, at)
     size, options = (words & DATA_WORDS_MASK) << 2, flags >> DATA_OPTIONS_SHIFT << 2

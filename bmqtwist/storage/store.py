@@ -1,4 +1,4 @@
-"""The seams between what is kept and where: a disk, the files of one partition, the file of the metadata ledger.
+"""Interfaces of the storage: a disk and its files, the files of one partition; sizes, limits and errors.
 
 ```
    Partition, recovery           ClusterMetadata
@@ -10,8 +10,8 @@
         files.py (real)     memory.py (simulated, with faults)
 ```
 
-All sizes and offsets count bytes from the start of a file. What fails raises OSError, as the real thing does;
-reading past the end of a file gives what is there.
+All sizes and offsets count bytes from the start of a file. Operations raise OSError; a read beyond the end of a file
+returns fewer bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from bmqtwist.errors import LocalError
 from bmqtwist.storage import layout
 
-JOURNAL_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES = (  # what a file begins with, before its first record
+JOURNAL_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES = (  # headers before the first record
     layout.FILE_HEADER.size + each.size for each in (layout.JOURNAL_FILE_HEADER, layout.DATA_FILE_HEADER,
                                                      layout.QLIST_FILE_HEADER))
 _RECORD_BYTES = layout.JOURNAL_RECORD.size
@@ -33,15 +33,15 @@ PURGE_RESERVE_BYTES = 16 * _RECORD_BYTES  # journal space that only sync points 
 JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + _RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 DATA_FILE_BYTES_MAX = ((1 << 32) - 1) * 8  # offsets are u32 dwords
 WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 words
-PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory
-PREWRITE_BYTES: Final = 4 << 20  # that one turn writes of a batch whose DATA are larger: 64 MiB at once take 40 ms and more
-BEGINNING_BYTES = 64 << 10  # that are read of a longer message when only its properties are asked for
-AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
-ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while it is copied or read back
+PAYLOAD_CACHE_BYTES = 64 << 20  # application data in memory, per partition
+PREWRITE_BYTES: Final = 4 << 20  # DATA per turn of a larger batch: 64 MiB at once take 40 ms and more
+BEGINNING_BYTES = 64 << 10  # read of a longer message if only its properties are needed
+AVAILABLE_PERCENT_MIN = 20  # free part of every file after a rollover, for it to be worthwhile
+ROLLOVER_CHUNK_BYTES = 4 << 20  # of a file in memory while it is copied or read
 
 
 class DirectoryBusy(LocalError):
-    """Another broker holds the directory."""
+    """Another broker has locked the directory."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"Storage directory {directory} is used by another broker: stop it, or configure another"
@@ -49,15 +49,15 @@ class DirectoryBusy(LocalError):
 
 
 class StorageError(LocalError):
-    """The storage cannot be used as configured: the text says what to change."""
+    """The configured storage is invalid; the text names the setting to change."""
 
 
 class PartitionUnavailable(LocalError):
-    """The partition takes no records now: producers are answered STORAGE_FAILURE."""
+    """The partition takes no records now; producers receive STORAGE_FAILURE."""
 
 
 class PayloadDamaged(PartitionUnavailable):
-    """The stored application data of a message is not what was written: it must not be delivered."""
+    """The stored application data of a message is damaged and must not be delivered."""
 
 
 Bytes = tuple[int, int, int]  # of JOURNAL, DATA, QLIST
@@ -80,25 +80,25 @@ class FileSizes:
 
     @property
     def each(self) -> Bytes:
-        """Of JOURNAL, DATA, QLIST."""
+        """Sizes of JOURNAL, DATA, QLIST."""
         return self.journal, self.data, self.qlist
 
     def shares(self, kept: Bytes) -> str:
-        """What `kept` bytes are of them, for a person."""
+        """Return a text with `kept` bytes and their percentage of each file."""
         return ", ".join(f"{name} {part} of {size} B ({part * 100 // size}%)" for name, part, size in
                          zip(("JOURNAL", "DATA", "QLIST"), kept, self.each, strict=True))
 
     def hold(self, positions: Bytes) -> bool:
-        """Do the files reach up to there?"""
+        """Return whether no position exceeds the size of its file."""
         return all(position <= size for position, size in zip(positions, self.each, strict=True))
 
     def leaves_enough(self, kept: Bytes, needed: Bytes) -> bool:
-        """Would a rollover that keeps `kept` leave enough of every file free, `needed` bytes of each taken?"""
+        """Return whether a rollover that copies `kept` leaves enough of every file free, with `needed` bytes in use."""
         return all((size - part - more) * 100 // size >= AVAILABLE_PERCENT_MIN
                    for size, part, more in zip(self.each, kept, needed, strict=True))
 
     def passes(self, kept: Bytes, percent: int) -> bool:
-        """Is so much of a file kept?"""
+        """Return whether `kept` is at least `percent` of any file."""
         return any(part * 100 >= size * percent for part, size in zip(kept, self.each, strict=True))
 
 
@@ -112,70 +112,70 @@ class File(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def data_after(self, offset: int) -> int | None:
-        """Where, from `offset` on, the first byte may lie that was ever written; None: all that follows are zeros."""
+        """Return the first offset from `offset` on that may have been written; None if only zeros follow."""
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
-        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
+        """Write all `parts` consecutively from `offset` on; return the number of bytes."""
 
     def sync(self) -> None:
-        """Return when everything written so far survives a loss of power."""
+        """Return when all writes so far are durable."""
 
     def resize(self, size: int, allocate: bool) -> None:
-        """Cut or grow with zeros to `size`; `allocate` reserves the blocks so that later writes cannot lack space."""
+        """Truncate or extend with zeros to `size`; `allocate` reserves the blocks, so that later writes have space."""
 
     def close(self) -> None:
-        """Let go of the file; not an error if already closed."""
+        """Close the file; closing it twice is no error."""
 
 
 class Disk(Protocol):
     """Directories of files. Paths are text with `/`."""
 
     def names(self, directory: str) -> list[str]:
-        """Sorted names in a directory."""
+        """Return the sorted names in a directory."""
 
     def create(self, path: str) -> File:
-        """A new empty file; FileExistsError if the name is taken."""
+        """Create an empty file; FileExistsError if it exists."""
 
     def open(self, path: str) -> File:
-        """An existing file, for reading and writing."""
+        """Open an existing file for reading and writing."""
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file; both names are on one file system."""
+        """Rename a file within one file system."""
 
     def remove(self, path: str) -> None:
         """Delete a file."""
 
     def sync_directory(self, directory: str) -> None:
-        """Make creations, renames and removals in a directory survive a loss of power."""
+        """Make creations, renames and removals in a directory durable."""
 
     def free_bytes(self, directory: str) -> int:
-        """Space an unprivileged writer may still use."""
+        """Return the free space for an unprivileged user, bytes."""
 
     def identify(self, directory: str) -> Hashable:
-        """Which directory that is: equal for all of its names. OSError if there is none."""
+        """Return an identity that is equal for all names of a directory. OSError if it does not exist."""
 
     def lock(self, directory: str) -> ExitStack:
-        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
+        """Lock a directory until the result is closed; DirectoryBusy if another process has locked it."""
 
 
 class PartitionReader(Protocol):
-    """The files of a partition to be read: its own ones (`fileset.FileSets`), or those that a tool was given."""
+    """Read access to the files of a partition, for recovery (`fileset.FileSets`) and for tools."""
 
     @property
     def broken(self) -> bool:
-        """Was a file missing or empty?"""
+        """True if a file was missing or empty."""
 
     def read_journal(self, offset: int, size: int) -> bytes:
-        """Bytes of the JOURNAL; fewer at its end."""
+        """Read bytes of the JOURNAL; fewer at its end."""
 
     def journal_after(self, offset: int) -> int | None:
-        """As `File.data_after`, of the JOURNAL."""
+        """`File.data_after` of the JOURNAL."""
 
     def read_data(self, offset: int, size: int) -> bytes:
-        """Bytes of DATA; fewer at its end."""
+        """Read bytes of DATA; fewer at its end."""
 
     def read_qlist(self, offset: int, size: int) -> bytes:
-        """Bytes of QLIST; fewer at its end."""
+        """Read bytes of QLIST; fewer at its end."""
 
     def lengths(self) -> tuple[int, int, int]:
-        """Lengths on disk of JOURNAL, DATA, QLIST."""
+        """Return the lengths of JOURNAL, DATA, QLIST on disk, bytes."""

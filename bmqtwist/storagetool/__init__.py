@@ -1,1 +1,1 @@
-"""Looks at storage files without changing them: search, summaries, ledgers, checks and comparisons."""
+"""Storage tool `bmq storage`: reads storage files for search, summaries, ledgers, verification and comparison."""

@@ -1,9 +1,8 @@
-"""`bmq storage compare`: two nodes' copies of a partition, record by record, told apart by PSN.
+"""`bmq storage compare`: compares the copies of partitions at two nodes, record by record, paired by PSN.
 
-Replicas hold the same records at the same places, so what differs is damage or a mistake. That one copy ends earlier is
-not a difference, and neither is what a rollover left out that only one of them has made. Where two copies were not rolled
-over at the same record, the sync point that ends the copied records of each is no record of the log: it repeats the PSN of
-the last one before it.
+Replicas hold the same records at the same offsets, so a difference is damage or an error. An earlier end of one copy is no
+difference, nor are records that a rollover of one copy omitted. If the copies did not roll over at the same record, the
+sync point after the copied records is skipped: it repeats the PSN of the record before it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from bmqtwist.storagetool.journalview import JOURNAL_OP, MESSAGE, JournalRecord,
 from bmqtwist.storagetool.ledgerview import plain, queues_of
 from bmqtwist.storagetool.verify import ERROR, NOTE, FileFinding
 
-LISTED_MAX = 20  # differences of one kind that are told one by one
-_PLACES = frozenset({"data_dwords", "qlist_words"})  # differ if only one side was rolled over
+LISTED_MAX = 20  # differences of one kind that are listed
+_OFFSETS = frozenset({"data_dwords", "qlist_words"})  # differ if only one side was rolled over
 _NAMES = {"wall": "timestamp", "guid": "GUID", "crc": "CRC", "data_dwords": "DATA offset in dwords",
           "qlist_words": "QLIST offset in words"}
-_END = (1 << 64, 0)  # behind every PSN
+_END = (1 << 64, 0)  # above every PSN
 
 
 class _Side:
-    """One copy, read forward. `beyond`: its records behind the end of the other one; `only`: those that it lacks before."""
+    """One copy, read forward. `beyond`: number of records after the end of the other copy; `only`: records that the other
+    copy lacks before its end."""
 
     def __init__(self, files: SetView, name: str) -> None:
         self.files, self.name = files, name
@@ -48,7 +48,7 @@ class _Side:
 
     @property
     def psn(self) -> Psn:
-        """Of the present record; behind everything at the end."""
+        """PSN of the present record; above all at the end."""
         return (self.entry[2], self.entry[1] & SEQUENCE_MASK) if self.entry is not None else _END
 
     def advance(self, same_layout: bool) -> None:
@@ -60,12 +60,12 @@ class _Side:
 
 
 def compare_sets(left: SetView, right: SetView, names: tuple[str, str]) -> list[FileFinding]:
-    """All findings about two file sets of one partition; `names`: what the sides are called."""
+    """Return all findings about two file sets of one partition; `names`: of the two sides."""
     return _Comparison(_Side(left, names[0]), _Side(right, names[1])).run()
 
 
 class _Comparison:
-    """Both sides side by side."""
+    """Comparison of two copies."""
 
     def __init__(self, left: _Side, right: _Side) -> None:
         self.left, self.right = left, right
@@ -115,7 +115,7 @@ class _Comparison:
         found = []
         for side, record in ((self.left, one), (self.right, two)):
             if not side.data.size:
-                return  # told by verify
+                return  # `verify` reports it
             try:
                 data = side.data.record(record.data_dwords * 8)
                 found.append((data.flags, data.schema_wire_id, data.options, data.data))
@@ -154,7 +154,7 @@ def _changes(one: JournalRecord, two: JournalRecord, same_layout: bool) -> list[
     """Names of the attributes in which two records differ. Offsets count only if the layouts are the same."""
     if one.type != two.type:
         return [f"type ({one.type_name}, {two.type_name})"]
-    skipped = {"lease", "sequence"} if same_layout else {"lease", "sequence", "offset"} | _PLACES
+    skipped = {"lease", "sequence"} if same_layout else {"lease", "sequence", "offset"} | _OFFSETS
     return [f"{_NAMES.get(name, name.replace('_', ' '))} ({_shown(getattr(one, name))}, {_shown(getattr(two, name))})"
             for name in sorted(JournalRecord.__slots__)
             if name not in skipped and getattr(one, name, None) != getattr(two, name, None)]
@@ -165,7 +165,7 @@ def _shown(value: object) -> str:
 
 
 def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[str, str]) -> list[FileFinding]:
-    """All findings about two ledgers: records of one LSN must say the same."""
+    """Return all findings about two ledgers: records with the same LSN must be equal."""
     sides = [{(entry.lsn, entry.type_name): entry for entry in each.entries} for each in (left, right)]
     found = []
     for key in sides[0].keys() & sides[1].keys():
@@ -185,9 +185,9 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
                                   f"{len(missing)} record(s) only in {names[mine]}: {named}"
                                   + ("; a later snapshot made up for them" if caught_up else "")))
     if ends[0] != ends[1]:
-        behind = 0 if ends[0] < ends[1] else 1
-        result.append(FileFinding(NOTE, f"{names[behind]} ends at {_text(ends[behind])}, {names[1 - behind]} at"
-                                    f" {_text(ends[1 - behind])}"))
+        shorter = 0 if ends[0] < ends[1] else 1
+        result.append(FileFinding(NOTE, f"{names[shorter]} ends at {_text(ends[shorter])}, {names[1 - shorter]} at"
+                                    f" {_text(ends[1 - shorter])}"))
         return result
     states = [{queue.key: queue.info() for queue in queues_of(each.entries).values() if not queue.removed}
               for each in (left, right)]
@@ -197,31 +197,31 @@ def compare_ledgers(left: LedgerContents, right: LedgerContents, names: tuple[st
 
 
 def compare(left: str, right: str, watch: Watch | None) -> list[FileFinding]:
-    """All findings about two directories of two nodes."""
-    told: list[FileFinding] = []
+    """Return all findings about the storage directories of two nodes."""
+    findings: list[FileFinding] = []
     sets = [_current_sets(directory) for directory in (left, right)]
     for partition_id in sorted({*sets[0], *sets[1]}):
         pair = [each.get(partition_id) for each in sets]
         name = f"partition {partition_id}"
         if pair[0] is None or pair[1] is None:
-            told.append(FileFinding(ERROR, f"only in {left if pair[0] else right}", name))
+            findings.append(FileFinding(ERROR, f"only in {left if pair[0] else right}", name))
             continue
         with ExitStack() as stack:
             views = [SetView(each, stack, watch) for each in pair if each is not None]
-            told += [finding._replace(where=name) for finding in compare_sets(views[0], views[1], (left, right))]
+            findings += [finding._replace(where=name) for finding in compare_sets(views[0], views[1], (left, right))]
     ledgers = [ledger_files(directory)[-1:] for directory in (left, right)]
     if ledgers[0] and ledgers[1]:
         read = [open_ledger(each[0], watch) for each in ledgers]
-        told += [each._replace(where="ledger") for each in compare_ledgers(read[0], read[1], (left, right))]
+        findings += [each._replace(where="ledger") for each in compare_ledgers(read[0], read[1], (left, right))]
     elif ledgers[0] or ledgers[1]:
-        told.append(FileFinding(NOTE, f"only in {left if ledgers[0] else right}", "ledger"))
+        findings.append(FileFinding(NOTE, f"only in {left if ledgers[0] else right}", "ledger"))
     if not sets[0] and not sets[1] and not ledgers[0] and not ledgers[1]:
         raise InputError(f"neither {left} nor {right} holds storage files")
-    return told
+    return findings
 
 
 def _current_sets(directory: str) -> dict[int, SetFiles]:
-    """By partition, the set a broker would use: the one that reaches furthest."""
+    """Return the set of each partition that a broker would use: the one with the highest PSN."""
     found: dict[int, tuple[tuple[int, int, bool], SetFiles]] = {}
     for each in file_sets(directory):
         if not each.journal:

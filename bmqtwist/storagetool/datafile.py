@@ -1,4 +1,4 @@
-"""DATA records as the tool shows them: their number in the file, options, properties and payload."""
+"""DATA records of the storage tool: their number in the file, options, properties and payload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 class DataError(ValueError):
-    """There is no whole DATA record where one is expected: a sentence."""
+    """No valid DATA record at an offset; the text is a sentence."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class DataRecord:
 
 @dataclass(slots=True)
 class Content:
-    """What a producer sent. `inflated`: the payload was decompressed to get at the properties before it."""
+    """Properties and payload of a message. `inflated`: the payload was decompressed, because properties were within it."""
 
     properties: wire_properties.Properties
     payload: bytes
@@ -65,7 +65,7 @@ class DataFile:
         self._walk, self._walked = self.walk(), 0
 
     def record(self, offset: int, numbered: bool = False) -> DataRecord:
-        """The record at `offset`; DataError if it is not whole. `numbered`: find its index, which reads what lies
+        """Return the record at `offset`; DataError if it is invalid. `numbered`: find its index, which reads all headers
         before it."""
         header = self._read(offset, DATA_HEADER.size)
         if offset < DATA_HEADER_BYTES or len(header) < DATA_HEADER.size:
@@ -81,7 +81,7 @@ class DataFile:
                           schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
 
     def walk(self) -> Iterator[tuple[int, int]]:
-        """(offset, size) of the records from the start of the file up to where there is none."""
+        """Iterate over (offset, size) of the records from the start of the file to the first invalid one."""
         offset, base, window = DATA_HEADER_BYTES, 0, b""
         while True:
             if not base <= offset <= base + len(window) - DATA_HEADER.size:
@@ -95,7 +95,7 @@ class DataFile:
             offset += size
 
     def _index(self, wanted: int) -> int | None:
-        """Number of the record at an offset: records are counted from the start of the file."""
+        """Return the number of the record at an offset, counted from the start of the file."""
         while self._walked < wanted:
             self._walked, _ = next(self._walk, (self.size, 0))
             self._indexes[self._walked] = len(self._indexes)
@@ -103,7 +103,7 @@ class DataFile:
 
 
 def content_of(record: DataRecord, compression: int) -> Content:
-    """Properties and payload. A compressed payload stays as it is stored, unless old-style properties are within it."""
+    """Decode properties and payload. A compressed payload is inflated only if it includes old-style properties."""
     if not record.has_properties:
         return Content({}, record.data)
     data, inflated = record.data, False
@@ -124,16 +124,16 @@ def options_text(record: DataRecord) -> list[str]:
 
 
 def value_text(value: wire_properties.Value) -> str:
-    """A property's value as it is printed."""
+    """Format the value of a property."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
         return value.hex().upper()
-    return str(value).encode("utf-8", "replace").decode()  # strings that are not UTF-8 hold halves of characters
+    return str(value).encode("utf-8", "replace").decode()  # strings that are not UTF-8 hold surrogates
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: offset, four groups of digits, characters."""
+    """Format 16 bytes per line: offset, four groups of digits, characters."""
     lines = []
     for start in range(0, len(data), 16):
         part = data[start:start + 16]

@@ -1,4 +1,4 @@
-"""The files to look at: opened for reading only, found by name, by directory or by a prefix with an asterisk."""
+"""Input files of the storage tool: found by name, by directory or by a prefix with an asterisk; opened for reading only."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SUFFIXES = {f".bmq_{kind}": kind for kind in (JOURNAL, DATA, QLIST, LEDGER)}
 _CHUNK_BYTES = 4 << 20
 _SET_NAME = re.compile(r"(?:damaged\.)?bmq_(\d+)\.(.+)\.bmq_(journal|data|qlist)")
 
-Watch = Callable[[int], None]  # is told how many bytes were read
+Watch = Callable[[int], None]  # receives the number of bytes of each read
 
 
 class InputError(LocalError):
-    """A file cannot be read, or it is not clear which one is meant."""
+    """A file cannot be read, or a path is ambiguous."""
 
 
 class ReadOnlyFile:
-    """One file; nothing here can change it."""
+    """One file, opened for reading only."""
 
     def __init__(self, path: str, watch: Watch | None = None) -> None:
         self.path, self._watch = path, watch
@@ -40,11 +40,11 @@ class ReadOnlyFile:
 
     @property
     def size(self) -> int:
-        """Length on disk, bytes. A live file is as long as its configured maximum."""
+        """Length on disk, bytes; the file of a running broker has its configured maximum."""
         return self._file.size()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         try:
             data = self._file.read(offset, size)
         except OSError as error:
@@ -58,15 +58,15 @@ class ReadOnlyFile:
 
 
 class JournalSnapshot(ReadOnlyFile):
-    """A journal as it is now: what a running broker appends to it from now on reads as zeros.
+    """Snapshot of a journal: records that a running broker appends later read as zeros.
 
-    A broker writes ledger and DATA before the JOURNAL, so whoever takes the snapshot first finds all it refers to.
+    Open it before the other files: a broker writes ledger and DATA before the JOURNAL, so they hold all that it refers to.
     """
 
     def __init__(self, path: str, watch: Watch | None = None) -> None:
         super().__init__(path, watch)
         self._size = self._end = super().size
-        while self._end > 0:  # to behind the last record that holds a byte that is not zero: it may be being written
+        while self._end > 0:  # find the end of the last record that is not zero; it may be incomplete
             start = max(0, self._end - _CHUNK_BYTES)
             written = super().read(start, self._end - start).rstrip(b"\0")
             self._end = start
@@ -81,19 +81,19 @@ class JournalSnapshot(ReadOnlyFile):
         return self._size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         data = super().read(offset, min(size, max(0, self._size - offset)))
         beyond = offset + len(data) - max(offset, self._end)
         return data[:-beyond] + bytes(beyond) if beyond > 0 else data
 
     def grown(self) -> bool:
-        """Has something been appended since?"""
+        """Return whether records were appended since the snapshot."""
         return any(super().read(self._end, RECORD_BYTES))
 
 
 @dataclass(slots=True)
 class SetFiles:
-    """The files of a set and a ledger. A path is "" if there is none, the partition -1 if no name tells it."""
+    """Paths of a file set and a ledger, "" if absent. partition_id: from a file name, -1 if unknown."""
 
     partition_id: int = -1
     stamp: str = ""
@@ -103,7 +103,7 @@ class SetFiles:
     csl: str = ""
 
     def put(self, kind: str, path: str) -> None:
-        """Set a path; LocalError if another one is set already."""
+        """Set a path; InputError if another one is set already."""
         known = getattr(self, kind)
         if known and known != path:
             raise InputError(f"two {kind} files: {known} and {path}. Name the one you mean.")
@@ -111,7 +111,7 @@ class SetFiles:
 
 
 class SetView:
-    """A `PartitionReader` over up to three files, closed with `stack`; the journal as it is now."""
+    """`PartitionReader` over up to three files, closed with `stack`; the journal is a snapshot."""
 
     broken = False
 
@@ -130,12 +130,12 @@ class SetView:
         return journal, data, qlist
 
     def journal_after(self, offset: int) -> int | None:
-        """Nothing is known of holes: a reader looks at everything."""
+        """Return `offset`: the tool reads holes, too."""
         return offset
 
 
 def kind_of(path: str) -> str:
-    """journal, data, qlist or csl, by the end of the name; InputError for any other."""
+    """Return journal, data, qlist or csl, by the end of the name; InputError for other names."""
     for suffix, kind in _SUFFIXES.items():
         if path.endswith(suffix):
             return kind
@@ -145,13 +145,13 @@ def kind_of(path: str) -> str:
 
 
 def set_name(path: str) -> tuple[int, str]:
-    """(partition id, stamp) in the name of a file of a set; (-1, "") if the name is another one."""
+    """Return (partition id, stamp) of a file name; (-1, "") if it is not the name of a file of a set."""
     match = _SET_NAME.fullmatch(os.path.basename(path))
     return (int(match[1]), match[2]) if match else (-1, "")
 
 
 def resolve(paths: Iterable[str], partition: int | None = None) -> SetFiles:
-    """Which files `paths` mean: files by name, a directory (with `partition` if it holds several), or 'prefix*'."""
+    """Return the files of `paths`: file names, a directory (with `partition` if it holds several), or 'prefix*'."""
     found = SetFiles()
     for path in paths:
         if path.endswith("*"):
@@ -169,7 +169,7 @@ def resolve(paths: Iterable[str], partition: int | None = None) -> SetFiles:
 
 
 def with_siblings(paths: SetFiles) -> SetFiles:
-    """The same with those files of the set that lie beside the named ones under the same name."""
+    """Add the other files of the set in the same directory."""
     named = paths.journal or paths.data or paths.qlist
     stem = named.rpartition(".bmq_")[0]
     for kind in (JOURNAL, DATA, QLIST):
@@ -199,7 +199,7 @@ def _from_directory(directory: str, partition: int | None, found: SetFiles) -> N
 
 
 def file_sets(directory: str) -> list[SetFiles]:
-    """All file sets in a directory, by partition and age."""
+    """Return all file sets in a directory, by partition and age."""
     found: dict[tuple[int, str, bool], SetFiles] = {}
     for name in _names(directory):
         match = _SET_NAME.fullmatch(name)
@@ -212,7 +212,7 @@ def file_sets(directory: str) -> list[SetFiles]:
 
 
 def ledger_files(directory: str) -> list[str]:
-    """All ledger files of a directory, the newest (by name) last: that is the one a broker uses."""
+    """Return all ledger files of a directory; the last one, the newest by name, is used by a broker."""
     return [f"{directory}/{name}" for name in _names(directory) if name.endswith(".bmq_csl")]
 
 
@@ -225,7 +225,7 @@ def _names(directory: str) -> list[str]:
 
 @dataclass(slots=True)
 class StorageTarget:
-    """What is verified together: file sets and at most one ledger. `whole`: a directory; nothing may be missing."""
+    """File sets and at most one ledger to verify together. `whole`: a directory, which must be complete."""
 
     name: str
     sets: list[SetFiles]
@@ -234,7 +234,7 @@ class StorageTarget:
     older_ledgers: list[str] = field(default_factory=list)
 
     def paths(self) -> Iterable[str]:
-        """All files."""
+        """Iterate over the paths of all files."""
         for each in self.sets:
             yield from (path for path in (each.journal, each.data, each.qlist) if path)
         if self.ledger:
@@ -242,12 +242,12 @@ class StorageTarget:
 
 
 def directory_target(directory: str) -> StorageTarget:
-    """Everything in a directory."""
+    """Return the target of all files in a directory."""
     ledgers = ledger_files(directory)
     return StorageTarget(directory, file_sets(directory), ledgers[-1] if ledgers else "", True, ledgers[:-1])
 
 
 def open_ledger(path: str, watch: Watch | None = None) -> LedgerContents:
-    """A ledger file, read."""
+    """Read a ledger file."""
     with closing(ReadOnlyFile(path, watch)) as file:
         return read_ledger(file.read_all())

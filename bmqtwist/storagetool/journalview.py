@@ -1,4 +1,4 @@
-"""Journal records as objects to ask and to print, and the names and values that are printed, in their order."""
+"""Journal records of the storage tool: decoded attributes, and their printed names and values, in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 Fields = list[tuple[str, object]]
 
 MESSAGE, CONFIRM, DELETION, QUEUE_OP, JOURNAL_OP = RecordType
-NO_KEY = b""  # of records that belong to no queue
+NO_KEY = b""  # queue key of records of no queue
 NULL_TEXT = "** NULL **"
 _FILE_KEY = slice(MESSAGE_RECORD.offset("file_key") - RECORD_HEADER.size,
                   MESSAGE_RECORD.offset("data_dwords") - RECORD_HEADER.size)  # within the body of a MESSAGE
@@ -44,11 +44,11 @@ _SECONDS_MAX = 253402300799  # the last second of the year 9999
 
 
 class JournalRecord:
-    """A record of any type; it has the attributes of its type alone, but always `queue_key` and `guid`.
+    """A record of any type, with the attributes of its type; `queue_key` and `guid` are always set.
 
     offset: bytes from the start of the file. wall: seconds since the epoch. flags: 12 header bits, the reason of a CONFIRM
-    or DELETION. data_dwords: offset of the DATA record, or the end of DATA, in units of 8 bytes. qlist_words: likewise of
-    QLIST, in units of 4 bytes. kind: of a sync point. inner_*: the PSN in the body of a JOURNAL_OP.
+    or DELETION. data_dwords: offset of the DATA record, or the end of DATA, in units of 8 bytes. qlist_words: the same
+    for QLIST, in units of 4 bytes. kind: of a sync point. inner_*: the PSN in the body of a JOURNAL_OP.
     """
 
     __slots__ = ("app_key", "compression", "crc", "data_dwords", "file_key", "flags", "guid", "inner_lease",
@@ -69,7 +69,7 @@ class JournalRecord:
         if self.type == MESSAGE:
             high, compression, self.queue_key, self.data_dwords, self.guid, self.crc = MESSAGE_BODY.unpack(body)
             self.ref_count, self.compression = high << REF_COUNT_LOW_BITS | self.flags, compression & COMPRESSION_MASK
-            self.file_key = body[_FILE_KEY]  # always null so far, so the struct steps over it
+            self.file_key = body[_FILE_KEY]  # always null, so the struct skips it
         elif self.type == CONFIRM:
             self.queue_key, self.app_key, self.guid = CONFIRM_BODY.unpack(body)
         elif self.type == DELETION:
@@ -92,17 +92,17 @@ class JournalRecord:
 
     @property
     def type_name(self) -> str:
-        """As it is printed."""
+        """Printed name of the type."""
         return name_of(RecordType, self.type)
 
     @property
     def is_sync_point(self) -> bool:
-        """Is it a JOURNAL_OP of op SYNCPOINT?"""
+        """True for a JOURNAL_OP of op SYNCPOINT."""
         return self.type == JOURNAL_OP and self.op == SYNC_POINT_OP
 
     @property
     def is_listed(self) -> bool:
-        """Is it a QUEUE_OP with a QLIST record: a CREATION or ADDITION?"""
+        """True for a QUEUE_OP with a QLIST record: a CREATION or ADDITION."""
         return self.type == QUEUE_OP and self.op in (QueueOp.CREATION, QueueOp.ADDITION)
 
 
@@ -111,7 +111,7 @@ def records(scan: JournalScan) -> Iterator[JournalRecord]:
 
 
 def name_of(kind: type[IntEnum], value: int) -> str:
-    """A value as it is printed."""
+    """Return the printed name of a value."""
     try:
         return kind(value).name
     except ValueError:
@@ -119,7 +119,7 @@ def name_of(kind: type[IntEnum], value: int) -> str:
 
 
 def timestamp(wall: int) -> str:
-    """Epoch seconds as `29OCT2024_14:01:24.000000`, UTC."""
+    """Format epoch seconds as `29OCT2024_14:01:24.000000`, UTC."""
     if not 0 <= wall <= _SECONDS_MAX:
         return f"** INVALID ({wall}) **"
     when = _EPOCH + timedelta(seconds=wall)
@@ -127,18 +127,18 @@ def timestamp(wall: int) -> str:
 
 
 def hex_key(key: bytes) -> str:
-    """A key or GUID in hexadecimal digits."""
+    """Format a key or GUID in hexadecimal digits."""
     return key.hex().upper()
 
 
 def app_id_of(queue: KnownQueue | None, app_key: bytes) -> str:
-    """The appId of a key among the apps the queue has in the end."""
+    """Return the appId of a key among the present apps of the queue."""
     names = [app_id for app_id, key in queue.apps.items() if key == app_key] if queue and app_key != NULL_KEY else []
     return names[0] if names else NULL_TEXT
 
 
 def record_fields(record: JournalRecord, queues: Mapping[bytes, KnownQueue]) -> Fields:
-    """Details of one journal record; URIs and appIds if the ledger (`queues`) tells them."""
+    """Return the fields of one journal record, with URIs and appIds if the ledger (`queues`) has them."""
     found: Fields = [
         ("RecordType", record.type_name), ("Index", record.index), ("Offset", record.offset),
         ("PrimaryLeaseId", record.lease), ("SequenceNumber", record.sequence),

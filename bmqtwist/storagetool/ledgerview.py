@@ -1,4 +1,4 @@
-"""Records of the metadata ledger as the tool selects and prints them, and the queues in them."""
+"""`bmq storage ledger`: selects and prints records of the metadata ledger, and the queues in them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from bmqtwist.wire.cluster_schema import (
 from bmqtwist.wire.fields import fields_of
 
 TYPES = ("snapshot", "update", "commit", "ack")
-_DELIMITER = "=" * 27  # and one more for each letter of the record's type
+_DELIMITER = "=" * 27  # followed by one for each letter of the record's type
 _COLUMN = 21
 _UPDATES = ("partitionPrimaryAdvisory", "queueUnAssignmentAdvisory", "queueUpdateAdvisory", "queueAssignmentAdvisory",
-            "leaderAdvisory")  # in the order in which they are printed
+            "leaderAdvisory")  # in the order of the output
 
 
 @dataclass(slots=True)
 class LedgerQueue:
-    """A queue of the ledger; `apps`: appId -> key, as they are in the end. `removed`: it was unassigned later."""
+    """A queue of the ledger. `apps`: present appId -> key. `removed`: the queue was unassigned."""
 
     uri: str
     key: bytes
@@ -41,12 +41,12 @@ class LedgerQueue:
     removed: bool = False
 
     def info(self) -> QueueInfo:
-        """As it stands in advisories."""
+        """Return the queue as advisories encode it."""
         return QueueInfo(self.uri, self.key, self.partition_id, [AppIdInfo(*app) for app in self.apps.items()])
 
 
 def since_last_snapshot(entries: list[LedgerEntry]) -> list[LedgerEntry]:
-    """What counts at a start: the last snapshot and everything behind it; everything if there is none."""
+    """Return the entries that a starting broker uses: from the last snapshot on, or all if there is none."""
     for position in range(len(entries) - 1, -1, -1):
         if entries[position].record.type is LedgerRecordType.SNAPSHOT:
             return entries[position:]
@@ -54,7 +54,7 @@ def since_last_snapshot(entries: list[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def queues_of(entries: list[LedgerEntry]) -> dict[bytes, LedgerQueue]:
-    """Every queue the records tell of, by key, in order of appearance."""
+    """Return every queue of the records by key, in order of appearance."""
     found: dict[bytes, LedgerQueue] = {}
     for entry in entries:
         value = entry.record.message.value
@@ -81,13 +81,13 @@ def queues_of(entries: list[LedgerEntry]) -> dict[bytes, LedgerQueue]:
 
 
 def keys_in(record: ClusterStateRecord) -> set[bytes]:
-    """Keys of the queues a record speaks of."""
+    """Return the keys of the queues in a record."""
     value = record.message.value
     return {each.key for each in [*getattr(value, "queues", ()), *getattr(value, "queue_updates", ())]}
 
 
 def plain(value: Any) -> Any:
-    """A message as JSON holds it: keys in hexadecimal digits, empty arrays left out."""
+    """Convert a message to JSON values: keys in hexadecimal digits, empty arrays omitted."""
     if isinstance(value, bytes):
         return value.hex().upper()
     if isinstance(value, list):
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
 
 
 def outline(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[int, str]]:
-    """A message as indented lines: (depth, text)."""
+    """Format a message as indented lines: (depth, text)."""
     head = f"{name} = " if name else ""
     if isinstance(value, bytes):
         yield depth, f"{head}[ {value.hex().upper()} ]"
@@ -120,13 +120,13 @@ def outline(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[int, s
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
-    """The members of a message that are present, but for its choice."""
+    """Return the present members of a message, without its choice."""
     named = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(value.__class__)]
     return [(name, part) for name, part in named if part is not None]
 
 
 def wants(selection: Selection, entry: LedgerEntry) -> bool:
-    """Is this record wanted? The selection has types of ledger records, and LSNs for PSNs."""
+    """Return whether a record is selected; the selection holds types of ledger records, and LSNs instead of PSNs."""
     if selection.exact_records:
         return entry.offset in selection.offsets or entry.lsn in selection.seqnums
     if entry.type_name not in selection.types or selection.queue_keys and not selection.queue_keys & keys_in(entry.record):
@@ -135,14 +135,14 @@ def wants(selection: Selection, entry: LedgerEntry) -> bool:
 
 
 def count_types(entries: list[LedgerEntry]) -> tuple[Counter[str], Counter[str]]:
-    """Records by type; UPDATEs by the name of their advisory."""
+    """Count records by type, and UPDATEs by the name of their advisory."""
     return (Counter(entry.type_name for entry in entries),
             Counter(entry.record.message.choice for entry in entries if entry.record.type is LedgerRecordType.UPDATE))
 
 
 @dataclass(slots=True)
 class LedgerShow:
-    """`bmq storage ledger`: prints records in short or in detail, or counts them."""
+    """Printer of the records, in short or in detail, or of their counts."""
 
     ledger: LedgerContents
     selection: Selection
@@ -155,7 +155,7 @@ class LedgerShow:
         return entries if self.from_begin or self.selection.exact_records else since_last_snapshot(entries)
 
     def records(self, details: bool) -> bool:
-        """Print what is selected; False if something that was asked for by name is not there."""
+        """Print the selected records; False if an LSN or offset of the selection was not found."""
         selection, output = self.selection, self.output
         chosen = [entry for entry in self._considered if wants(selection, entry)]
         lsns = {entry.lsn for entry in chosen}
@@ -194,7 +194,7 @@ class LedgerShow:
                 + f"    {'Record':<{_COLUMN}}: " + "\n".join(body) + "\n\n")
 
     def summary(self, limit: int) -> None:
-        """Print how many records of each kind there are, and the queues: those there are, then those there were."""
+        """Print the number of records of each type, and the present and the removed queues."""
         entries = self._considered
         types, updates = count_types(entries)
         choices: Fields = [(name, updates[name]) for name in _UPDATES if updates[name]]

@@ -1,4 +1,4 @@
-"""Two ways to print what was found: for people, and as one JSON object that is written as it grows."""
+"""Output of the storage tool: as text, or as one JSON object that is written incrementally."""
 
 from __future__ import annotations
 
@@ -17,73 +17,73 @@ from bmqtwist.storagetool.datafile import (
 from bmqtwist.storagetool.journalview import Fields
 
 RECORD_COLUMN = 16  # characters of a field name in the details of a record
-Write = Callable[[str], None]  # takes text with its line ends
+Write = Callable[[str], None]  # writes text that includes line ends
 RULE = "=" * 30 + "\n\n"
 JSON_PAYLOAD_BYTES = 64  # of a payload that JSON shows
 _JSON_MISSING = {"GUID": "GuidsNotFound", "offset": "OffsetsNotFound", "sequence number": "SequenceNumbersNotFound"}
 
-# A message in detail: its records, then its DATA record with what is in it, or a sentence why there is none.
+# The DATA record of a message with its content, or a sentence why it is absent.
 Payload = tuple[DataRecord, Content] | str | None
 
 
 def aligned(fields: Fields, column: int | None = None) -> str:
-    """Lines `    name   : value`; `column`: characters for the name, None = two more than the longest."""
+    """Format lines `    name   : value`; `column`: characters for the name, None = two more than the longest."""
     width = column if column is not None else max(len(name) for name, _ in fields) + 2
     return "".join(f"    {name:<{width}}: {value}\n" for name, value in fields)
 
 
 def texts(fields: Fields) -> dict[str, str]:
-    """For JSON, where every value of a record is a string."""
+    """Convert fields for JSON, where every value of a record is a string."""
     return {name: str(value) for name, value in fields}
 
 
 def percent(part: int, total: int) -> int:
-    """Rounded as usual: halves up."""
+    """Return the percentage, halves rounded up."""
     return (200 * part + total) // (2 * total) if total else 0
 
 
 class Output(ABC):
-    """Each thing that is printed has two forms: text with its line ends, and parts of a JSON object."""
+    """Interface of both forms: text with line ends, and parts of a JSON object."""
 
     @abstractmethod
     def both(self, text: str, members: dict[str, object]) -> None:
-        """The text, or members of the object behind its Records."""
+        """Write the text, or members of the object after its Records."""
 
     @abstractmethod
     def item(self, text: str, tree: object) -> None:
-        """The text, or an element of Records."""
+        """Write the text, or an element of Records."""
 
     @abstractmethod
     def record(self, fields: Fields) -> None:
-        """One record that stands for itself."""
+        """Write one record."""
 
     @abstractmethod
     def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
-        """A message with all its records."""
+        """Write a message with its records."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Nothing follows."""
+        """End the output."""
 
     def found(self, counts: dict[str, int]) -> None:
-        """How many records of each kind were found."""
+        """Write the number of records of each type."""
         self.both("".join(f"{count} {name} record(s) found.\n" if count else f"No {name} record found.\n"
                           for name, count in counts.items()),
                   {f"{name[0].upper()}{name[1:]}Records": str(count) for name, count in counts.items()})
 
     def ratio(self, outstanding: int, total: int) -> None:
-        """How many of the messages are outstanding."""
+        """Write the ratio of outstanding messages."""
         self.both(f"Outstanding ratio: {percent(outstanding, total)}% ({outstanding}/{total})\n",
                   {"OutstandingRatio": str(percent(outstanding, total)), "OutstandingMessages": str(outstanding)})
 
     def missing(self, what: str, values: list[str]) -> None:
-        """What was asked for and is not there."""
+        """Write the selected GUIDs, offsets or sequence numbers that were not found."""
         self.both(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values)
                   if values else "", {_JSON_MISSING[what]: values})
 
 
 class HumanOutput(Output):
-    """Text for people: of a message only its GUID, unless `details` are wanted. `dump_limit`: bytes of a payload."""
+    """Text output: of a message only its GUID, or all records with `details`. `dump_limit`: bytes of a payload."""
 
     def __init__(self, write: Write, details: bool, dump_limit: int) -> None:
         self._write, self._details, self._dump_limit = write, details, dump_limit
@@ -134,7 +134,7 @@ class HumanOutput(Output):
 
 
 class JsonOutput(Output):
-    """One JSON object whose Records are written as they come, one to a line or indented (`pretty`)."""
+    """JSON output: one object with its Records, one per line or indented (`pretty`)."""
 
     def __init__(self, write: Write, pretty: bool) -> None:
         self._write, self._pretty = write, pretty
@@ -147,7 +147,7 @@ class JsonOutput(Output):
     def message(self, guid: str, records: list[Fields], payload: Payload) -> None:
         for position, fields in enumerate(records):
             tree: dict[str, Any] = texts(fields)
-            if not position and payload is not None:  # the first one has the payload
+            if not position and payload is not None:  # the first record holds the payload
                 if isinstance(payload, tuple):
                     self._add_payload(tree, payload[1])
                 else:
@@ -186,5 +186,5 @@ class JsonOutput(Output):
 
 
 def output_in(write: Write, json_mode: str, details: bool = False, dump_limit: int = 0) -> Output:
-    """JSON in the mode "pretty" or "line", or "" = text."""
+    """Return the output for `json_mode` "pretty" or "line", or "" for text."""
     return JsonOutput(write, json_mode == "pretty") if json_mode else HumanOutput(write, details, dump_limit)

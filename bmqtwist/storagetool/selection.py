@@ -1,4 +1,4 @@
-"""Which journal records are wanted, and the messages they make up: a MESSAGE with its CONFIRMs and its DELETION."""
+"""Selection of journal records, and their grouping by message: a MESSAGE with its CONFIRMs and its DELETION."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmqtwist.storagetool.journalview import CONFIRM, DELETION, MESSAGE, NO_KEY,
 RECORD_TYPES = ("message", "queue-op", "journal-op")
 
 
-Bounds = tuple[Any, Any]  # both exclusive; None = none
+Bounds = tuple[Any, Any]  # low and high, both exclusive; None = unlimited
 
 
 @dataclass(slots=True)
@@ -43,22 +43,22 @@ class MessageRecords:
 
     @property
     def confirms(self) -> list[JournalRecord]:
-        """Of all apps, those included that never wanted it."""
+        """CONFIRMs of all apps, auto-confirms included."""
         return [record for record in self.records if record.type == CONFIRM]
 
     @property
     def deletion(self) -> JournalRecord | None:
-        """All apps are done with it, or its time was over."""
+        """DELETION, after the last CONFIRM or the expiry of the message."""
         return self.records[-1] if self.records[-1].type == DELETION else None
 
     @property
     def outstanding(self) -> bool:
-        """Some app must still confirm it."""
+        """True if the message is pending for an app."""
         return self.message is not None and self.deletion is None and not self.purged
 
     @property
     def partially_confirmed(self) -> bool:
-        """Outstanding, and an app has confirmed or rejected it. (Apps that never wanted it do not count.)"""
+        """True if outstanding, and an app has confirmed or rejected the message. Auto-confirms do not count."""
         return self.outstanding and any(each.flags != ConfirmReason.AUTO_CONFIRMED for each in self.confirms)
 
     @property
@@ -67,18 +67,18 @@ class MessageRecords:
 
 
 def by_message(records: Iterable[JournalRecord]) -> Iterator[MessageRecords | JournalRecord]:
-    """QUEUE_OPs, JOURNAL_OPs and unknown records as they come; a message when it is deleted, the others at the end.
+    """Group records: yield QUEUE_OPs, JOURNAL_OPs and unknown records in order, a message at its DELETION or at the end.
 
-    Within the whole journal: what is wanted is decided afterwards, so that the status of a message is always right.
+    Pass the whole journal and select afterwards, so that the status of each message is right.
     """
-    waiting: dict[bytes, dict[bytes, MessageRecords]] = {}  # queueKey -> GUID -> a message without a DELETION so far
-    done: list[MessageRecords] = []  # those that never get one
+    open_messages: dict[bytes, dict[bytes, MessageRecords]] = {}  # queueKey -> GUID -> message without a DELETION so far
+    done: list[MessageRecords] = []  # messages that never get one
     for record in records:
         if record.type in (MESSAGE, CONFIRM, DELETION):
-            queue = waiting.setdefault(record.queue_key, {})
+            queue = open_messages.setdefault(record.queue_key, {})
             found = queue.get(record.guid)
             if found is not None and found.message is not None and record.type == MESSAGE:
-                done.append(found)  # its GUID is used again: a damaged file
+                done.append(found)  # the GUID occurs twice: the file is damaged
                 found = None
             if found is None:
                 found = queue[record.guid] = MessageRecords()
@@ -87,18 +87,18 @@ def by_message(records: Iterable[JournalRecord]) -> Iterator[MessageRecords | Jo
                 yield queue.pop(record.guid)
             continue
         if record.type == QUEUE_OP and record.app_key == NULL_KEY and record.op in (QueueOp.PURGE, QueueOp.DELETION):
-            for found in waiting.pop(record.queue_key, {}).values():
+            for found in open_messages.pop(record.queue_key, {}).values():
                 found.purged = True
                 done.append(found)
         yield record
-    for queue in waiting.values():
+    for queue in open_messages.values():
         done.extend(queue.values())
     yield from sorted(done, key=lambda found: found.records[0].offset)
 
 
 @dataclass(slots=True)
 class Selection:
-    """What the user asked for. GUIDs, PSNs and offsets are exact and exclude everything else.
+    """Filters of the command line. GUIDs, PSNs and offsets select exactly these records or messages.
 
     status: a property of `MessageRecords` that messages must have, "" = any.
     """
@@ -113,17 +113,17 @@ class Selection:
 
     @property
     def exact_records(self) -> bool:
-        """Single records are asked for, whatever message they belong to."""
+        """True if single records are selected, without the other records of their message."""
         return bool(self.seqnums or self.offsets)
 
     def wants_record(self, record: JournalRecord) -> bool:
-        """Is this QUEUE_OP, JOURNAL_OP or unknown record wanted?"""
+        """Return whether a QUEUE_OP, JOURNAL_OP or unknown record is selected."""
         if self.guids or type_of(record) not in self.types:
             return False
         return self._in_queue_and_range(record)
 
     def wants_message(self, found: MessageRecords) -> bool:
-        """Is this message wanted? Its MESSAGE decides; its other records come along."""
+        """Return whether a message, with all its records, is selected by its MESSAGE."""
         if "message" not in self.types:
             return False
         record = found.records[0]
@@ -132,11 +132,11 @@ class Selection:
         return self._in_queue_and_range(record) and (not self.status or bool(getattr(found, self.status)))
 
     def covers(self, found: MessageRecords) -> bool:
-        """Is it wanted, but for its status?"""
+        """Return whether a message is selected if its status is ignored."""
         return self._in_queue_and_range(found.records[0])
 
     def wants_exactly(self, record: JournalRecord) -> bool:
-        """Is this record one of those asked for?"""
+        """Return whether a record is selected by PSN or offset."""
         return record.offset in self.offsets or record.psn in self.seqnums
 
     def _in_queue_and_range(self, record: JournalRecord) -> bool:
@@ -146,7 +146,7 @@ class Selection:
 
 
 def type_of(record: JournalRecord) -> str:
-    """The record type a user names; unknown records count as journal-op."""
+    """Return the record type of the command line; journal-op for unknown records."""
     if record.type == QUEUE_OP:
         return "queue-op"
     return "message" if record.type in (MESSAGE, CONFIRM, DELETION) else "journal-op"

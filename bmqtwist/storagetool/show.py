@@ -1,5 +1,5 @@
-"""`bmq storage show`: selected records of a journal in its order, each message as one block, or their counts, by queue if
-wanted, with what the file headers say; and `bmq storage qlist`."""
+"""`bmq storage show`: selected records of a journal in order, each message as one block, or a summary with counts, also by
+queue, and file headers; and `bmq storage qlist`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOT_APPLICABLE = " ** NA ** "
 
 @dataclass(slots=True)
 class Show:
-    """Prints selected records. `data` is given if payloads are wanted."""
+    """Printer of selected records, with payloads if `data` is given."""
 
     selection: Selection
     queues: Mapping[bytes, KnownQueue]
@@ -52,7 +52,7 @@ class Show:
     data: DataFile | None = None
 
     def run(self, records: Iterable[JournalRecord]) -> bool:
-        """Print; False if something that was asked for by name is not there."""
+        """Print the selected records; False if a GUID, PSN or offset of the selection was not found."""
         return self._exact(records) if self.selection.exact_records else self._search(records)
 
     def _search(self, records: Iterable[JournalRecord]) -> bool:
@@ -122,7 +122,7 @@ class Show:
 
 
 def show_qlist(file: ReadOnlyFile, output: Output) -> str:
-    """Print all records of a QLIST file; what stopped the reading before its end, or ""."""
+    """Print all records of a QLIST file; return the error before its end, or ""."""
     content = file.read_all()
     records, end, problem = queue_records(content, QLIST_HEADER_BYTES)
     for index, (offset, uri, key, apps) in enumerate(records):
@@ -138,9 +138,9 @@ def show_qlist(file: ReadOnlyFile, output: Output) -> str:
 
 @dataclass(slots=True)
 class Summary:
-    """Counts of what a selection covers. `last`, `last_sync`, `at_mark`: of the whole file, not of the selection.
+    """Counts of a selection. `last`, `last_sync`, `at_mark`: records of the whole file.
 
-    messages: in total, and with each status. queues: by queue key, the records of each type, and of each app.
+    messages: total, and by status. queues: by queue key, the records of each type, and of each app.
     """
 
     messages: Counter[str] = field(default_factory=Counter)
@@ -153,8 +153,8 @@ class Summary:
     at_mark: JournalRecord | None = None
 
     def count(self, records: Iterable[JournalRecord], selection: Selection, mark: int) -> None:
-        """Take everything in; `mark`: offset of the sync point that ended the last rollover, bytes."""
-        for item in by_message(self._watched(records, mark)):
+        """Count the selected records; `mark`: offset of the sync point that ended the last rollover, bytes."""
+        for item in by_message(self._noted(records, mark)):
             if isinstance(item, MessageRecords):
                 if selection.wants_message(item):
                     if item.message is not None:
@@ -164,7 +164,7 @@ class Summary:
             elif selection.wants_record(item):
                 self._record(item)
 
-    def _watched(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
+    def _noted(self, records: Iterable[JournalRecord], mark: int) -> Iterable[JournalRecord]:
         for record in records:
             self.last = record
             if record.is_sync_point:
@@ -186,7 +186,7 @@ class Summary:
             self.queue_ops[record.op] += 1
 
     def listed(self, least: int, known: Mapping[bytes, KnownQueue]) -> list[Fields]:
-        """What is printed of queues with at least so many records, in order of appearance; of none if `least` is 0."""
+        """Return the fields of the queues with at least `least` records, in order of appearance; [] if `least` is 0."""
         return [_queue_fields(key, types, apps, known.get(key)) for key, (types, apps) in self.queues.items()
                 if least and types.total() >= least]
 
@@ -207,7 +207,7 @@ def _queue_fields(key: bytes, types: Counter[int], apps: Counter[bytes], queue: 
 
 
 def _file_header(read: Read) -> Fields:
-    """The header all files begin with."""
+    """Return the fields of the general file header."""
     data = read(0, FILE_HEADER.size)
     if len(data) < FILE_HEADER.size:
         return [("Problem", "the file ends within its header")]
@@ -221,7 +221,7 @@ def _file_header(read: Read) -> Fields:
 
 
 def _journal_header(read: Read, at_mark: JournalRecord | None) -> Fields:
-    """The journal's own header, with the sync point it points at."""
+    """Return the fields of the journal's own header and of the sync point at its mark."""
     header = JOURNAL_FILE_HEADER.parse(_padded(read, JOURNAL_FILE_HEADER))
     point = None if at_mark is None else (
         SyncPoint(at_mark.kind).name if at_mark.kind in set(SyncPoint) else at_mark.kind, at_mark.node, at_mark.inner_lease,
@@ -244,7 +244,7 @@ def _ends(summary: Summary) -> Fields:
 
 
 def _named(names: Sequence[str], values: Sequence[object] | None) -> Fields:
-    """Fields of a record; it may be absent."""
+    """Return named values, or placeholders for an absent record."""
     return list(zip(names, values or [NOT_APPLICABLE] * len(names), strict=True))
 
 
@@ -254,14 +254,14 @@ def _data_header(read: Read) -> Fields:
 
 
 def _padded(read: Read, declared: Layout) -> bytes:
-    """The second header of a file; zeros if the file ends before it does."""
+    """Read the second header of a file; zeros if it is incomplete."""
     data = read(FILE_HEADER.size, declared.size)
     return data if len(data) == declared.size else bytes(declared.size)
 
 
 @dataclass(slots=True)
 class SummaryPrinter:
-    """Prints a summary. `data` reads the DATA file if there is one; `least`: records a queue must have to be listed."""
+    """Printer of a summary. `data` reads the DATA file, if any; `least`: minimum records of a listed queue."""
 
     summary: Summary
     types: frozenset[str]
@@ -271,7 +271,7 @@ class SummaryPrinter:
     least: int = 0
 
     def print(self, output: Output) -> None:
-        """As text or as members of the JSON object."""
+        """Print the summary as text or as members of the JSON object."""
         found = self.summary
         if "message" in self.types:
             output.both(*self._messages())

@@ -1,7 +1,7 @@
-"""`bmq storage verify`: damage and contradictions in a file set or a ledger file, found without changing it.
+"""`bmq storage verify`: finds damage and contradictions in a file set or a ledger file, without changing it.
 
-Recovery is asked first: what a broker would say at its start. Then what recovery does not look at: data of messages
-that are gone, records nothing refers to, sync points that disagree, times and counts that cannot be.
+First it runs the recovery of a broker and reports its alarms. Then it checks what recovery does not read: data of deleted
+messages, unreferenced records, inconsistent sync points, impossible times and counts.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from bmqtwist.storagetool.selection import MessageRecords, by_message
 from bmqtwist.wire.cluster_schema import LeaderAdvisory, LeaderAdvisoryCommit, LedgerRecordType, PartitionPrimaryAdvisory
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
-LISTED_MAX = 10  # GUIDs or offsets named in one finding
+CLOCK_STEP_SECONDS = 60  # by which timestamps may decrease, since clocks are adjusted
+LISTED_MAX = 10  # GUIDs or offsets per finding
 
 
 class FileFinding(NamedTuple):
-    """What a check found. error: data or their references are damaged; warning: something should not be so, though all
-    data are there; note: good to know. `where`: the file set, file or directory."""
+    """Result of a check. error: damaged data or references; warning: an inconsistency without a loss of data; note: an
+    information. `where`: the file set, file or directory."""
 
     severity: str
     text: str
@@ -62,7 +62,7 @@ class FileFinding(NamedTuple):
 
 def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
                partition_id: int | None) -> tuple[list[FileFinding], int]:
-    """All findings, and the last lease in the journal. known: queues of the ledger, None if there is none."""
+    """Return all findings and the last lease in the journal. known: queues of the ledger, None without a ledger."""
     found = list(_presence(view))
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
         return found, 0
@@ -71,7 +71,7 @@ def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
                    if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING
     journal = view.sources[FileType.JOURNAL]
-    written = isinstance(journal, JournalSnapshot) and journal.grown()  # then DATA is ahead of it, as it should be
+    written = isinstance(journal, JournalSnapshot) and journal.grown()  # DATA was written before it
     found += [FileFinding(NOTE, text.replace(UNFINISHED, "they were written meanwhile"))
               if written and text.endswith(UNFINISHED) else FileFinding(severity, text)
               for text in recovered.alarms if not absent or not text.startswith(absent)]
@@ -103,32 +103,32 @@ def _presence(view: SetView) -> Iterator[FileFinding]:
 
 
 class _Checks:
-    """What recovery leaves out."""
+    """Checks of one file set beyond those of recovery."""
 
     def __init__(self, view: SetView, recovered: RecoveredPartition) -> None:
         self.view, self.recovered = view, recovered
         self.found: list[FileFinding] = []
         self.messages: list[JournalRecord] = []
         self.qlist_offsets: set[int] = set()
-        self.qlist_used = False  # brokers can be told to write none
-        self.apps: dict[bytes, int] = {}  # queueKey -> apps it ever had
+        self.qlist_used = False  # a broker may be configured without QLIST
+        self.apps: dict[bytes, int] = {}  # queueKey -> number of apps, removed ones included
         data_bytes = view.lengths()[1]
-        self.starts = dict(takewhile(  # offset -> size of the DATA records up to the first that is none
+        self.starts = dict(takewhile(  # offset -> size of the DATA records up to the first invalid one
             lambda each: each[1] >= DATA_RECORD_BYTES_MIN and not each[1] & 7 and sum(each) <= data_bytes,
             DataFile(view.read_data, data_bytes).walk()))
 
-    def say(self, severity: str, text: str) -> None:
+    def report(self, severity: str, text: str) -> None:
         self.found.append(FileFinding(severity, text))
 
-    def listed(self, severity: str, what: str, places: list[str]) -> None:
-        """Add one finding for many places, if there are any."""
-        if places:
-            self.say(severity, f"{len(places)} {what}: {listed(places, LISTED_MAX)}")
+    def report_each(self, severity: str, what: str, names: list[str]) -> None:
+        """Add one finding that lists GUIDs or offsets, if there are any."""
+        if names:
+            self.report(severity, f"{len(names)} {what}: {listed(names, LISTED_MAX)}")
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
     def journal(self) -> None:
-        """One pass over the records and the messages they make up."""
+        """Check the records and the messages that they form, in one pass."""
         scan = JournalScan(self.view.read_journal, self.view.lengths()[0])
         orphans: dict[int, list[str]] = {DELETION: [], CONFIRM: []}
         for item in by_message(self._each(records(scan))):
@@ -137,15 +137,15 @@ class _Checks:
                     if record.type == DELETION or record.flags != ConfirmReason.AUTO_CONFIRMED:
                         orphans[record.type].append(hex_key(record.guid))
         for kind, guids in orphans.items():
-            self.listed(WARNING, f"{RecordType(kind).name} record(s) name messages that are not in the journal", guids)
+            self.report_each(WARNING, f"{RecordType(kind).name} record(s) name messages that are not in the journal", guids)
 
     def _each(self, found: Iterable[JournalRecord]) -> Iterator[JournalRecord]:
-        latest = behind = 0
+        latest = following = 0
         early, counts, odd = list[str](), list[str](), list[str]()
         position = DATA_HEADER_BYTES
         for record in found:
-            behind = 0 if record.is_sync_point else behind + 1
-            if record.wall or record.type != CONFIRM:  # that of a rejected message has none
+            following = 0 if record.is_sync_point else following + 1
+            if record.wall or record.type != CONFIRM:  # the CONFIRM of a rejected message has no timestamp
                 if record.wall < latest - CLOCK_STEP_SECONDS:
                     early.append(str(record.offset))
                 else:
@@ -165,42 +165,42 @@ class _Checks:
             if _is_odd(record):
                 odd.append(str(record.offset))
             yield record
-        self.listed(WARNING, "record(s) are older than records before them, at offset", early)
-        self.listed(WARNING, "message(s) wait for more apps than their queue ever had", counts)
-        self.listed(WARNING, "record(s) have an impossible flag or an empty GUID, at offset", odd)
-        if behind:
-            self.say(NOTE, f"{behind} record(s) follow the last sync point: the broker runs, or did not stop cleanly")
+        self.report_each(WARNING, "record(s) are older than records before them, at offset", early)
+        self.report_each(WARNING, "message(s) wait for more apps than their queue ever had", counts)
+        self.report_each(WARNING, "record(s) have an impossible flag or an empty GUID, at offset", odd)
+        if following:
+            self.report(NOTE, f"{following} record(s) follow the last sync point: the broker runs, or did not stop cleanly")
 
     def _queue_op(self, record: JournalRecord) -> None:
         offset = record.qlist_words * 4
-        if not record.is_listed or not offset:  # or written without a QLIST
+        if not record.is_listed or not offset:  # or the broker writes no QLIST
             return
         self.qlist_offsets.add(offset)
         try:
             apps = parse_queue_record(read_queue_record(self.view.read_qlist, offset) or b"")[2]
         except ValueError:
-            return  # recovery has told
+            return  # reported by recovery
         number = len(apps) or (record.op == QueueOp.CREATION)
         self.apps[record.queue_key] = self.apps.get(record.queue_key, 0) + number
 
     def _sync_point(self, record: JournalRecord, position: int) -> None:
         if not record.is_sync_point:
-            self.say(NOTE, f"JOURNAL: the JOURNAL_OP at offset {record.offset} has the unknown operation {record.op}")
+            self.report(NOTE, f"JOURNAL: the JOURNAL_OP at offset {record.offset} has the unknown operation {record.op}")
             return
         inner = record.inner_lease, record.inner_sequence
         if inner[0] > record.lease or inner[0] == record.lease and inner != record.psn:
-            self.say(ERROR, f"JOURNAL: the sync point at offset {record.offset} is {record.lease}-{record.sequence}"
+            self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} is {record.lease}-{record.sequence}"
                             f" outside and {inner[0]}-{inner[1]} inside")
         if record.kind not in (SyncPoint.REGULAR, SyncPoint.ROLLOVER):
-            self.say(ERROR, f"JOURNAL: the sync point at offset {record.offset} has the unknown type {record.kind}")
+            self.report(ERROR, f"JOURNAL: the sync point at offset {record.offset} has the unknown type {record.kind}")
         if self.starts and record.data_dwords * 8 != position and not self.recovered.damaged:
-            self.say(WARNING, f"JOURNAL: the sync point at offset {record.offset} says that DATA ends at"
+            self.report(WARNING, f"JOURNAL: the sync point at offset {record.offset} says that DATA ends at"
                               f" {record.data_dwords * 8}; the last message before it ends at {position}")
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
     def data(self) -> None:
-        """Data of messages that are gone, and DATA records that belong to no message."""
+        """Check the data of deleted messages; find DATA records of no message."""
         if not self.view.lengths()[1]:
             return
         live = {each.data_offset for each in self.recovered.state.live.values() if isinstance(each, Message)}
@@ -208,26 +208,26 @@ class _Checks:
         _, damaged = check_messages(self.view.read_data, (_message(record) for record in self.messages
                                                           if record.data_dwords not in live))
         for reason, messages in damaged.items():
-            self.listed(WARNING, f"message(s) that are gone are damaged ({reason})",
+            self.report_each(WARNING, f"message(s) that are gone are damaged ({reason})",
                         [hex_key(message.guid) for message in messages])
         referred = {record.data_dwords * 8 for record in self.messages}
-        strangers = [str(offset) for offset in self.starts
-                     if offset not in referred and offset < self.recovered.data_end]
-        self.listed(WARNING, "DATA record(s) belong to no message of the journal, at offset", strangers)
+        unreferenced = [str(offset) for offset in self.starts
+                        if offset not in referred and offset < self.recovered.data_end]
+        self.report_each(WARNING, "DATA record(s) belong to no message of the journal, at offset", unreferenced)
         end = max((offset + size for offset, size in self.starts.items()), default=DATA_HEADER_BYTES)
         if end < self.recovered.data_end:
-            self.say(WARNING, f"DATA: no record at offset {end}, though records follow it")
+            self.report(WARNING, f"DATA: no record at offset {end}, though records follow it")
 
     # ---- qlist ---------------------------------------------------------------------------------------------------
 
     def qlist(self) -> None:
-        """QLIST from its start: every record whole and referred to."""
+        """Check that all QLIST records are valid and referenced."""
         found, end, problem = queue_records(self.view.read_qlist(0, self.recovered.qlist_end), QLIST_HEADER_BYTES)
         if problem:
-            self.say(WARNING, f"QLIST: no record at offset {end} ({problem})")
+            self.report(WARNING, f"QLIST: no record at offset {end} ({problem})")
             return
-        strangers = [str(offset) for offset, *_ in found if offset not in self.qlist_offsets]
-        self.listed(WARNING, "QLIST record(s) belong to no QUEUE_OP of the journal, at offset", strangers)
+        unreferenced = [str(offset) for offset, *_ in found if offset not in self.qlist_offsets]
+        self.report_each(WARNING, "QLIST record(s) belong to no QUEUE_OP of the journal, at offset", unreferenced)
 
 
 def _message(record: JournalRecord) -> Message:
@@ -244,7 +244,7 @@ def _is_odd(record: JournalRecord) -> bool:
 
 
 def verify_ledger(ledger: LedgerContents, name: str) -> list[FileFinding]:
-    """All findings; `name`: the file's, without its directory."""
+    """Return all findings about a ledger; `name`: file name without its directory."""
     found = [FileFinding(ERROR, alarm) for alarm in ledger.alarms]
     log_id = parse_ledger_file_name(name)
     if log_id is not None and ledger.log_id and log_id != ledger.log_id:
@@ -260,8 +260,8 @@ def verify_ledger(ledger: LedgerContents, name: str) -> list[FileFinding]:
 
 
 def _order(ledger: LedgerContents) -> Iterator[FileFinding]:
-    """LSNs rise, but for what a rollover puts at the start of a file, and for a snapshot, with which a cluster that
-    knows its last term no more begins anew; changes are committed."""
+    """Check that LSNs ascend and changes are committed. Exceptions: the records that a rollover copies to the start of a
+    file, and a snapshot, with which a cluster without its last term starts again."""
     latest, committed_any = (0, 0), False
     open_changes: dict[tuple[int, int], int] = {}
     for entry in ledger.entries:
@@ -282,7 +282,7 @@ def _order(ledger: LedgerContents) -> Iterator[FileFinding]:
 
 
 def leases_of(ledger: LedgerContents) -> dict[int, int]:
-    """The highest lease of each partition that the ledger tells of."""
+    """Return the highest lease of each partition in the ledger."""
     found: dict[int, int] = {}
     for entry in ledger.entries:
         value = entry.record.message.value
@@ -293,7 +293,7 @@ def leases_of(ledger: LedgerContents) -> dict[int, int]:
 
 
 def verify(target: StorageTarget, with_ledger: bool, watch: Watch | None) -> list[FileFinding]:
-    """All findings about a target."""
+    """Return all findings about a target."""
     with ExitStack() as stack:
         views = [(each, SetView(each, stack, watch)) for each in target.sets]  # journals first: see JournalSnapshot
         return _verify(target, views, with_ledger, watch)
@@ -301,21 +301,21 @@ def verify(target: StorageTarget, with_ledger: bool, watch: Watch | None) -> lis
 
 def _verify(target: StorageTarget, views: list[tuple[SetFiles, SetView]], with_ledger: bool,
             watch: Watch | None) -> list[FileFinding]:
-    told: list[FileFinding] = []
+    found: list[FileFinding] = []
     ledger = None
     if target.ledger and with_ledger:
         ledger = open_ledger(target.ledger, watch)
         name = target.ledger.rpartition("/")[2]
-        told += [finding._replace(where=name) for finding in verify_ledger(ledger, name)]
+        found += [finding._replace(where=name) for finding in verify_ledger(ledger, name)]
     elif target.whole and with_ledger:
-        told.append(FileFinding(WARNING, "there is no cluster state ledger (.bmq_csl)", target.name))
-    told += [FileFinding(NOTE, "an older ledger: not looked at", path.rpartition("/")[2]) for path in target.older_ledgers]
+        found.append(FileFinding(WARNING, "there is no cluster state ledger (.bmq_csl)", target.name))
+    found += [FileFinding(NOTE, "an older ledger: not looked at", path.rpartition("/")[2]) for path in target.older_ledgers]
     queues = queues_of(ledger.entries) if ledger else {}
     leases = leases_of(ledger) if ledger else {}
     for each, view in views:
-        told += _verify_one(each, view, queues, ledger, leases)
-    told += _missing_sets(target, queues)
-    return told
+        found += _verify_one(each, view, queues, ledger, leases)
+    found += _missing_sets(target, queues)
+    return found
 
 
 def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue], ledger: LedgerContents | None,

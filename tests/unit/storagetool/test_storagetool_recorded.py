@@ -208,7 +208,7 @@ def run_ledger(case: str, recorded: str, *options: str) -> tuple[str, str]:
     outcome = bmq("ledger", ledger_of(case), "--csl-from-begin", *options)
     assert outcome.code == 0
     torn = _TORN.search(recorded)
-    assert (f"offset {torn[1]}: a live file" in outcome.err) if torn else not outcome.err
+    assert (f"offset {torn[1]}: the file is in use" in outcome.err) if torn else not outcome.err
     return outcome.out, _TORN.sub("", recorded)
 
 
