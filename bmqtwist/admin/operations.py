@@ -312,11 +312,13 @@ def show_partition_history(context: AdminContext, name: str, number: int) -> com
     _partition(cluster, number)
     if cluster.replication is None:
         raise LocalError(f"Cluster '{name}' has no other nodes: this node is always the primary")
-    return commands.Transitions(context.broker.loop.now, cluster.replication.hosted[number].machine.story.transitions)
+    machine = cluster.replication.hosted[number].machine
+    return commands.Transitions(context.broker.loop.now, machine.transition_log.transitions)
 
 
 def show_elector_history(context: AdminContext, name: str) -> commands.Transitions:
-    return commands.Transitions(context.broker.loop.now, find_cluster(context, name).leadership.elector.story.transitions)
+    elector = find_cluster(context, name).leadership.elector
+    return commands.Transitions(context.broker.loop.now, elector.transition_log.transitions)
 
 
 def transfer_leadership(context: AdminContext, name: str, node: str) -> None:

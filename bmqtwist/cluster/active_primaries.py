@@ -19,19 +19,19 @@ class ActivePrimaries:
     def find(self, index: int) -> Primary | None:
         return self._active.get(index)
 
-    def named(self, index: int, primary: Primary) -> bool:
+    def appoint(self, index: int, primary: Primary) -> bool:
         """The metadata name the primary of a partition; whether it is active, and was not known to be."""
         self._named[index] = primary
         if self._active.get(index) not in (None, primary):
             del self._active[index]
-        said = self._early.get((index, primary.node_id)) == primary
+        is_active = self._early.get((index, primary.node_id)) == primary
         for key in [key for key, early in self._early.items() if key[0] == index and early.lease <= primary.lease]:
             del self._early[key]
-        if said:
+        if is_active:
             self._active[index] = primary
-        return said
+        return is_active
 
-    def said(self, index: int, primary: Primary, active: bool) -> bool:
+    def set_active(self, index: int, primary: Primary, active: bool) -> bool:
         """A node says whether it is active under its lease; False: nobody has appointed it."""
         known, key = self._named.get(index), (index, primary.node_id)
         if primary == known:
@@ -48,7 +48,7 @@ class ActivePrimaries:
             del self._early[key]
         return True
 
-    def lost(self, node_id: int) -> list[int]:
+    def remove_node(self, node_id: int) -> list[int]:
         """A node is gone; the partitions whose active primary it was."""
         for key in [key for key in self._early if key[1] == node_id]:
             del self._early[key]

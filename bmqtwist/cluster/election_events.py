@@ -157,7 +157,7 @@ class SaveVote:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeAt:
+class TickAt:
     """A Tick is wanted at this moment and at none before; None: at no moment at all."""
 
     moment: float | None
@@ -194,4 +194,4 @@ class ElectionChanged:
     cause: str
 
 
-ElectionOutput = SaveVote | Send | WakeAt | Voted | Outvoted | ElectionChanged | Alarm
+ElectionOutput = SaveVote | Send | TickAt | Voted | Outvoted | ElectionChanged | Alarm

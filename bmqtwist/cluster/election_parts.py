@@ -52,27 +52,27 @@ class Scouting:
 
 @dataclass(slots=True)
 class Support:
-    """The nodes that vote for a candidate or follow a leader. `heard`: for each, the time of the newest heartbeat that it
-    has answered; `asked_at`: when the candidate asked for votes; `successor`: the node that a leader hands over to."""
+    """Nodes that vote for a candidate or follow a leader. `answered_at`: by node, the time of the newest heartbeat that it
+    answered; `requested_at`: time of a candidate's vote request; `successor`: the node to which a leader hands over."""
 
     nodes: set[int] = field(default_factory=set)
     refusals: set[int] = field(default_factory=set)
-    heard: dict[int, float] = field(default_factory=dict)
-    asked_at: float = 0.0
+    answered_at: dict[int, float] = field(default_factory=dict)
+    requested_at: float = 0.0
     successor: int | None = None
 
     def answered(self, node_id: int, sent_at: float) -> None:
         """A follower has answered the heartbeat of this time."""
         self.nodes.add(node_id)
-        self.heard[node_id] = max(self.heard.get(node_id, 0.0), sent_at)
+        self.answered_at[node_id] = max(self.answered_at.get(node_id, 0.0), sent_at)
 
     def lasts_until(self, majority: int, inactivity: float) -> float:
         """When a majority, this node included, will have answered no heartbeat for `inactivity` seconds."""
         needed = majority - 1
         if not needed:
             return float("inf")
-        heard = sorted(self.heard.values(), reverse=True)
-        return (heard[needed - 1] if len(heard) >= needed else 0.0) + inactivity
+        answered_at = sorted(self.answered_at.values(), reverse=True)
+        return (answered_at[needed - 1] if len(answered_at) >= needed else 0.0) + inactivity
 
 
 @dataclass(slots=True)
@@ -87,40 +87,40 @@ class TermInquiry:
     def missing(self) -> list[int]:
         return [node_id for node_id in self.others if node_id not in self.terms]
 
-    def learn(self, node_id: int, term: int) -> None:
+    def note_term(self, node_id: int, term: int) -> None:
         """A node has told its term; the inquiry ends with the last one."""
         self.terms[node_id] = term
         self.pending = bool(self.missing)
 
 
 _UNKNOWN = (-1, None)  # what the file holds: no term is -1
-_OF_A_STANDING = ("electionProposal", "leaderHeartbeat")  # what only a candidate or a leader says
+_CANDIDACY_MESSAGES = ("electionProposal", "leaderHeartbeat")  # what only a candidate or a leader says
 
 
 class Ballot:
     """A node's term and vote: durable before any message that follows from them is sent. One write is in progress at a time;
-    messages wait for it, and for the next one if term or vote have changed since. Of those for one node only the newest of a
-    kind is kept. `kept`: there is a file; the only member of a cluster has none, its first record of a term is its vote."""
+    messages wait for it, and for the next write if term or vote have changed since; only the newest message of each kind is
+    retained for a node. `has_file`: False for the only member of a cluster: its first record of a term is its vote."""
 
-    def __init__(self, kept: bool) -> None:
+    def __init__(self, has_file: bool) -> None:
         self.term = 0
         self.vote: int | None = None  # in this term
-        self._kept = kept
+        self._has_file = has_file
         self._saved: tuple[int, int | None] = _UNKNOWN
         self._saving: tuple[int, int | None] = _UNKNOWN  # what the write under way writes
         self._writing: int | None = None  # its number
         self._numbers = 0
-        self._held: dict[tuple[int, str], ElectorMessage] = {}
+        self._delayed: dict[tuple[int, str], ElectorMessage] = {}
 
-    def found(self, term: int, vote: int | None, damaged: bool) -> None:
+    def load(self, term: int, vote: int | None, damaged: bool) -> None:
         """This was in the file."""
         self.term, self.vote = term, vote
         self._saved = _UNKNOWN if damaged else (term, vote)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The node stops: what is in the file counts from now on."""
-        self.found(0, None, False)
-        self._writing, self._held = None, {}
+        self.load(0, None, False)
+        self._writing, self._delayed = None, {}
 
     def set(self, term: int, vote: int | None) -> list[ElectionOutput]:
         self.term, self.vote = term, vote
@@ -128,42 +128,42 @@ class Ballot:
 
     def save(self) -> list[ElectionOutput]:
         """What is said from now on waits until term and vote are durable."""
-        if not self._kept or self._writing is not None or (self.term, self.vote) == self._saved:
+        if not self._has_file or self._writing is not None or (self.term, self.vote) == self._saved:
             return []
         self._numbers += 1
         self._writing, self._saving = self._numbers, (self.term, self.vote)
         return [SaveVote(self._writing, self.term, self.vote)]
 
-    def tell(self, node_id: int, message: ElectorMessage) -> list[ElectionOutput]:
+    def send(self, node_id: int, message: ElectorMessage) -> list[ElectionOutput]:
         """Say it as soon as that may be."""
         if self._writing is None:
             return [Send(node_id, message)]
-        self._held.pop((node_id, message.choice), None)
-        self._held[node_id, message.choice] = message
+        self._delayed.pop((node_id, message.choice), None)
+        self._delayed[node_id, message.choice] = message
         return []
 
-    def withdraw(self) -> None:
+    def drop_delayed_candidacy(self) -> None:
         """The node is no candidate or leader any more: what it did not come to say as one is left unsaid."""
-        self._held = {key: message for key, message in self._held.items() if key[1] not in _OF_A_STANDING}
+        self._delayed = {key: message for key, message in self._delayed.items() if key[1] not in _CANDIDACY_MESSAGES}
 
     def is_current(self, number: int) -> bool:
         """Whether the write with this number is the one under way."""
         return number == self._writing
 
-    def written(self) -> list[ElectionOutput]:
+    def on_written(self) -> list[ElectionOutput]:
         """The write under way has come through: the next one, or what waited."""
         self._writing, self._saved = None, self._saving
         again = self.save()
         if again:
             return again
-        held, self._held = self._held, {}
-        return [Send(node_id, message) for (node_id, _), message in held.items()]
+        delayed, self._delayed = self._delayed, {}
+        return [Send(node_id, message) for (node_id, _), message in delayed.items()]
 
-    def failed(self) -> None:
+    def on_write_failed(self) -> None:
         """The write under way failed: nothing of what waited is said, and nobody can tell what the file holds."""
-        self._writing, self._saved, self._held = None, _UNKNOWN, {}
+        self._writing, self._saved, self._delayed = None, _UNKNOWN, {}
 
     @property
     def is_durable(self) -> bool:
         """Whether a loss of power would leave term and vote as they are."""
-        return not self._kept or self._writing is None and (self.term, self.vote) == self._saved
+        return not self._has_file or self._writing is None and (self.term, self.vote) == self._saved

@@ -19,13 +19,13 @@ class Gates:
 
 CLOSED = Gates(False, False, False, False)
 _OPEN = Gates(True, True, True, True)
-_WE_GO = Gates(True, False, True, True)
-_IT_GOES = Gates(False, False, True, True)
+_OWN_STOPPING = Gates(True, False, True, True)
+_PEER_STOPPING = Gates(False, False, True, True)
 
 GATES: dict[tuple[NodeStatus, NodeStatus], Gates] = {  # (our status, that of the other node)
     **{(own, peer): CLOSED for own in NodeStatus for peer in NodeStatus},
     (NodeStatus.E_AVAILABLE, NodeStatus.E_AVAILABLE): _OPEN,
-    (NodeStatus.E_STOPPING, NodeStatus.E_AVAILABLE): _WE_GO,
-    (NodeStatus.E_AVAILABLE, NodeStatus.E_STOPPING): _IT_GOES,
-    (NodeStatus.E_STOPPING, NodeStatus.E_STOPPING): _IT_GOES,
+    (NodeStatus.E_STOPPING, NodeStatus.E_AVAILABLE): _OWN_STOPPING,
+    (NodeStatus.E_AVAILABLE, NodeStatus.E_STOPPING): _PEER_STOPPING,
+    (NodeStatus.E_STOPPING, NodeStatus.E_STOPPING): _PEER_STOPPING,
 }

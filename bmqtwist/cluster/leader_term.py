@@ -35,13 +35,13 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingRecord:
     """A record that waits for its commit. `tokens`: of the proposals that it answers, with their results; `uri`: the queue
-    it is about; `leaving`: keys of queues that are gone with it."""
+    it is about; `removed_keys`: keys of queues that are gone with it."""
 
     tokens: list[tuple[int, Any]]
     uri: str = ""
-    leaving: frozenset[bytes] = frozenset()
+    removed_keys: frozenset[bytes] = frozenset()
 
 
 class LeaderTerm:
@@ -54,9 +54,9 @@ class LeaderTerm:
         self.followers = {other: Follower(log.last, log.last) for other in others}
         self.head = ClusterState()
         self._log, self._state, self._primaries, self._judge = log, state, primaries, judge
-        self.waiting: dict[Lsn, Waiting] = {}
-        self._newest: dict[str, Waiting] = {}  # queue -> the newest record about it that waits
-        self._leaving: set[bytes] = set()
+        self.pending: dict[Lsn, PendingRecord] = {}
+        self._newest: dict[str, PendingRecord] = {}  # queue -> the newest record about it that waits
+        self._removed_keys: set[bytes] = set()
         self.build_head()
 
     def build_head(self) -> None:
@@ -72,7 +72,7 @@ class LeaderTerm:
 
     def continue_from(self, before: LeaderTerm) -> None:
         """What waited in an earlier term is committed with this one."""
-        self.waiting, self._newest, self._leaving = before.waiting, before._newest, before._leaving
+        self.pending, self._newest, self._removed_keys = before.pending, before._newest, before._removed_keys
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
@@ -80,16 +80,16 @@ class LeaderTerm:
         """The first record of the term: everything that the log has."""
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
-        waiting = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
-        waiting.leaving = frozenset(self._state.keys - self.head.keys)
-        self._leaving |= waiting.leaving
+        pending = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
+        pending.removed_keys = frozenset(self._state.keys - self.head.keys)
+        self._removed_keys |= pending.removed_keys
 
     def propose(self, token: int, change: Change, wall: int) -> Done | NotDone | None:
         """A change becomes a record; the outcome, if it is known at once."""
         if self._log.last[0] < self.term:  # the first record could not be written
             self.begin([], wall)
         try:
-            plan = self._judge.plan(change, self.head, self._leaving)
+            plan = self._judge.plan(change, self.head, self._removed_keys)
         except ChangeRefused as refused:
             return NotDone(str(refused), False)
         if plan.advisory is None:
@@ -98,29 +98,29 @@ class LeaderTerm:
                 return Done(plan.result)
             last.tokens.append((token, plan.result))
             return None
-        waiting = self._publish(LedgerRecordType.UPDATE, plan.advisory, [(token, plan.result)], wall)
+        pending = self._publish(LedgerRecordType.UPDATE, plan.advisory, [(token, plan.result)], wall)
         if plan.uri:
-            waiting.uri = plan.uri
-            self._newest[plan.uri] = waiting
+            pending.uri = plan.uri
+            self._newest[plan.uri] = pending
         if isinstance(plan.advisory, QueueUnAssignmentAdvisory):
-            waiting.leaving = frozenset((plan.result.key,))
-            self._leaving |= waiting.leaving
+            pending.removed_keys = frozenset((plan.result.key,))
+            self._removed_keys |= pending.removed_keys
         return None
 
-    def last_change(self, uri: str) -> Waiting | None:
+    def last_change(self, uri: str) -> PendingRecord | None:
         """The newest record that waits and changes a queue."""
         # what another leader left uncommitted is committed with the first record of our term
-        return self._newest.get(uri) or self.waiting.get((self.term, 1))
+        return self._newest.get(uri) or self.pending.get((self.term, 1))
 
-    def _publish(self, kind: LedgerRecordType, advisory: Any, tokens: list[tuple[int, Any]], wall: int) -> Waiting:
+    def _publish(self, kind: LedgerRecordType, advisory: Any, tokens: list[tuple[int, Any]], wall: int) -> PendingRecord:
         lsn = advisory.sequence_number = self._next()
         record = ClusterStateRecord(kind, *lsn, wall, ClusterMessage.of(advisory))
         self._log.append(record)
         self.head.apply(record.message)
-        waiting = self.waiting[lsn] = Waiting(tokens)
+        pending = self.pending[lsn] = PendingRecord(tokens)
         if not self.followers:
             self.append_commit(lsn, wall)
-        return waiting
+        return pending
 
     def _next(self) -> Lsn:
         self.sequence += 1
@@ -131,19 +131,19 @@ class LeaderTerm:
         self._log.append(ClusterStateRecord(LedgerRecordType.COMMIT, self.term, self.sequence, wall,
                                             ClusterMessage.of(advisory)))
 
-    def settle(self, lsn: Lsn) -> list[tuple[int, Any]]:
+    def resolve(self, lsn: Lsn) -> list[tuple[int, Any]]:
         """A record waits no longer; the tokens of the proposals that it answers."""
-        waiting = self.waiting.pop(lsn, None)
-        if waiting is None:
+        pending = self.pending.pop(lsn, None)
+        if pending is None:
             return []
-        self._leaving -= waiting.leaving
-        if self._newest.get(waiting.uri) is waiting:
-            del self._newest[waiting.uri]
-        return waiting.tokens
+        self._removed_keys -= pending.removed_keys
+        if self._newest.get(pending.uri) is pending:
+            del self._newest[pending.uri]
+        return pending.tokens
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, sender: int, lsn: Lsn) -> bool:
+    def on_acknowledged(self, sender: int, lsn: Lsn) -> bool:
         """A follower has the log durable up to `lsn`; whether that is news."""
         follower = self.followers.get(sender)
         if follower is None or not follower.match < lsn <= self._log.last:
@@ -152,7 +152,7 @@ class LeaderTerm:
         follower.sent = max(follower.sent, lsn)
         return True
 
-    def reach(self, quorum: int) -> Lsn:
+    def durable_at(self, quorum: int) -> Lsn:
         """How far the log is durable at a quorum, this node included."""
         own = self._log.lsn_at(self._log.durable)
         durable = sorted([own, *(follower.match for follower in self.followers.values())], reverse=True)
@@ -191,7 +191,7 @@ class LeaderTerm:
         return found
 
     @property
-    def spoken(self) -> int:
+    def published(self) -> int:
         """How many records were written or sent."""
         log = self._log
         return max([log.written, *(log.after(follower.sent) for follower in self.followers.values())])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
 from bmqtwist.machine import TransitionLog, check, table, to
 
 RETRY_S = 2.0  # of the first delay, which is half of it to one and a half
@@ -48,7 +48,7 @@ class Dial:
     node_id: int
 
 
-LinkOutput = Dial | PeerUp | PeerDown | WakeAt
+LinkOutput = Dial | PeerUp | PeerDown | TickAt
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ class Membership:
     def __init__(self, node_id: int, members: Collection[int], chance: Callable[[], float]) -> None:
         self.node_id, self.members = node_id, frozenset(members)
         self.links = {other: Link(LinkState.ABSENT) for other in sorted(self.members - {node_id})}
-        self.story = TransitionLog()
+        self.transition_log = TransitionLog()
         self._chance = chance
-        self._wake: float | None = None
+        self._tick_at: float | None = None
         self._now = 0.0
         self._out: list[LinkOutput] = []
 
@@ -103,18 +103,18 @@ class Membership:
                 TABLE[before][event].action(self, each, link)
                 check(TABLE, before, event, link.state)
                 if link.state is not before:
-                    self.story.note(now, before.name, link.state.name, f"node {each}", event.name)
-        wake = min((link.due for link in self.links.values() if link.state is LinkState.WAITING), default=None)
-        if wake != self._wake:
-            self._wake = wake
-            self._out.append(WakeAt(wake))
+                    self.transition_log.note(now, before.name, link.state.name, f"node {each}", event.name)
+        tick_at = min((link.due for link in self.links.values() if link.state is LinkState.WAITING), default=None)
+        if tick_at != self._tick_at:
+            self._tick_at = tick_at
+            self._out.append(TickAt(tick_at))
         return self._out
 
-    def _join(self, node_id: int, link: Link) -> None:
+    def _on_join(self, node_id: int, link: Link) -> None:
         if self.dials(node_id):
             self._dial(node_id, link)
 
-    def _dial_when_due(self, node_id: int, link: Link) -> None:
+    def _on_due(self, node_id: int, link: Link) -> None:
         if link.due <= self._now:
             self._dial(node_id, link)
 
@@ -122,10 +122,10 @@ class Membership:
         link.state, link.tried_at = LinkState.DIALLING, self._now
         self._out.append(Dial(node_id))
 
-    def _reached(self, node_id: int, link: Link) -> None:
+    def _on_reached(self, node_id: int, link: Link) -> None:
         link.state = LinkState.NEGOTIATING
 
-    def _failed(self, node_id: int, link: Link) -> None:
+    def _on_failed(self, node_id: int, link: Link) -> None:
         if self._now - link.tried_at >= RETRY_AT_ONCE_S:
             link.delay = 0.0
         elif link.delay and self.node_id == PROXY:
@@ -134,14 +134,14 @@ class Membership:
             link.delay = RETRY_S * (0.5 + self._chance())
         link.state, link.due = LinkState.WAITING, self._now + link.delay
 
-    def _connected(self, node_id: int, link: Link) -> None:
+    def _on_up(self, node_id: int, link: Link) -> None:
         link.state, link.delay = LinkState.CONNECTED, 0.0
         self._out.append(PeerUp(node_id))
 
-    def _lost(self, node_id: int, link: Link) -> None:
+    def _on_down(self, node_id: int, link: Link) -> None:
         self._out.append(PeerDown(node_id))
         if self.dials(node_id):
-            self._failed(node_id, link)
+            self._on_failed(node_id, link)
         else:
             link.state = LinkState.ABSENT
 
@@ -151,12 +151,12 @@ class Membership:
 
 S, E, M = LinkState, LinkEvent, Membership
 TABLE = table(LinkState, LinkEvent, {
-    S.ABSENT: dict.fromkeys(E, to(M._ignore)) | {E.JOIN: to(M._join, S.DIALLING), E.UP: to(M._connected, S.CONNECTED)},
+    S.ABSENT: dict.fromkeys(E, to(M._ignore)) | {E.JOIN: to(M._on_join, S.DIALLING), E.UP: to(M._on_up, S.CONNECTED)},
     S.WAITING: dict.fromkeys(E, to(M._ignore)) | {
-        E.DUE: to(M._dial_when_due, S.DIALLING), E.UP: to(M._connected, S.CONNECTED)},
+        E.DUE: to(M._on_due, S.DIALLING), E.UP: to(M._on_up, S.CONNECTED)},
     S.DIALLING: dict.fromkeys(E, to(M._ignore)) | {
-        E.REACHED: to(M._reached, S.NEGOTIATING), E.FAILED: to(M._failed, S.WAITING), E.UP: to(M._connected, S.CONNECTED)},
+        E.REACHED: to(M._on_reached, S.NEGOTIATING), E.FAILED: to(M._on_failed, S.WAITING), E.UP: to(M._on_up, S.CONNECTED)},
     S.NEGOTIATING: dict.fromkeys(E, to(M._ignore)) | {
-        E.FAILED: to(M._failed, S.WAITING), E.UP: to(M._connected, S.CONNECTED)},
-    S.CONNECTED: dict.fromkeys(E, to(M._ignore)) | {E.DOWN: to(M._lost, S.WAITING, S.ABSENT)},
+        E.FAILED: to(M._on_failed, S.WAITING), E.UP: to(M._on_up, S.CONNECTED)},
+    S.CONNECTED: dict.fromkeys(E, to(M._ignore)) | {E.DOWN: to(M._on_down, S.WAITING, S.ABSENT)},
 })

@@ -19,7 +19,7 @@ from bmqtwist.cluster import log_events as ev
 from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, Judge
 from bmqtwist.cluster.leader_term import LeaderTerm
 from bmqtwist.cluster.log_events import Done, NotDone
-from bmqtwist.cluster.record_log import LogRecord, RecordLog, commit_of, follows, opened_alone, opened_log, snapshot_record
+from bmqtwist.cluster.record_log import LogRecord, RecordLog, commit_of, follows, load_log, load_single, snapshot_record
 from bmqtwist.cluster.state import ClusterState, StateMismatch
 from bmqtwist.errors import PeerError
 from bmqtwist.machine import Cell, TransitionLog, check, table, to
@@ -39,7 +39,7 @@ from bmqtwist.wire.cluster_schema import (
 )
 
 RETAINED_BYTES = 1 << 20  # of applied records that a leader of several keeps in memory for followers that lag
-WAITING_RECORDS_MAX = 10_000  # of a leader for their commit, of a follower for its disk; beyond that none is taken
+PENDING_RECORDS_MAX = 10_000  # of a leader for their commit, of a follower for its disk; beyond that none is taken
 
 
 class Role(Enum):
@@ -65,7 +65,7 @@ class MetadataLog:
         self.alone = len(self.members) == 1
         self.state = ClusterState()
         self.leading: LeaderTerm | None = None  # while this node leads
-        self.story = TransitionLog()  # with seconds since the epoch
+        self.transition_log = TransitionLog()  # with seconds since the epoch
         self.role = Role.WAITING
         self.leader: int | None = None
         self.term = 0  # the newest one known
@@ -75,8 +75,8 @@ class MetadataLog:
         self._committed = NO_LSN  # everything up to here is
         self._matched = NO_LSN  # a follower's log is its leader's up to here
         self._acknowledged = NO_LSN  # by the last message to the leader
-        self._arriving: Snapshot | None = None  # a follower is about to begin anew with it
-        self._arriving_write = 0
+        self._incoming: Snapshot | None = None  # a follower is about to begin anew with it
+        self._incoming_write = 0
         self._out: list[ev.Output] = []
         self._wall = 0
 
@@ -104,7 +104,8 @@ class MetadataLog:
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.role)
         if self.role is not before:
-            self.story.note(wall, before.name, self.role.name, f"term {self.term}, leader {self.leader}", kind.__name__)
+            cause = f"term {self.term}, leader {self.leader}"
+            self.transition_log.note(wall, before.name, self.role.name, cause, kind.__name__)
         return self._out
 
     # -- the start --------------------------------------------------------------------------------------------------
@@ -117,23 +118,23 @@ class MetadataLog:
             self._alarm(text)
         if data:
             records = [each.record for each in found.entries]
-            opened = opened_alone(records) if self.alone else opened_log(records)
-            self._committed = opened.committed
-            for record in opened.loaded:
-                self._change(record, False)
-            if opened.alarm:
-                self._alarm(opened.alarm)
-            damaged = found.damaged or bool(opened.alarm)
-            self.log.opened(opened.base, opened.kept, 0, found.end, found.log_id, damaged)
+            loaded = load_single(records) if self.alone else load_log(records)
+            self._committed = loaded.committed
+            for record in loaded.applied:
+                self._apply_record(record, False)
+            if loaded.alarm:
+                self._alarm(loaded.alarm)
+            damaged = found.damaged or bool(loaded.alarm)
+            self.log.load(loaded.base, loaded.records, 0, found.end, found.log_id, damaged)
             self.term = self.log.last[0]
             self._apply_committed()
         return (len(data) if found.damaged else found.end), self._out
 
     # -- leading ----------------------------------------------------------------------------------------------------
 
-    def _lead(self, event: ev.Lead) -> None:
+    def _on_lead(self, event: ev.Lead) -> None:
         taken = event.term == self.term and self.leader is not None
-        if self._arriving is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
+        if self._incoming is not None or event.term <= self.log.last[0] or event.term < self.term or taken:
             self._decide(event.token, NotDone(f"node {self.node_id} cannot lead term {event.term}", False))
             self._alarm(f"node {self.node_id} was elected for term {event.term}, and knows of a record "
                         f"({self.log.last[0]}, {self.log.last[1]}) and of term {self.term}")
@@ -149,49 +150,49 @@ class MetadataLog:
         self.leading = led
         led.begin([(event.token, None)], self._wall)
 
-    def _propose(self, event: ev.Propose) -> None:
-        if len(self.log.records) - self.log.covered >= WAITING_RECORDS_MAX:
+    def _on_propose(self, event: ev.Propose) -> None:
+        if len(self.log.records) - self.log.covered >= PENDING_RECORDS_MAX:
             outcome: Done | NotDone | None = NotDone(
-                f"{WAITING_RECORDS_MAX} records of the metadata wait for their commit", False)
+                f"{PENDING_RECORDS_MAX} records of the metadata wait for their commit", False)
         else:
-            outcome = self._led.propose(event.token, event.change, self._wall)
+            outcome = self._leader_term.propose(event.token, event.change, self._wall)
         if outcome is not None:
             self._decide(event.token, outcome)
 
     @property
-    def _led(self) -> LeaderTerm:
+    def _leader_term(self) -> LeaderTerm:
         assert self.leading is not None
         return self.leading
 
     def _on_acknowledged(self, event: Acknowledged) -> None:
-        if event.term == self.term and self._led.acknowledged(event.sender, event.last):
-            self._count()
+        if event.term == self.term and self._leader_term.on_acknowledged(event.sender, event.last):
+            self._advance_commit()
 
-    def _count(self) -> None:
+    def _advance_commit(self) -> None:
         """Commit what a quorum has, if the newest of it is of our own term, and tell the followers."""
-        reach = self._led.reach(self.quorum)
+        reach = self._leader_term.durable_at(self.quorum)
         if reach[0] != self.term:
             return
         self._committed = max(self._committed, reach)
         for lsn in self._apply_committed():
             if lsn[0] == self.term and not self.alone:
-                self._led.append_commit(lsn, self._wall)
+                self._leader_term.append_commit(lsn, self._wall)
 
     def _on_catch_up(self, event: CatchUp) -> None:
         if event.term == self.term:
-            self._led.rewind(event.sender, event.last)
+            self._leader_term.rewind(event.sender, event.last)
 
-    def _resend(self, event: ev.Resend) -> None:
-        self._led.resend()
+    def _on_resend(self, event: ev.Resend) -> None:
+        self._leader_term.resend()
 
     # -- following --------------------------------------------------------------------------------------------------
 
     def _is_from_leader(self, event: Entries | Snapshot) -> bool:
-        return event.sender == self.leader and event.term == self.term and self._arriving is None
+        return event.sender == self.leader and event.term == self.term and self._incoming is None
 
     def _on_entries(self, event: Entries) -> None:
         log = self.log
-        if not self._is_from_leader(event) or len(log.records) - log.written >= WAITING_RECORDS_MAX:
+        if not self._is_from_leader(event) or len(log.records) - log.written >= PENDING_RECORDS_MAX:
             return  # the leader sends it again
         self._append_entries(event)
         self._acknowledged = NO_LSN  # say it again: the last time may have been lost
@@ -230,16 +231,16 @@ class MetadataLog:
             self._committed = max(self._committed, lsn)
             self._apply_committed()
         else:
-            self._arriving = event
+            self._incoming = event
 
-    def _adopt(self, arrived: Snapshot) -> None:
+    def _adopt_snapshot(self, incoming: Snapshot) -> None:
         """The file holds the snapshot and nothing else now."""
-        lsn = arrived.record.term, arrived.record.sequence_number
+        lsn = incoming.record.term, incoming.record.sequence_number
         self.log.restart(lsn)
         self._committed, self.applied = max(self._committed, lsn), lsn
-        if arrived.term == self.term:
+        if incoming.term == self.term:
             self._matched = lsn
-        self._change(arrived.record)
+        self._apply_record(incoming.record)
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -252,28 +253,28 @@ class MetadataLog:
                 if each.lsn > self._committed:
                     break
                 applied.append(each.lsn)
-                self._apply(each)
+                self._apply_change(each)
             log.covered += 1
         log.forget(0 if self.alone else RETAINED_BYTES)
         return applied
 
-    def _apply(self, each: LogRecord) -> None:
+    def _apply_change(self, each: LogRecord) -> None:
         self.applied = each.lsn
-        self._change(each.record)
-        for token, result in self.leading.settle(each.lsn) if self.leading is not None else ():
+        self._apply_record(each.record)
+        for token, result in self.leading.resolve(each.lsn) if self.leading is not None else ():
             self._decide(token, Done(result))
 
     # -- what every role does -----------------------------------------------------------------------------------------
 
-    def _flush(self, event: ev.Flush) -> None:
-        arriving = self._arriving
-        if arriving is None:
+    def _on_flush(self, event: ev.Flush) -> None:
+        incoming = self._incoming
+        if incoming is None:
             job = self.log.next_write(self.state, self._wall)
         elif self.log.writing:
             job = None
         else:
-            job = self.log.replacement(arriving.record, self._wall)
-            self._arriving_write = job.number
+            job = self.log.replacement(incoming.record, self._wall)
+            self._incoming_write = job.number
         if job is not None:
             self._out.append(job)
         if self.leading is not None:
@@ -282,18 +283,18 @@ class MetadataLog:
             reach = min(self.lsn, self._matched)
             if reach > self._acknowledged:
                 self._acknowledged = reach
-                self._say(Acknowledged(self.node_id, self.term, reach))
+                self._send_to_leader(Acknowledged(self.node_id, self.term, reach))
 
     def _on_written(self, event: ev.Written) -> None:
         if event.number != self.log.writing:
             return
-        self.log.came_through()
-        arrived = self._arriving
-        if arrived is not None and event.number == self._arriving_write:
-            self._arriving = None
-            self._adopt(arrived)
+        self.log.on_written()
+        incoming = self._incoming
+        if incoming is not None and event.number == self._incoming_write:
+            self._incoming = None
+            self._adopt_snapshot(incoming)
         elif self.role is Role.LEADING:
-            self._count()
+            self._advance_commit()
         else:
             self._apply_committed()
 
@@ -301,65 +302,65 @@ class MetadataLog:
         if event.number != self.log.writing:
             return
         self._alarm(f"the ledger cannot be written: {event.reason}")
-        self._arriving = None
+        self._incoming = None
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
-        led, gone = self.leading, self.log.failed()
-        self._committed = min(self._committed, self.log.last)  # of what is gone; what takes its place may be another's
+        led, removed = self.leading, self.log.on_write_failed()
+        self._committed = min(self._committed, self.log.last)  # of what is removed; what takes its place may be another's
         if led is not None and self.alone:
-            self._give_up(led, gone, outcome)
+            self._reject(led, removed, outcome)
             led.build_head()
         elif led is not None:
-            self._leave(led, outcome)
+            self._stop_leading(led, outcome)
             self._out.append(ev.LeadershipLost(outcome.reason))
 
-    def _follow(self, event: ev.Follow) -> None:
+    def _on_follow(self, event: ev.Follow) -> None:
         if event.term < self.term or event.term == self.term and self.role is Role.LEADING:
             return  # it is over already, or two lead one term, which an election rules out
         if self.leading is not None:
-            self._leave(self.leading, NotDone(f"node {event.leader} leads the cluster now", True))
+            self._stop_leading(self.leading, NotDone(f"node {event.leader} leads the cluster now", True))
         self.term = event.term
         self.leader = event.leader if event.leader in self.members - {self.node_id} else None
         self.role = Role.WAITING if self.leader is None else Role.FOLLOWING
         self._matched = self._acknowledged = NO_LSN
-        self._say(CatchUp(self.node_id, self.term, self.lsn))
+        self._send_to_leader(CatchUp(self.node_id, self.term, self.lsn))
 
-    def _quorum_is(self, event: ev.QuorumIs) -> None:
+    def _on_quorum(self, event: ev.QuorumIs) -> None:
         self.quorum = max(event.quorum, self._majority)
         if self.role is Role.LEADING:
-            self._count()
+            self._advance_commit()
 
-    def _step_down(self, event: ev.StepDown) -> None:
+    def _on_step_down(self, event: ev.StepDown) -> None:
         if self.leading is not None:
-            self._leave(self.leading, NotDone(f"node {self.node_id} leads the cluster no longer", True))
+            self._stop_leading(self.leading, NotDone(f"node {self.node_id} leads the cluster no longer", True))
         self.role, self.leader = Role.WAITING, None
 
-    def _leave(self, led: LeaderTerm, outcome: NotDone) -> None:
+    def _stop_leading(self, led: LeaderTerm, outcome: NotDone) -> None:
         """Lead no longer. What was neither sent nor written is taken back, of the rest nothing is known."""
-        self._give_up(led, self.log.cut(led.spoken), NotDone(outcome.reason, False, ev.NOT_LEADER))
-        for lsn in list(led.waiting):
-            for token, _ in led.settle(lsn):
+        self._reject(led, self.log.cut(led.published), NotDone(outcome.reason, False, ev.NOT_LEADER))
+        for lsn in list(led.pending):
+            for token, _ in led.resolve(lsn):
                 self._decide(token, outcome)
         self.role, self.leader, self.leading = Role.WAITING, None, None
 
-    def _give_up(self, led: LeaderTerm, gone: list[LogRecord], outcome: NotDone) -> None:
-        for each in gone:
-            for token, _ in led.settle(each.lsn):
+    def _reject(self, led: LeaderTerm, removed: list[LogRecord], outcome: NotDone) -> None:
+        for each in removed:
+            for token, _ in led.resolve(each.lsn):
                 self._decide(token, outcome)
 
-    def _refuse(self, event: ev.Propose) -> None:
+    def _reject_proposal(self, event: ev.Propose) -> None:
         where = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
         self._decide(event.token, NotDone(where, False, ev.NOT_LEADER))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _say(self, message: ev.Message) -> None:
+    def _send_to_leader(self, message: ev.Message) -> None:
         if self.leader is not None:
             self._out.append(ev.Send(self.leader, message))
 
     def _decide(self, token: int, outcome: Done | NotDone) -> None:
         self._out.append(ev.Decided(token, outcome))
 
-    def _change(self, record: ClusterStateRecord, is_reported: bool = True) -> None:
+    def _apply_record(self, record: ClusterStateRecord, is_reported: bool = True) -> None:
         lsn = record.term, record.sequence_number
         try:
             changes = self.state.apply(record.message)
@@ -376,15 +377,15 @@ class MetadataLog:
 # -- without a leader -------------------------------------------------------------------------------------------
 
 
-def _ask(node: MetadataLog, event: ev.Ask) -> None:
+def _on_ask(node: MetadataLog, event: ev.Ask) -> None:
     for node_id in event.nodes:
         node._out.append(ev.Send(node_id, CatchUp(node.node_id, node.term, node.log.last)))
 
 
-def _lend(node: MetadataLog, event: CatchUp) -> None:
+def _send_newer_records(node: MetadataLog, event: CatchUp) -> None:
     """Another node asks for what is newer: all of it in one message."""
     log = node.log
-    if event.sender not in node.members or event.last >= log.last or node._arriving is not None:
+    if event.sender not in node.members or event.last >= log.last or node._incoming is not None:
         return
     known = log.lsn_at(log.after(event.last))
     if event.last < log.base:
@@ -395,23 +396,23 @@ def _lend(node: MetadataLog, event: CatchUp) -> None:
     node._out.append(ev.Send(event.sender, Entries(node.node_id, node.term, known, records)))
 
 
-def _borrow(node: MetadataLog, event: Entries) -> None:
+def _take_newer_records(node: MetadataLog, event: Entries) -> None:
     """What another node has is newer as a whole: it takes the place of what is here."""
     newest = event.records[-1] if event.records else None
-    if event.sender not in node.members or node._arriving is not None or newest is None:
+    if event.sender not in node.members or node._incoming is not None or newest is None:
         return
     lsn = newest.term, newest.sequence_number
-    if lsn > node.log.last and len(node.log.records) - node.log.written < WAITING_RECORDS_MAX:
+    if lsn > node.log.last and len(node.log.records) - node.log.written < PENDING_RECORDS_MAX:
         node.term = max(node.term, lsn[0])
         node._append_entries(event)
 
 
-def _borrow_snapshot(node: MetadataLog, event: Snapshot) -> None:
+def _take_newer_snapshot(node: MetadataLog, event: Snapshot) -> None:
     lsn = event.record.term, event.record.sequence_number
-    if (event.sender in node.members and node._arriving is None and lsn > node.log.last
+    if (event.sender in node.members and node._incoming is None and lsn > node.log.last
             and event.record.type is LedgerRecordType.SNAPSHOT):
         node.term = max(node.term, lsn[0])
-        node._arriving = event
+        node._incoming = event
 
 
 def _ignore(node: MetadataLog, event: ev.Input) -> None:
@@ -421,15 +422,16 @@ def _ignore(node: MetadataLog, event: ev.Input) -> None:
 M, INPUTS = MetadataLog, get_args(ev.Input)
 W, F, L = Role.WAITING, Role.FOLLOWING, Role.LEADING
 _EVERY_ROLE: dict[type, Cell[Role]] = dict.fromkeys(INPUTS, to(_ignore)) | {
-    ev.Flush: to(M._flush), ev.Written: to(M._on_written), ev.WriteFailed: to(M._on_write_failed), ev.Lead: to(M._lead, L),
-    ev.QuorumIs: to(M._quorum_is), ev.Follow: to(M._follow, F, W), ev.StepDown: to(M._step_down, W),
-    ev.Propose: to(M._refuse)}
+    ev.Flush: to(M._on_flush), ev.Written: to(M._on_written), ev.WriteFailed: to(M._on_write_failed),
+    ev.Lead: to(M._on_lead, L), ev.QuorumIs: to(M._on_quorum), ev.Follow: to(M._on_follow, F, W),
+    ev.StepDown: to(M._on_step_down, W), ev.Propose: to(M._reject_proposal)}
 TABLE = table(Role, INPUTS, {
     W: _EVERY_ROLE | {
-        Entries: to(_borrow), Snapshot: to(_borrow_snapshot), CatchUp: to(_lend), ev.Ask: to(_ask)},
+        Entries: to(_take_newer_records), Snapshot: to(_take_newer_snapshot),
+        CatchUp: to(_send_newer_records), ev.Ask: to(_on_ask)},
     F: _EVERY_ROLE | {Entries: to(M._on_entries), Snapshot: to(M._on_snapshot)},
     L: _EVERY_ROLE | {
-        ev.Propose: to(M._propose), ev.Resend: to(M._resend), ev.WriteFailed: to(M._on_write_failed, W),
+        ev.Propose: to(M._on_propose), ev.Resend: to(M._on_resend), ev.WriteFailed: to(M._on_write_failed, W),
         Acknowledged: to(M._on_acknowledged), CatchUp: to(M._on_catch_up)},
 })
 

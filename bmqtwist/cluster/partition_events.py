@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, TickAt
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
@@ -320,7 +320,7 @@ class RoleChanged:
 
 
 PartitionOutput = (SavePromise | Say | Feed | FeedImage | Append | Cut | TakeImage | Activate | Committed | Serve | Decline
-                   | RoleChanged | WakeAt | Alarm)
+                   | RoleChanged | TickAt | Alarm)
 
 
 # -- on the wire ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, TickAt
 from bmqtwist.cluster.partition_events import (
     Assigned,
     LogFailed,
@@ -38,7 +38,7 @@ from bmqtwist.wire.cluster_schema import Prepare, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
-PATIENCE = 3  # times `ReplicationTiming.retry`: a healing that stands still for so long is left to another node
+STALLED_RETRIES_MAX = 3  # times `ReplicationTiming.retry`: a healing that stalled still for so long is left to another node
 
 
 class PartitionMachine:
@@ -49,13 +49,13 @@ class PartitionMachine:
         self.log, self.name = log, name
         self.others = tuple(sorted(set(members) - {node_id}))
         standing = self.standing = PartitionStanding(node_id, members, log, timing, promised, name, doubtful)
-        self.up, self.story = standing.up, standing.story
+        self.up, self.transition_log = standing.up, standing.transition_log
         self.replicas = ReplicationTargets(standing)
         self.targets = self.replicas.by_node
         self.reception = Reception(standing, self.replicas)
         self.take_over = TakeOver(standing, self.replicas, self.reception)
         self._row, self._row_role = _ROWS[UNKNOWN], UNKNOWN
-        self._wakes_at: float | None = None
+        self._reported_tick_at: float | None = None
 
     def step(self, now: float, event: PartitionInput) -> list[PartitionOutput]:
         """Handle one input; returns what the shell has to do."""
@@ -72,9 +72,9 @@ class PartitionMachine:
             self._row[name](self, event)
             if standing.role is not before:
                 check(TABLE, before, PartitionEvent(name), standing.role)
-        if standing.wake_at != self._wakes_at:
-            self._wakes_at = standing.wake_at
-            outputs.append(WakeAt(self._wakes_at))
+        if standing.tick_at != self._reported_tick_at:
+            self._reported_tick_at = standing.tick_at
+            outputs.append(TickAt(self._reported_tick_at))
         return outputs
 
     @property
@@ -97,14 +97,14 @@ class PartitionMachine:
 
     def on_assigned_self(self, event: Assigned) -> None:
         standing = self.standing
-        if not standing.assign(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
+        if not standing.accept_assignment(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
             return  # there is a newer one already
         if event.lease < standing.requested:  # metadata were lost, unless a newer lease is on its way
             self.decline_lease(event)
             return
         self._reset("another lease")
         if event.lease <= standing.used or self.log.broken:
-            standing.become(UNKNOWN, None, f"lease {event.lease} cannot be used here")
+            standing.change_role(UNKNOWN, None, f"lease {event.lease} cannot be used here")
             self.decline_lease(event)
             return
         standing.used = standing.requested = event.lease
@@ -112,46 +112,46 @@ class PartitionMachine:
 
     def on_assigned_other(self, event: Assigned) -> None:
         standing = self.standing
-        if not self.standing.assign(event) or event.lease < self.standing.requested:
+        if not self.standing.accept_assignment(event) or event.lease < self.standing.requested:
             return
         if event.lease != standing.lease or standing.primary != event.primary:
-            self._wait_for(event.primary, event.lease, f"node {event.primary} is primary under lease {event.lease}")
+            self._wait_for_primary(event.primary, event.lease, f"node {event.primary} is primary under lease {event.lease}")
 
     def decline_lease(self, event: object) -> None:
         """Decline the assigned lease, which this node cannot use, again and again until there is a newer one."""
         standing = self.standing
         primary, lease = standing.assigned.primary, standing.assigned.lease
         if primary != standing.node_id:
-            standing.wake_at = None
+            standing.tick_at = None
             return
         standing.used = max(standing.used, standing.requested)
         able = not self.log.broken
         why = "it may be one of an earlier run" if able else "its files cannot be written"
         standing.decline(lease, able, f"lease {lease} cannot be used: {why}")
-        standing.wake_at = standing.now + standing.timing.retry
+        standing.tick_at = standing.now + standing.timing.retry
 
     def _reset(self, cause: str) -> None:
         standing = self.standing
         if standing.role is HEALED:
             standing.outputs.append(Serve(standing.lease, False, cause))
-        standing.wake_at = None
+        standing.tick_at = None
         self.replicas.clear()
         self.take_over.promises.clear()
         self.reception.begin(None)
 
-    def _wait_for(self, primary: int, lease: int, cause: str) -> None:
+    def _wait_for_primary(self, primary: int, lease: int, cause: str) -> None:
         self._reset(cause)
         self.standing.lease = lease
-        self.standing.become(WAITING, primary, cause)
+        self.standing.change_role(WAITING, primary, cause)
 
     def _step_down(self, cause: str) -> None:
         self._reset(cause)
-        self.standing.become(UNKNOWN, None, cause)
+        self.standing.change_role(UNKNOWN, None, cause)
         self.decline_lease(cause)
 
     def on_stop(self, event: Stop) -> None:
         self._reset("stop")
-        self.standing.become(STOPPED, None, "stop")
+        self.standing.change_role(STOPPED, None, "stop")
 
     # -- promises -------------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class PartitionMachine:
             standing.alarm(f"node {sender} leads under lease {event.lease}, too")
             return
         if event.lease > standing.lease or standing.primary != sender or standing.role in (UNKNOWN, WAITING):
-            self._wait_for(sender, event.lease, f"node {sender} leads under lease {event.lease}")
+            self._wait_for_primary(sender, event.lease, f"node {sender} leads under lease {event.lease}")
         if event.lease > standing.requested:
             standing.requested = event.lease
             standing.outputs.append(SavePromise(event.lease))
@@ -180,7 +180,7 @@ class PartitionMachine:
             return
         self.reception.begin(primary)
         self.targets.clear()
-        standing.become(HEALING, primary, "it has our promise")
+        standing.change_role(HEALING, primary, "it has our promise")
         self.reception.send_report()
 
     def on_stale(self, event: Stale) -> None:
@@ -196,7 +196,7 @@ class PartitionMachine:
 
     def on_peer_up_leading(self, event: PeerUp) -> None:
         self.up.add(event.node_id)
-        self.standing.say(event.node_id, Prepare(self.standing.node_id, self.lease))
+        self.standing.send(event.node_id, Prepare(self.standing.node_id, self.lease))
 
     def on_peer_down(self, event: PeerDown) -> None:
         self.up.discard(event.node_id)
@@ -205,7 +205,7 @@ class PartitionMachine:
         """The same; if it is the primary, this node waits for it."""
         self.up.discard(event.node_id)
         if event.node_id == self.standing.primary:
-            self._wait_for(event.node_id, self.lease, "the primary is gone")
+            self._wait_for_primary(event.node_id, self.lease, "the primary is gone")
 
     # -- the log of a primary -------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class PartitionMachine:
             self.on_own_log_moved(event)
 
     def on_tick_leading(self, event: object) -> None:
-        """Be passive without a majority, ask the other nodes, restart a healing that stands still."""
+        """Be passive without a majority, ask the other nodes, restart a healing that stalled still."""
         standing = self.standing
         if not self.check_files(event):
             return
@@ -234,23 +234,23 @@ class PartitionMachine:
             standing.goal = self.log.summary.last
             cause = f"no majority has answered for {standing.timing.lease:g} s"
             standing.outputs.append(Serve(standing.lease, False, cause))
-            standing.become(STG2, standing.node_id, cause)
-        if standing.wake_at is not None and standing.now >= standing.wake_at:
-            standing.wake_at = standing.now + standing.timing.keepalive
-            self.take_over.ask_nodes()
-        stands, retry = standing.now - standing.progressed_at, standing.timing.retry
-        if standing.role is HEALED or stands < retry:
+            standing.change_role(STG2, standing.node_id, cause)
+        if standing.tick_at is not None and standing.now >= standing.tick_at:
+            standing.tick_at = standing.now + standing.timing.keepalive
+            self.take_over.query_nodes()
+        stalled, retry = standing.now - standing.progressed_at, standing.timing.retry
+        if standing.role is HEALED or stalled < retry:
             return
         if self.take_over.source is not None:
             standing.progressed_at = standing.now
             self.take_over.replace_source()
-        elif stands >= PATIENCE * retry and len(self.up) >= standing.majority - 1:
+        elif stalled >= STALLED_RETRIES_MAX * retry and len(self.up) >= standing.majority - 1:
             standing.progressed_at = standing.now
             standing.decline(standing.lease, False, "it does not come forward")
 
     def on_log_failed(self, event: LogFailed) -> None:
         self.standing.alarm(event.reason)
-        self.reception.abandon()
+        self.reception.cancel_append()
 
     def on_log_failed_stg2(self, event: LogFailed) -> None:
         """The same; without its first record the lease is given back."""

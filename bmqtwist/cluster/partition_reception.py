@@ -36,7 +36,7 @@ class Reception:
         self._appending: Psn | None = None  # the last record of a run that is being appended
         self._receipt: tuple[Psn, Psn] | None = None  # the last one that was sent
         self._parts = self._stamp = 0
-        self.has_reported = self._owes_report = False
+        self.has_reported = self._report_due = False
 
     # -- from the source ------------------------------------------------------------------------------------------------
 
@@ -56,9 +56,9 @@ class Reception:
             return
         if not standing.leads:
             self._targets.by_node.clear()
-        self._take_run(event)
+        self._append_records(event)
 
-    def _take_run(self, event: Records) -> None:
+    def _append_records(self, event: Records) -> None:
         standing, run = self._standing, event.run
         own = standing.log.summary
         if not own.holds(run.previous):
@@ -66,25 +66,25 @@ class Reception:
             return
         self.has_reported, standing.progressed_at = False, standing.now
         if own.holds(run.last):
-            self._match(run.last)
+            self._advance_matched(run.last)
         else:
             theirs = dict(run.leases()) if own.last != run.previous else {}
             both = ((lease, min(end, theirs[lease])) for lease, end in own.leases if lease in theirs)
             behind = max(max(both, default=run.previous), run.previous)
             if own.last > behind:
-                self._cut(behind)
+                self._truncate(behind)
                 return
             self._appending = run.last
             standing.outputs.append(Append(run, behind))
-        self._learn_committed(event.committed)
+        self._note_committed(event.committed)
 
-    def _cut(self, behind: Psn) -> None:
+    def _truncate(self, behind: Psn) -> None:
         committed = self._standing.committed
         if behind < committed:
             self._standing.alarm(f"record {behind[0]}-{behind[1]} is to be the last one, but {committed[0]}-{committed[1]} "
                                  "is committed: nothing is cut off")
             return
-        self._owes_report = True
+        self._report_due = True
         self._standing.outputs.append(Cut(behind))
 
     def on_image_part(self, event: ImagePart) -> None:
@@ -99,7 +99,7 @@ class Reception:
         else:
             self.has_reported, standing.progressed_at = False, standing.now
             self._parts = event.number + 1
-            self._owes_report = event.final
+            self._report_due = event.final
             standing.outputs.append(TakeImage(event))
             self.send_receipt(always=True)
 
@@ -114,8 +114,8 @@ class Reception:
             if lacks:
                 self.send_report()
             elif event.previous is not None:
-                self._match(event.previous)  # a replica that has nothing to be sent is healed, too
-            self._learn_committed(event.committed)
+                self._advance_matched(event.previous)  # a replica that has nothing to be sent is healed, too
+            self._note_committed(event.committed)
         self.send_receipt(always=True)
 
     # -- from our log ---------------------------------------------------------------------------------------------------
@@ -127,25 +127,25 @@ class Reception:
     def note_appended(self) -> None:
         if self._appending is not None and self._standing.log.summary.holds(self._appending):
             psn, self._appending = self._appending, None
-            self._match(psn)
+            self._advance_matched(psn)
 
     def on_log_ready(self, event: LogReady) -> None:
         self._parts = 0
-        if self._owes_report:
+        if self._report_due:
             self.send_report()
 
-    def abandon(self) -> None:
-        self._appending, self._parts, self._owes_report = None, 0, False
+    def cancel_append(self) -> None:
+        self._appending, self._parts, self._report_due = None, 0, False
 
-    def _match(self, psn: Psn) -> None:
+    def _advance_matched(self, psn: Psn) -> None:
         """Our log is the source's up to here: with all that is committed, as far as we know, a replica is healed."""
         standing = self._standing
         self.matched = max(self.matched, psn)
         if standing.role is HEALING and self.matched[0] == standing.lease and self.matched >= self.announced:
             standing.deferred = 0
-            standing.become(FOLLOWING, standing.primary, "has the primary's log")
+            standing.change_role(FOLLOWING, standing.primary, "has the primary's log")
 
-    def _learn_committed(self, committed: Psn) -> None:
+    def _note_committed(self, committed: Psn) -> None:
         standing, known = self._standing, min(committed, self.matched)
         if known > standing.committed and not standing.leads:
             standing.committed = known
@@ -171,12 +171,12 @@ class Reception:
     def send_report(self) -> None:
         """Report our log to the primary, once it can be read; a primary that pulls asks again by itself."""
         standing = self._standing
-        self._owes_report = standing.log.busy
-        if not self._owes_report and self.source is not None:
+        self._report_due = standing.log.busy
+        if not self._report_due and self.source is not None:
             self.has_reported = True
             if not standing.leads:
                 log = standing.log.summary
-                standing.say(self.source, Promise(standing.node_id, standing.lease, log.last, log.base, log.leases,
+                standing.send(self.source, Promise(standing.node_id, standing.lease, log.last, log.base, log.leases,
                                                   standing.committed, standing.doubtful))
 
     def send_receipt(self, always: bool = False) -> None:
@@ -188,5 +188,5 @@ class Reception:
         if self.source is None or not always and (self.matched, durable) == self._receipt:
             return
         self._receipt = self.matched, durable
-        standing.say(self.source, ReplicaReceipt(standing.node_id, standing.lease, self.matched, durable, self._parts,
+        standing.send(self.source, ReplicaReceipt(standing.node_id, standing.lease, self.matched, durable, self._parts,
                                                  self._stamp))

@@ -47,9 +47,9 @@ class PartitionStanding:
         self.assigned = Assigned(-1, 0)  # the newest assignment
         self.committed = self.goal = NO_PSN
         self.up: set[int] = set()  # connected nodes
-        self.wake_at: float | None = None
+        self.tick_at: float | None = None
         self.progressed_at = 0.0  # when a primary's healing last came forward
-        self.story = TransitionLog()
+        self.transition_log = TransitionLog()
         self.now = 0.0
         self.event = ""  # that is being handled
         self.outputs: list[PartitionOutput] = []
@@ -63,14 +63,14 @@ class PartitionStanding:
     def has_begun(self) -> bool:
         return self.log.summary.last[0] == self.lease
 
-    def become(self, role: PartitionRole, primary: int | None, cause: str) -> None:
+    def change_role(self, role: PartitionRole, primary: int | None, cause: str) -> None:
         before, self.role, self.primary = self.role, role, primary
         event = PartitionEvent(self.event).name
         if before is not role:
             self.outputs.append(RoleChanged(event, before, role))
-        self.story.note(self.now, before.name, role.name, cause, event)
+        self.transition_log.note(self.now, before.name, role.name, cause, event)
 
-    def say(self, node_id: int, message: PartitionTalk) -> None:
+    def send(self, node_id: int, message: PartitionTalk) -> None:
         self.outputs.append(Say(node_id, message))
 
     def decline(self, lease: int, able: bool, cause: str, successor: int = 0) -> None:
@@ -86,7 +86,7 @@ class PartitionStanding:
         """Before any event: the promise file is lost, but it promised no newer lease than this one."""
         self.requested = self.used = max(lease, self.requested, self.used)
 
-    def assign(self, assigned: Assigned) -> bool:
+    def accept_assignment(self, assigned: Assigned) -> bool:
         """Keep an assignment; whether it is newer than the one before."""
         is_newer = assigned.lease > self.assigned.lease
         if is_newer:
@@ -100,5 +100,5 @@ class PartitionStanding:
         """Whether a message comes under an older lease than a promised one; its sender is answered then."""
         if event.lease >= self.requested:
             return False
-        self.say(event.sender, Stale(self.node_id, self.requested))
+        self.send(event.sender, Stale(self.node_id, self.requested))
         return True

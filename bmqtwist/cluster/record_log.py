@@ -77,16 +77,16 @@ class RecordLog:
         self.records: list[LogRecord] = []
         self.base = NO_LSN
         self.covered = self.durable = self.written = 0  # numbers of records in `records`
-        self._kept = self._kept_bytes = 0  # how many covered records were looked at by `forget`, and their bytes
+        self._retained = self._retained_bytes = 0  # how many covered records were looked at by `forget`, and their bytes
         self.size = 0  # of the file with all that is written, bytes
         self.log_id = b""
         self.exists = False  # there is a file
         self.renew = True  # the next write begins a new file
         self.writing = NEVER_WRITTEN  # number of the write under way
         self._numbers = NEVER_WRITTEN
-        self._back = 0  # `durable` once the write under way has come through
+        self._durable_after = 0  # `durable` once the write under way has come through
         self._cutting = False  # the file holds more than `size` bytes
-        self._fresh_bytes = 0  # size of the file when it was begun, without what was new then
+        self._initial_bytes = 0  # size of the file when it was begun, without what was new then
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -115,41 +115,41 @@ class RecordLog:
 
     def cut(self, count: int) -> list[LogRecord]:
         """Keep the first `count` records, at least the covered ones; the others come back."""
-        gone = self.records[count:]
+        removed = self.records[count:]
         if count < self.written:
             self.size -= sum(len(each.data) for each in self.records[count:self.written])
             self.written, self._cutting = count, True
         del self.records[count:]
-        self.durable, self._back = min(self.durable, count), min(self._back, count)
-        return gone
+        self.durable, self._durable_after = min(self.durable, count), min(self._durable_after, count)
+        return removed
 
-    def forget(self, keep_bytes: int) -> None:
-        """Covered records leave memory, but for the last `keep_bytes` bytes of them."""
-        self._kept_bytes += sum([len(each.data) for each in self.records[self._kept:self.covered]])
+    def forget(self, retained_bytes: int) -> None:
+        """Covered records leave memory, but for the last `retained_bytes` bytes of them."""
+        self._retained_bytes += sum([len(each.data) for each in self.records[self._retained:self.covered]])
         at = 0
-        while self._kept_bytes > keep_bytes:
-            self._kept_bytes -= len(self.records[at].data)
+        while self._retained_bytes > retained_bytes:
+            self._retained_bytes -= len(self.records[at].data)
             at += 1
         if at:
             self.base = self.records[at - 1].lsn
             del self.records[:at]
             self.covered, self.durable, self.written = self.covered - at, self.durable - at, self.written - at
-            self._back = max(0, self._back - at)
-        self._kept = self.covered
+            self._durable_after = max(0, self._durable_after - at)
+        self._retained = self.covered
 
     def restart(self, base: Lsn) -> None:
         """The file was replaced by one that holds the state at `base` and nothing else."""
         self.records.clear()
         self.base = base
-        self.covered = self.durable = self.written = self._back = self._kept = self._kept_bytes = 0
+        self.covered = self.durable = self.written = self._durable_after = self._retained = self._retained_bytes = 0
         self._cutting = False
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
-    def opened(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes, renew: bool) -> None:
+    def load(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes, renew: bool) -> None:
         self.base, self.records, self.covered = base, records, covered
         self.durable = self.written = len(records)
-        self._kept = self._kept_bytes = 0
+        self._retained = self._retained_bytes = 0
         self.size, self.log_id, self.exists, self.renew = size, log_id, True, renew
 
     def next_write(self, state: ClusterState, wall: int) -> FileJob | None:
@@ -158,7 +158,7 @@ class RecordLog:
             return None
         data = b"".join(each.data for each in self.records[self.written:])
         # a state that fills most of a file must not cause a new file with every change
-        full = self.size + len(data) > max(self.max_bytes, 2 * self._fresh_bytes)
+        full = self.size + len(data) > max(self.max_bytes, 2 * self._initial_bytes)
         if not (full or self.renew):
             cut = self.size if self._cutting else None
             self.size += len(data)
@@ -173,14 +173,14 @@ class RecordLog:
     def replacement(self, record: ClusterStateRecord, wall: int) -> FileJob:
         """A file that holds another node's SNAPSHOT and nothing else; `restart` when it is written."""
         job = self._replace(encode_cluster_state_record(record), b"", wall, (record.term, record.sequence_number))
-        self._back = 0
+        self._durable_after = 0
         return job
 
     def _replace(self, head: bytes, data: bytes, wall: int, lsn: Lsn) -> FileJob:
         before = self.log_id
         self.log_id = make_storage_key(self.name, wall * 1_000_000_000 + lsn[1], {self.log_id})
         whole = pack_ledger_header(self.log_id) + head + data
-        self.size, self._fresh_bytes = len(whole), LEDGER_HEADER_BYTES + len(head)
+        self.size, self._initial_bytes = len(whole), LEDGER_HEADER_BYTES + len(head)
         return self._begin(ReplaceFile(self._number(), self.log_id, whole, wall, before), len(self.records))
 
     def _number(self) -> int:
@@ -188,33 +188,33 @@ class RecordLog:
         return self._numbers
 
     def _begin(self, job: FileJob, count: int) -> FileJob:
-        self.writing, self._back, self.written, self._cutting = job.number, count, count, False
+        self.writing, self._durable_after, self.written, self._cutting = job.number, count, count, False
         return job
 
-    def came_through(self) -> None:
+    def on_written(self) -> None:
         """The write under way survives a loss of power."""
-        self.writing, self.durable = NEVER_WRITTEN, self._back
+        self.writing, self.durable = NEVER_WRITTEN, self._durable_after
         self.exists, self.renew = True, False
 
-    def failed(self) -> list[LogRecord]:
+    def on_write_failed(self) -> list[LogRecord]:
         """The write under way failed: what is not durable is taken back, and a new file begun with the next write."""
         self.writing = NEVER_WRITTEN
-        gone = self.cut(self.durable)
+        removed = self.cut(self.durable)
         self.written, self._cutting, self.renew = self.durable, False, True
-        return gone
+        return removed
 
 
 # -- the start --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class OpenedLog:
-    """`loaded`: records that are applied at once, up to `base`; `kept`: those behind it; `alarm`: what is wrong; else ""."""
+class LoadedLog:
+    """`applied`: records to apply at once, up to `base`; `records`: the records after it; `alarm`: the defect, or ""."""
 
     committed: Lsn
     base: Lsn = NO_LSN
-    loaded: list[ClusterStateRecord] = field(default_factory=list)
-    kept: list[LogRecord] = field(default_factory=list)
+    applied: list[ClusterStateRecord] = field(default_factory=list)
+    records: list[LogRecord] = field(default_factory=list)
     alarm: str = ""
 
 
@@ -228,33 +228,33 @@ def commit_of(record: ClusterStateRecord) -> Lsn:
     return NO_LSN
 
 
-def opened_alone(records: list[ClusterStateRecord]) -> OpenedLog:
+def load_single(records: list[ClusterStateRecord]) -> LoadedLog:
     """Of a cluster of one: from the last SNAPSHOT on everything, committed or not."""
     last = max(((record.term, record.sequence_number) for record in records), default=NO_LSN)
     starts = [at for at, record in enumerate(records) if record.type is LedgerRecordType.SNAPSHOT]
     changes = (LedgerRecordType.SNAPSHOT, LedgerRecordType.UPDATE)
-    return OpenedLog(last, last, [record for record in records[starts[-1] if starts else 0:] if record.type in changes])
+    return LoadedLog(last, last, [record for record in records[starts[-1] if starts else 0:] if record.type in changes])
 
 
-def opened_log(records: list[ClusterStateRecord]) -> OpenedLog:
+def load_log(records: list[ClusterStateRecord]) -> LoadedLog:
     """Of several nodes."""
-    opened, each = OpenedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
+    loaded, each = LoadedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
     starts = [at for at, entry in enumerate(each)
-              if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= opened.committed]
+              if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= loaded.committed]
     if starts:  # it stands for all before it, even where the original left records out
-        opened.loaded, opened.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
+        loaded.applied, loaded.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
     elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
         stamp = each[0].lsn
         second = each[1].lsn if len(each) > 1 else (stamp[0], stamp[1] + 1)
         if stamp[1] != 1 or second <= stamp:  # a file that was begun when another one was full
-            opened.loaded = [each.pop(0).record]
-            opened.base = stamp if second > stamp else (second[0], second[1] - 1)
-    last = opened.base
+            loaded.applied = [each.pop(0).record]
+            loaded.base = stamp if second > stamp else (second[0], second[1] - 1)
+    last = loaded.base
     for entry in each:
         if not follows(last, entry.lsn):
-            opened.alarm = (f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, {last[1]}): "
+            loaded.alarm = (f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, {last[1]}): "
                             "it and all behind it are left to the other nodes")
             break
-        opened.kept.append(entry)
+        loaded.records.append(entry)
         last = entry.lsn
-    return opened
+    return loaded

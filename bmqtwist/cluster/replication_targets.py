@@ -31,37 +31,37 @@ FLIGHT_PARTS_MAX = 16  # of an image, likewise
 
 @dataclass(slots=True)
 class Target:
-    """A node that is fed. `behind`: as of `FeedImage`; `flight`: (last record, bytes) of what it has not taken yet;
+    """A node that is fed. `behind`: as of `FeedImage`; `unreceived`: (last record, bytes) of what it has not taken yet;
     `parts`: of an image, sent and taken, `image` while one is under way."""
 
     sent: Psn
     behind: Psn = NO_PSN
     matched: Psn = NO_PSN
     durable: Psn = NO_PSN
-    flight: deque[tuple[Psn, int]] = field(default_factory=deque)
-    flying: int = 0
+    unreceived: deque[tuple[Psn, int]] = field(default_factory=deque)
+    unreceived_bytes: int = 0
     image: bool = False
     complete: bool = False  # of an image, everything was sent
     parts_sent: int = 0
     parts_taken: int = 0
-    feeding: bool = False  # a Fed is to come
-    rests_until: float = 0.0  # it is sent nothing before
+    feed_pending: bool = False  # a Fed is to come
+    paused_until: float = 0.0  # it is sent nothing before
 
     def begin_image(self, when: float = 0.0) -> None:
         """It gets an image, from its beginning, not before that moment."""
-        self.image, self.complete, self.feeding, self.rests_until = True, False, False, when
+        self.image, self.complete, self.feed_pending, self.paused_until = True, False, False, when
         self.parts_sent = self.parts_taken = 0
 
     def note_sent(self, last: Psn, size: int) -> None:
         self.sent = last
-        self.flight.append((last, size))
-        self.flying += size
+        self.unreceived.append((last, size))
+        self.unreceived_bytes += size
 
     def note_taken(self, matched: Psn, durable: Psn, parts: int) -> None:
         self.matched, self.durable = max(self.matched, matched), max(self.durable, durable)
         self.parts_taken = min(max(self.parts_taken, parts), self.parts_sent)
-        while self.flight and self.flight[0][0] <= self.matched:
-            self.flying -= self.flight.popleft()[1]
+        while self.unreceived and self.unreceived[0][0] <= self.matched:
+            self.unreceived_bytes -= self.unreceived.popleft()[1]
 
 
 class ReplicationTargets:
@@ -86,7 +86,7 @@ class ReplicationTargets:
             self._start_image(node_id, target)  # the next keepalive tells how many parts it has by then
         else:
             self.feed(node_id, target)
-            self._standing.say(node_id, self.keepalive(target))
+            self._standing.send(node_id, self.keepalive(target))
 
     def keepalive(self, target: Target) -> Keepalive:
         """The question to a replica whether it has everything that it was sent."""
@@ -98,21 +98,21 @@ class ReplicationTargets:
         """Send a node the next records, or the next part of an image, if it lacks any and has taken enough of the last."""
         standing = self._standing
         log = standing.log
-        if target.feeding or log.busy or standing.now < target.rests_until:
+        if target.feed_pending or log.busy or standing.now < target.paused_until:
             return
         if target.image:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
-                target.feeding = True
+                target.feed_pending = True
                 standing.outputs.append(FeedImage(node_id, target.parts_sent, target.behind))
         elif not log.offers(target.sent):  # a compaction has come in between
             self._start_image(node_id, target)
-        elif target.sent < log.written and target.flying < FLIGHT_BYTES_MAX:
-            target.feeding = True
+        elif target.sent < log.written and target.unreceived_bytes < FLIGHT_BYTES_MAX:
+            target.feed_pending = True
             standing.outputs.append(Feed(node_id, target.sent))
 
     def _start_image(self, node_id: int, target: Target) -> None:
         target.begin_image()
-        target.feeding = True
+        target.feed_pending = True
         self._standing.outputs.append(FeedImage(node_id, 0, target.behind))
 
     def on_pull(self, event: Pull) -> None:
@@ -131,7 +131,7 @@ class ReplicationTargets:
         target = self.by_node.get(event.node_id)
         if target is None:
             return
-        target.feeding = False
+        target.feed_pending = False
         if event.last is None:
             if target.image:
                 target.parts_sent += 1
@@ -162,14 +162,14 @@ class ReplicationTargets:
 
     # -- commit ---------------------------------------------------------------------------------------------------------
 
-    def copied(self, available: Iterable[int]) -> tuple[Psn, Psn]:
+    def replicated(self, available: Iterable[int]) -> tuple[Psn, Psn]:
         """Up to where one other node has the records safe, and up to where all of the `available` that are connected have
         them, and a majority."""
         safe = {node_id: target.durable for node_id, target in self.by_node.items()}
         every = [safe.get(node_id, NO_PSN) for node_id in available if node_id in self._standing.up]
         return max(safe.values(), default=NO_PSN), min(every, default=self._standing.committed)
 
-    def announcements(self, psn: Psn) -> list[Say]:
+    def commit_messages(self, psn: Psn) -> list[Say]:
         """For the nodes that do not have a record of the lease safe: what is committed."""
         return [Say(node_id, self.keepalive(target)) for node_id, target in self.by_node.items() if target.durable < psn]
 
@@ -231,5 +231,5 @@ class ReplicationTargets:
             standing.outputs.append(Committed(reported))
         committed = standing.committed
         if standing.role is STG2 and committed >= standing.goal and self.is_supported:
-            standing.become(HEALED, standing.node_id, f"record {committed[0]}-{committed[1]} is committed")
+            standing.change_role(HEALED, standing.node_id, f"record {committed[0]}-{committed[1]} is committed")
             standing.outputs.append(Serve(standing.lease, True, "everything is committed"))

@@ -8,7 +8,7 @@ for waits in line.
    CLOSED      no upstream: opens wait, configures and closes are done at once
    REOPENING   the sums are opened and configured anew: opens and closes wait, configures are done at once
    OPEN        requests go up one after the other
-   PUT_OFF     the reopen was refused: it is tried again after a while; opens wait, configures and closes are done at once
+   BACKING_OFF the reopen was refused, a retry is scheduled: opens wait, configures and closes are done at once
 ```
 
 When the upstream is lost, opens wait for the next one; configures and closes are done, because the next one gets new sums.
@@ -37,7 +37,7 @@ class StreamState(Enum):
     CLOSED = "there is no upstream"
     REOPENING = "the sums are opened and configured anew"
     OPEN = "open, or nothing to be opened"
-    PUT_OFF = "the reopen was refused and is tried again"
+    BACKING_OFF = "the reopen was refused and is tried again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ Subscriptions = tuple[ConsumerSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpenAsked:
+class OpenStream:
     """A client wants to be counted. `answer(value or refusal)` is called once; `alive` says whether it still wants to be."""
 
     counts: Counts
@@ -70,7 +70,7 @@ class OpenAsked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConfigureAsked:
+class ConfigureStream:
     """The merged subscriptions have changed. `answer(None or refusal)` is called once; None: it is tried until done."""
 
     subscriptions: Subscriptions
@@ -78,7 +78,7 @@ class ConfigureAsked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CloseAsked:
+class CloseStream:
     """So many readers and writers are gone. `answer()` is called once."""
 
     counts: Counts
@@ -158,12 +158,12 @@ class RetryIn:
     attempts: int
 
 
-StreamInput = OpenAsked | ConfigureAsked | CloseAsked | Up | Down | Answered | Retry
+StreamInput = OpenStream | ConfigureStream | CloseStream | Up | Down | Answered | Retry
 StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
-Operation = OpenAsked | ConfigureAsked | CloseAsked
+Operation = OpenStream | ConfigureStream | CloseStream
 
 
-def may_be_asked_again(refused: Refused) -> bool:
+def is_retryable(refused: Refused) -> bool:
     """Whether a refusal speaks of the upstream as it is now, not of what was asked for."""
     if refused.category in (Category.E_CANCELED, Category.E_NOT_READY):
         return True
@@ -171,41 +171,41 @@ def may_be_asked_again(refused: Refused) -> bool:
 
 
 class AppStream:
-    """One app of one queue. `counts`: what the upstream has been told and has taken; `told`: the same of subscriptions.
-    `retry_s`: the pause before what the upstream does not want is asked again."""
+    """One app of one queue. `counts`, `configured`: counts and subscriptions that the upstream accepted; `wanted`: merged
+    subscriptions of the clients; `retry_s`: delay after a refusal that is not temporary, in seconds."""
 
     def __init__(self, app_id: str, sub_id: int, retry_s: float = RETRY_SECONDS_MAX) -> None:
         self.app_id, self.sub_id, self.retry_s = app_id, sub_id, retry_s
         self.state = StreamState.CLOSED
         self.generation = 0
         self.counts = Counts()
-        self.told: Subscriptions = ()
+        self.configured: Subscriptions = ()
         self.wanted: Subscriptions = ()
-        self.line: deque[Operation] = deque()
-        self.under_way: Operation | SendOpen | SendConfigure | None = None  # a Send: of the reopening
+        self.pending: deque[Operation] = deque()
+        self.in_progress: Operation | SendOpen | SendConfigure | None = None  # a Send: of the reopening
         self.sent: Subscriptions = ()  # in the configure that is under way
-        self.put_off = False  # nothing goes up before a Retry
+        self.is_backing_off = False  # nothing goes up before a Retry
         self.refusals = 0  # in a row
         self._out: list[StreamOutput] = []
 
     @property
     def idle(self) -> bool:
         """Nothing is open, nothing is asked for."""
-        return not self.counts and not self.line and self.under_way is None
+        return not self.counts and not self.pending and self.in_progress is None
 
     @property
     def held(self) -> Counts:
         """What the upstream has taken and is not asked to give up: for clients that are there, or gone just now."""
         counts = self.counts
-        for each in (self.under_way, *self.line):
-            if isinstance(each, CloseAsked):
+        for each in (self.in_progress, *self.pending):
+            if isinstance(each, CloseStream):
                 counts -= each.counts
         return counts
 
-    def forget_gone(self) -> None:
+    def drop_cancelled(self) -> None:
         """Opens of clients that are gone wait no longer."""
-        if self.line:
-            self.line = deque(each for each in self.line if not isinstance(each, OpenAsked) or each.alive())
+        if self.pending:
+            self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream) or each.alive())
 
     def step(self, event: StreamInput) -> list[StreamOutput]:
         self._out = []
@@ -216,66 +216,66 @@ class AppStream:
 
     # -- what clients ask for -----------------------------------------------------------------------------------------
 
-    def _wait(self, event: Operation) -> None:
+    def _enqueue(self, event: Operation) -> None:
         """Stand in line; while the upstream is open, also begin."""
-        if isinstance(event, ConfigureAsked):
+        if isinstance(event, ConfigureStream):
             self.wanted = event.subscriptions
-        self.line.append(event)
+        self.pending.append(event)
         if self.state is StreamState.OPEN:
-            self._go_on()
+            self._send_next()
 
-    def _configured(self, event: ConfigureAsked) -> None:
-        """The upstream is told when it is told everything."""
+    def _on_configure(self, event: ConfigureStream) -> None:
+        """The upstream is configured when it is configured everything."""
         self.wanted = event.subscriptions
-        self._tell_configured(event, None)
+        self._report_configured(event, None)
 
-    def _closed(self, event: CloseAsked) -> None:
+    def _finish_close(self, event: CloseStream) -> None:
         self.counts -= event.counts
         if not self.counts.read:
-            self.told = ()  # it went with the last reader
+            self.configured = ()  # it went with the last reader
         self._out.append(CallBack(event.answer))
 
     # -- the upstream ---------------------------------------------------------------------------------------------------
 
-    def _up(self, event: Up) -> None:
+    def _on_up(self, event: Up) -> None:
         self.generation = event.generation
-        self.told, self.refusals, self.put_off = (), 0, False
+        self.configured, self.refusals, self.is_backing_off = (), 0, False
         self._reopen()
 
     def _reopen(self, event: object = None) -> None:
-        self.put_off = False
+        self.is_backing_off = False
         if self.counts:
             self.state = StreamState.REOPENING
             self._send(SendOpen(self.counts))
         else:
-            self._all_is_open()
+            self._finish_reopen()
 
     def _send(self, request: SendOpen | SendConfigure) -> None:
-        self.under_way = request
+        self.in_progress = request
         self._out.append(request)
 
-    def _down(self, event: Down) -> None:
+    def _on_down(self, event: Down) -> None:
         """What was under way or in line is over, but for opens: they wait."""
         self.state = StreamState.CLOSED
-        self.put_off = False
-        waiting = [self.under_way, *self.line]
-        self.under_way = None
-        self.line.clear()
+        self.is_backing_off = False
+        waiting = [self.in_progress, *self.pending]
+        self.in_progress = None
+        self.pending.clear()
         for each in waiting:
-            if isinstance(each, OpenAsked):
-                self.line.append(each)
-            elif isinstance(each, CloseAsked):
-                self._closed(each)
-            elif isinstance(each, ConfigureAsked):
-                self._tell_configured(each, None)
+            if isinstance(each, OpenStream):
+                self.pending.append(each)
+            elif isinstance(each, CloseStream):
+                self._finish_close(each)
+            elif isinstance(each, ConfigureStream):
+                self._report_configured(each, None)
 
-    def _reopen_answered(self, event: Answered) -> None:
-        request, self.under_way = self.under_way, None
+    def _on_reopen_answered(self, event: Answered) -> None:
+        request, self.in_progress = self.in_progress, None
         refused = event.value if isinstance(event.value, Refused) else None
         if isinstance(request, SendOpen):
             if refused is not None:
-                self.state = StreamState.PUT_OFF
-                self._put_off(refused)
+                self.state = StreamState.BACKING_OFF
+                self._schedule_retry(refused)
                 return
             self.refusals = 0
             self._out.append(Reopened())
@@ -284,81 +284,81 @@ class AppStream:
                 return
         elif isinstance(request, SendConfigure):
             if refused is None:
-                self.told = request.subscriptions
+                self.configured = request.subscriptions
             else:  # it has the counts: only the rest is asked for again
-                self.line.append(ConfigureAsked(self.wanted))
-                self._put_off(refused)
-        self._all_is_open()
+                self.pending.append(ConfigureStream(self.wanted))
+                self._schedule_retry(refused)
+        self._finish_reopen()
 
-    def _all_is_open(self) -> None:
+    def _finish_reopen(self) -> None:
         self.state = StreamState.OPEN
         self._out.append(Opened(self.generation))
-        if self.told != self.wanted and not any(isinstance(each, ConfigureAsked) for each in self.line):
-            self.line.append(ConfigureAsked(self.wanted))  # it has changed meanwhile
-        self._go_on()
+        if self.configured != self.wanted and not any(isinstance(each, ConfigureStream) for each in self.pending):
+            self.pending.append(ConfigureStream(self.wanted))  # it has changed meanwhile
+        self._send_next()
 
-    def _answered(self, event: Answered) -> None:
-        request, self.under_way = self.under_way, None
+    def _on_answered(self, event: Answered) -> None:
+        request, self.in_progress = self.in_progress, None
         refused = event.value if isinstance(event.value, Refused) else None
-        if refused is not None and isinstance(request, OpenAsked) and may_be_asked_again(refused):
-            self.line.appendleft(request)
-            self._put_off(refused)
+        if refused is not None and isinstance(request, OpenStream) and is_retryable(refused):
+            self.pending.appendleft(request)
+            self._schedule_retry(refused)
             return
-        if refused is not None and isinstance(request, ConfigureAsked) and (
-                request.answer is None or may_be_asked_again(refused)):
-            self.line.append(request)  # others may go first
-            if len(self.line) == 1:
-                self._put_off(refused)
-            self._go_on()
+        if refused is not None and isinstance(request, ConfigureStream) and (
+                request.answer is None or is_retryable(refused)):
+            self.pending.append(request)  # others may go first
+            if len(self.pending) == 1:
+                self._schedule_retry(refused)
+            self._send_next()
             return
         if refused is None:
             self.refusals = 0
-        if isinstance(request, OpenAsked):
+        if isinstance(request, OpenStream):
             if refused is None:
                 self.counts += request.counts
             self._out.append(CallBack(lambda: request.answer(event.value)))
-        elif isinstance(request, CloseAsked):
-            self._closed(request)
-        elif isinstance(request, ConfigureAsked):
+        elif isinstance(request, CloseStream):
+            self._finish_close(request)
+        elif isinstance(request, ConfigureStream):
             if refused is None:
-                self.told = self.sent
-            self._tell_configured(request, refused)
-        self._go_on()
+                self.configured = self.sent
+            self._report_configured(request, refused)
+        self._send_next()
 
-    def _again(self, event: Retry) -> None:
-        self.put_off = False
-        self._go_on()
+    def _on_retry(self, event: Retry) -> None:
+        self.is_backing_off = False
+        self._send_next()
 
-    def _put_off(self, refused: Refused) -> None:
-        self.put_off = True
+    def _schedule_retry(self, refused: Refused) -> None:
+        self.is_backing_off = True
         seconds = self.retry_s
-        if may_be_asked_again(refused):
+        if is_retryable(refused):
             seconds = min(RETRY_SECONDS_MAX, RETRY_S * 2.0 ** min(self.refusals, 10))
         self.refusals += 1
         self._out.append(RetryIn(seconds, refused, self.refusals))
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         """Begin with what stands in line, unless something is under way."""
-        while self.line and self.under_way is None and not self.put_off:
-            each = self.line.popleft()
-            if isinstance(each, ConfigureAsked):
-                if self.wanted == self.told or not self.counts.read:
-                    self._tell_configured(each, None)
+        while self.pending and self.in_progress is None and not self.is_backing_off:
+            each = self.pending.popleft()
+            if isinstance(each, ConfigureStream):
+                if self.wanted == self.configured or not self.counts.read:
+                    self._report_configured(each, None)
                     continue
                 self.sent = self.wanted
                 self._out.append(SendConfigure(self.wanted))
-            elif isinstance(each, CloseAsked):
+            elif isinstance(each, CloseStream):
                 if not self.counts:  # an upstream that was lost took them with it
-                    self._closed(each)
+                    self._finish_close(each)
                     continue
                 self._out.append(SendClose(each.counts))
             elif each.alive():
                 self._out.append(SendOpen(each.counts))
             else:
                 continue
-            self.under_way = each
+            self.in_progress = each
 
-    def _tell_configured(self, event: ConfigureAsked, refused: Refused | None) -> None:
+    def _report_configured(self, event: ConfigureStream, refused: Refused | None) -> None:
         answer = event.answer
         if answer is not None:
             self._out.append(CallBack(lambda: answer(refused)))
@@ -368,15 +368,16 @@ class AppStream:
 
 
 S, A = StreamState, AppStream
-_ALONE: dict[type, Cell[StreamState]] = {
-    OpenAsked: to(A._wait), ConfigureAsked: to(A._configured), CloseAsked: to(A._closed), Up: to(A._ignore),
+_NOT_OPEN: dict[type, Cell[StreamState]] = {
+    OpenStream: to(A._enqueue), ConfigureStream: to(A._on_configure), CloseStream: to(A._finish_close), Up: to(A._ignore),
     Answered: to(A._ignore), Retry: to(A._ignore)}
 TABLE = table(StreamState, get_args(StreamInput), {
-    S.CLOSED: _ALONE | {Up: to(A._up, S.REOPENING, S.OPEN), Down: to(A._ignore)},
-    S.REOPENING: _ALONE | {
-        CloseAsked: to(A._wait), Answered: to(A._reopen_answered, S.OPEN, S.PUT_OFF), Down: to(A._down, S.CLOSED)},
-    S.OPEN: _ALONE | {
-        ConfigureAsked: to(A._wait), CloseAsked: to(A._wait), Answered: to(A._answered), Retry: to(A._again),
-        Down: to(A._down, S.CLOSED)},
-    S.PUT_OFF: _ALONE | {Retry: to(A._reopen, S.REOPENING, S.OPEN), Down: to(A._down, S.CLOSED)},
+    S.CLOSED: _NOT_OPEN | {Up: to(A._on_up, S.REOPENING, S.OPEN), Down: to(A._ignore)},
+    S.REOPENING: _NOT_OPEN | {
+        CloseStream: to(A._enqueue), Answered: to(A._on_reopen_answered, S.OPEN, S.BACKING_OFF),
+        Down: to(A._on_down, S.CLOSED)},
+    S.OPEN: _NOT_OPEN | {
+        ConfigureStream: to(A._enqueue), CloseStream: to(A._enqueue), Answered: to(A._on_answered), Retry: to(A._on_retry),
+        Down: to(A._on_down, S.CLOSED)},
+    S.BACKING_OFF: _NOT_OPEN | {Retry: to(A._reopen, S.REOPENING, S.OPEN), Down: to(A._on_down, S.CLOSED)},
 })

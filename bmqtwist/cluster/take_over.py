@@ -26,12 +26,12 @@ class TakeOver:
         """This node is to be primary under this lease: all others are asked for a promise."""
         standing = self._standing
         standing.lease = lease
-        standing.become(STG1, standing.node_id, f"primary under lease {lease}")
+        standing.change_role(STG1, standing.node_id, f"primary under lease {lease}")
         standing.progressed_at = standing.now
         standing.outputs.append(SavePromise(lease))
         for node_id in sorted(standing.up):
-            standing.say(node_id, Prepare(standing.node_id, lease))
-        standing.wake_at = standing.now + standing.timing.keepalive
+            standing.send(node_id, Prepare(standing.node_id, lease))
+        standing.tick_at = standing.now + standing.timing.keepalive
 
     @property
     def source(self) -> int | None:
@@ -74,23 +74,23 @@ class TakeOver:
         if best is None or standing.deferred == lease:
             return
         standing.goal = best.last
-        standing.become(STG2, standing.node_id, f"pulls from node {best.sender}")
+        standing.change_role(STG2, standing.node_id, f"pulls from node {best.sender}")
         self._pull_from(best.sender)
 
-    def ask_nodes(self) -> None:
+    def query_nodes(self) -> None:
         """Ask the other nodes for promises, and whether they have everything that they were sent."""
         standing, targets = self._standing, self._targets
         for node_id in sorted(standing.up):
             if node_id in targets.by_node:
-                standing.say(node_id, targets.keepalive(targets.by_node[node_id]))
+                standing.send(node_id, targets.keepalive(targets.by_node[node_id]))
             elif node_id not in self.promises:
-                standing.say(node_id, Prepare(standing.node_id, standing.lease))
+                standing.send(node_id, Prepare(standing.node_id, standing.lease))
 
     def replace_source(self) -> None:
         """The source sends nothing: choose again, without its promise until it renews that."""
         source = self.source
         if source is not None:
-            self._standing.say(source, Prepare(self._standing.node_id, self._standing.lease))
+            self._standing.send(source, Prepare(self._standing.node_id, self._standing.lease))
             self._restart(f"node {source} sends nothing")
 
     def _restart(self, cause: str) -> None:
@@ -98,7 +98,7 @@ class TakeOver:
         if self.source is not None:
             self.promises.pop(self.source, None)
         self._reception.begin(None)
-        self._standing.become(STG1, self._standing.node_id, cause)
+        self._standing.change_role(STG1, self._standing.node_id, cause)
         self.choose_log(cause)
 
     def on_peer_down(self, event: PeerDown) -> None:
@@ -115,7 +115,7 @@ class TakeOver:
         if not standing.log.busy:  # else LogReady follows
             self._reception.begin(source)
             common = common_prefix(standing.log.summary, log_of(self.promises[source]))
-            standing.say(source, Pull(standing.node_id, standing.lease, common))
+            standing.send(source, Pull(standing.node_id, standing.lease, common))
 
     def on_report(self, event: Promise) -> None:
         """A node has connected since, or what it was sent does not fit its log; the source's log may be another one."""
@@ -154,5 +154,5 @@ class TakeOver:
     def _begin_lease(self) -> None:
         standing = self._standing
         self._reception.source, standing.goal = None, (standing.lease, 1)
-        standing.become(STG2, standing.node_id, "has the log of a quorum")
+        standing.change_role(STG2, standing.node_id, "has the log of a quorum")
         standing.outputs.append(Activate(standing.lease))

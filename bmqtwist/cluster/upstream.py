@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 LOCAL_WAIT_S = 10.0  # for a node of the own data centre, after the start
@@ -20,7 +20,7 @@ ANYWHERE = ("", "UNSPECIFIED")  # of the proxy: then all nodes are as near
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class StatusChanged:
     """The status of a node, as it has announced it or as its connection shows."""
 
     node_id: int
@@ -43,12 +43,12 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyLeft:
+class NoUpstream:
     """The upstream is lost, and there is no other."""
 
 
-SelectorInput = Announced | Tick
-SelectorOutput = Use | Lost | NobodyLeft | WakeAt
+SelectorInput = StatusChanged | Tick
+SelectorOutput = Use | Lost | NoUpstream | TickAt
 
 
 class UpstreamSelector:
@@ -62,10 +62,10 @@ class UpstreamSelector:
         self.active: int | None = None
         self.generation = 0  # of the present choice, or of the last one
         self._chance, self.started = chance, started
-        self._woken = False
+        self._tick_requested = False
 
     def step(self, now: float, event: SelectorInput) -> list[SelectorOutput]:
-        if isinstance(event, Announced) and event.node_id in self.statuses:
+        if isinstance(event, StatusChanged) and event.node_id in self.statuses:
             self.statuses[event.node_id] = event.status
         found: list[SelectorOutput] = []
         lost = self.active
@@ -73,25 +73,25 @@ class UpstreamSelector:
             self.active = None
             found.append(Lost(lost))
         if self.active is None:
-            chosen = self._choice(now)
+            chosen = self._choose(now)
             if chosen is not None:
                 self.active, self.generation = chosen, self.generation + 1
                 found.append(Use(chosen, self.generation))
             elif found:
-                found.append(NobodyLeft())
-            elif not self._woken and self._waits(now):
-                self._woken = True
-                found.append(WakeAt(self.started + LOCAL_WAIT_S))
+                found.append(NoUpstream())
+            elif not self._tick_requested and self._is_local_only(now):
+                self._tick_requested = True
+                found.append(TickAt(self.started + LOCAL_WAIT_S))
         return found
 
-    def _choice(self, now: float) -> int | None:
+    def _choose(self, now: float) -> int | None:
         available = [node_id for node_id, status in self.statuses.items() if status is NodeStatus.E_AVAILABLE]
         near = [node_id for node_id in available if node_id in self.local]
-        if not near and self._waits(now):
+        if not near and self._is_local_only(now):
             return None
         eligible = near or available
         return eligible[int(self._chance() * len(eligible))] if eligible else None
 
-    def _waits(self, now: float) -> bool:
+    def _is_local_only(self, now: float) -> bool:
         """Whether only the own data centre will do."""
         return not self.generation and now < self.started + LOCAL_WAIT_S

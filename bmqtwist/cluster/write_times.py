@@ -1,4 +1,4 @@
-"""When a primary wrote which records: what the age of a replica's lag is told by. Pure.
+"""When a primary add which records: what the age of a replica's lag is told by. Pure.
 
 Each entry is (the last record written by then, when). At most one is added in STEP_S, however many records are written. When
 there are ENTRIES_MAX of them, those are left out without which no time is wrong by more than SLACK of itself: less than half
@@ -17,7 +17,7 @@ SLACK = 1 / 8
 
 
 class WriteTimes:
-    """Those of one lease. Ask `is_due` first: `wrote` is worth it once in STEP_S."""
+    """Those of one lease. Ask `is_due` first: `add` is worth it once in STEP_S."""
 
     __slots__ = ("_ends", "_times", "_due")
 
@@ -30,7 +30,7 @@ class WriteTimes:
         """Whether an entry is wanted for what was written just now."""
         return now >= self._due
 
-    def wrote(self, end: Psn, now: float) -> None:
+    def add(self, end: Psn, now: float) -> None:
         self._ends.append(end)
         self._times.append(now)
         self._due = now + STEP_S
@@ -46,7 +46,7 @@ class WriteTimes:
         kept.append(len(times) - 1)
         self._ends, self._times = [self._ends[at] for at in kept], [times[at] for at in kept]
 
-    def behind(self, safe: Psn, now: float) -> float | None:
+    def lag(self, safe: Psn, now: float) -> float | None:
         """Seconds since the oldest record behind `safe` was written, of a log that has some there; None: nothing was written
         under this lease."""
         if not self._ends:

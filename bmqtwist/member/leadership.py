@@ -32,10 +32,10 @@ from bmqtwist.cluster.election_events import (
     Start,
     Stop,
     Tick,
+    TickAt,
     Timing,
     Transfer,
     Voted,
-    WakeAt,
 )
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import (
@@ -241,7 +241,7 @@ class Leadership:
                     self._links.send(output.node_id, control.encode_event(output.message))
             case SaveVote():
                 self._save(output)
-            case WakeAt():
+            case TickAt():
                 if output.moment is not None and self._links is not None:
                     self._host.timers.at(output.moment, lambda now: self.step(now, Tick()))
             case Voted():

@@ -160,7 +160,7 @@ class PartitionLogs:
         hosted.partition.collect_runs()
         hosted.count_needed()
         hosted.times = WriteTimes()
-        hosted.times.wrote(hosted.written, self._host.now)
+        hosted.times.add(hosted.written, self._host.now)
         hosted.inputs.append(LogMoved())
         self._host.performer.turn_due()
 

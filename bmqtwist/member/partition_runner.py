@@ -16,7 +16,7 @@ from functools import partial
 from typing import assert_never
 
 from bmqtwist.cluster.active_primaries import ActivePrimaries
-from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.log_events import Alarm
 from bmqtwist.cluster.partition_events import (
     Activate,
@@ -111,7 +111,7 @@ class PartitionRunner:
                 for output in hosted.machine.step(now, hosted.inputs.popleft()):
                     self._perform(hosted, output, now)
         except Exception:
-            before = hosted.machine.story.lines(now, SHOWN_MAX)
+            before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
             self._host.report.error("%s", f"{hosted.machine.name} fails. Before:\n{before}")
             raise
         finally:
@@ -134,7 +134,7 @@ class PartitionRunner:
                 hosted.lingers = True
                 self._host.timers.at(now + LINGER_S, partial(self._send_lingering, hosted))
         elif own.collect_runs() and hosted.times.is_due(now):
-            hosted.times.wrote(hosted.written, now)
+            hosted.times.add(hosted.written, now)
         if hosted.machine.role is not PartitionRole.UNKNOWN:
             self.step(hosted, now, LogMoved())
         if not own.leading:
@@ -177,7 +177,7 @@ class PartitionRunner:
                 self._commit(hosted, output.psn, now)
             case SavePromise():
                 self.save_promise(hosted, output.lease)
-            case WakeAt():
+            case TickAt():
                 if output.moment is not None:
                     self._host.timers.at(output.moment, lambda now: self.step(hosted, now, Tick()))
             case FeedImage():
@@ -197,7 +197,7 @@ class PartitionRunner:
                 self._on_role_changed(hosted, output, now)
             case Alarm():
                 if self._lines.admits(now):
-                    before = hosted.machine.story.lines(now, SHOWN_MAX)
+                    before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
                     self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
             case _:
                 assert_never(output)
@@ -215,13 +215,13 @@ class PartitionRunner:
         """Notify replicas of a commit that a pair of other nodes completed, so that early acknowledgements are released."""
         psn, hosted.announced = hosted.announced, NO_PSN
         if hosted.machine.leads and psn[0] == hosted.machine.lease:
-            for output in hosted.machine.replicas.announcements(psn):
+            for output in hosted.machine.replicas.commit_messages(psn):
                 self._perform(hosted, output, now)
 
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
         """Update the copies that PUTs with a number of copies wait for; only available nodes count."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
-        if hosted.partition.copied(*hosted.machine.replicas.copied(available)):
+        if hosted.partition.copied(*hosted.machine.replicas.replicated(available)):
             self._cluster.committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
@@ -231,7 +231,7 @@ class PartitionRunner:
     def _on_role_changed(self, hosted: HostedPartition, output: RoleChanged, now: float) -> None:
         self._host.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
-        cause = hosted.machine.story.cause_of(output.after.name)
+        cause = hosted.machine.transition_log.cause_of(output.after.name)
         self._note(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
                    before=output.before.name)
         if not hosted.machine.leads and hosted.partition.leading:
@@ -309,13 +309,13 @@ class KnownPrimaries:
         if before != primary:
             self._appointed[index] = primary
             self._log_appointment(index, before, primary)
-        if self.active.named(index, primary):
+        if self.active.appoint(index, primary):
             self._log_active(index, primary)
 
     def set_active(self, index: int, primary: Primary, active: bool, now: float) -> bool:
         """Record a primary's status; return whether the active primary of the partition has changed."""
         before = self.active.find(index)
-        if not self.active.said(index, primary, active):
+        if not self.active.set_active(index, primary, active):
             if active and self._lines.admits(now):
                 who = self._links.name(primary.node_id)
                 self._report.warn(f"Cluster ({self._name}) Partition [{index}]: node {who} claims to be primary under lease "

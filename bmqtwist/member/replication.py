@@ -145,7 +145,7 @@ class Replication:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection; a leader appoints other primaries for the partitions of that node."""
-        for index in self.known_primaries.active.lost(node_id):
+        for index in self.known_primaries.active.remove_node(node_id):
             self._cluster.primary_changed(index)
         for hosted in self.hosted:
             hosted.images.pop(node_id, None)

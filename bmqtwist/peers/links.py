@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, assert_never
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
 from bmqtwist.cluster.membership import PROXY, Dial, LinkEvent, Membership
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
@@ -202,7 +202,7 @@ class ClusterLinks:
             match output:
                 case Dial():
                     self._dial(output.node_id)
-                case WakeAt():
+                case TickAt():
                     if output.moment is not None:
                         self._host.loop.timers.at(output.moment, self._tick)
                 case PeerUp():

@@ -77,7 +77,7 @@ class RelayUplink:
         if found is None or not _takes_back(found[0].peer):
             return False
         upstream, q_id, stream = found
-        if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
+        if stream.state is not StreamState.OPEN or stream.configured != stream.wanted:
             return False
         for guid in guids:
             upstream.upbound.add(upstream.upbound.returns, q_id, guid, stream.sub_id)
@@ -135,7 +135,7 @@ class RelayUplink:
 
 def _hurries(stream: AppStream) -> bool:
     """Whether its consumers may wait for each CONFIRM."""
-    for spec in stream.told:
+    for spec in stream.configured:
         if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
             return True
     return False

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
-    Announced,
     Lost,
-    NobodyLeft,
+    NoUpstream,
     SelectorInput,
+    StatusChanged,
     UpstreamSelector,
     Use,
 )
@@ -116,9 +116,9 @@ class ProxyCluster:
                     report.warn(f"{self.title}: node '{self.links.name(output.node_id)}' is lost as active")
                     self._upstream = None
                     self.relays.detach(self.relays.opened.values())
-                case NobodyLeft():
+                case NoUpstream():
                     report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
-                case WakeAt():
+                case TickAt():
                     if output.moment is not None:
                         self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
                 case _:
@@ -135,12 +135,12 @@ class ProxyCluster:
         group, member = ANNOUNCES
         peer = self.links.session(node_id)
         announces = peer is not None and member in peer.session.remote.features.get(group, ())
-        self._select(Announced(node_id, NodeStatus.E_UNKNOWN if announces else NodeStatus.E_AVAILABLE), now)
+        self._select(StatusChanged(node_id, NodeStatus.E_UNKNOWN if announces else NodeStatus.E_AVAILABLE), now)
 
     def peer_down(self, node_id: int, now: float) -> None:
         """The connection of a node is gone."""
         self.stop_awaited.discard(node_id)
-        self._select(Announced(node_id, NodeStatus.E_UNAVAILABLE), now)
+        self._select(StatusChanged(node_id, NodeStatus.E_UNAVAILABLE), now)
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event of a node."""
@@ -179,7 +179,7 @@ class ProxyCluster:
             before = self.selector.statuses[node_id]
             self._host.report.info(f"{self.title}: change in connection state with node '{self.links.name(node_id)}', "
                                    f"status: {before.name} -> {told.value.status.name}")
-            self._select(Announced(node_id, told.value.status), peer.session.now)
+            self._select(StatusChanged(node_id, told.value.status), peer.session.now)
         elif told.choice == "confirmReceipt":
             self.relays.receipt(peer, told.value.count)
         elif told.choice == "stopResponse":

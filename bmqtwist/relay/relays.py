@@ -24,12 +24,12 @@ from bmqtwist.cluster.streams import (
     Answered,
     AppStream,
     CallBack,
-    CloseAsked,
-    ConfigureAsked,
+    CloseStream,
+    ConfigureStream,
     Counts,
     Down,
-    OpenAsked,
     Opened,
+    OpenStream,
     Reopened,
     Retry,
     RetryIn,
@@ -116,7 +116,7 @@ class Relays:
         opened = self.opened.get(uri.canonical) or self._add(uri)
         until = self._host.now + self._user.operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
-        self._step(opened, self._stream(opened, app_id), OpenAsked(
+        self._step(opened, self._stream(opened, app_id), OpenStream(
             Counts(request.read_count, request.write_count), partial(self._open_answered, opened, answer),
             lambda: session.state is not State.CLOSED and self._host.now < until))
 
@@ -187,7 +187,7 @@ class Relays:
         """Ask the upstream for what all consumers of an app have asked for, if that is something else than before."""
         stream, merged = self._stream(opened, app_id), opened.merged(app_id)
         if answer is not None or merged != stream.wanted:
-            self._step(opened, stream, ConfigureAsked(merged, answer))
+            self._step(opened, stream, ConfigureStream(merged, answer))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:
@@ -231,7 +231,7 @@ class Relays:
             if surplus.read:
                 self._configure(opened, stream.app_id)
             if surplus:
-                self._step(opened, stream, CloseAsked(surplus, counted() if counted is not None else _nobody_waits))
+                self._step(opened, stream, CloseStream(surplus, counted() if counted is not None else _nobody_waits))
         self._forget_if_idle(opened)
 
     def _forget_if_idle(self, opened: UpstreamQueue) -> None:
@@ -244,7 +244,7 @@ class Relays:
         del self.opened[opened.name]
         return True
 
-    def remove(self, uri: str) -> tuple[RelayQueue | None, list[OpenAsked]]:
+    def remove(self, uri: str) -> tuple[RelayQueue | None, list[OpenStream]]:
         """This node leads a queue now: what clients have of it, and opens that wait."""
         opened = self.opened.get(uri)
         if opened is None:
@@ -252,8 +252,8 @@ class Relays:
         self.detach([opened])
         self._finish_detach(opened)
         self._forget(opened)
-        return opened.relay, [each for stream in opened.streams.values() for each in stream.line
-                              if isinstance(each, OpenAsked) and each.alive()]
+        return opened.relay, [each for stream in opened.streams.values() for each in stream.pending
+                              if isinstance(each, OpenStream) and each.alive()]
 
     def add(self, uri: QueueUri, relay: RelayQueue, asked: dict[Substream, list[ConsumerSpec]]) -> None:
         """This node leads a queue no longer, and clients have it open."""
@@ -326,10 +326,10 @@ class Relays:
             self._host.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
         self._step(opened, stream, Answered(value))
         self._look_whether_restored(stream)
-        if stream.told == stream.wanted and opened.relay is not None:
+        if stream.configured == stream.wanted and opened.relay is not None:
             opened.relay.on_parameters_confirmed(stream.app_id)
-        if stream.under_way is None:
-            opened.ids.keep(stream.app_id, [each.expression for each in (*stream.told, *stream.wanted)])
+        if stream.in_progress is None:
+            opened.ids.keep(stream.app_id, [each.expression for each in (*stream.configured, *stream.wanted)])
         self._forget_if_idle(opened)
 
     def _stream_is_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
@@ -346,7 +346,7 @@ class Relays:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
         response = bracketed(ControlMessage(self._answering, "status", Status(refused.category, refused.code,
                                                                               refused.message)))
-        again = "re" if stream.state is StreamState.PUT_OFF else ""
+        again = "re" if stream.state is StreamState.BACKING_OFF else ""
         text = (f"{self._user.title}: queue {again}open-request failed. queue: "
                 f"'{opened.name}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
                 f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
@@ -475,7 +475,7 @@ class Relays:
             if opened.waiting:
                 self.incoming.take_waiting(opened, now)
             for stream in opened.streams.values():
-                stream.forget_gone()
+                stream.drop_cancelled()
             self._forget_if_idle(opened)
         for asked in self.requests.overdue(now):
             session = asked.upstream.peer.session

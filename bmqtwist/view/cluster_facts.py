@@ -174,7 +174,7 @@ def elections(broker: Broker, events: EventLog, cluster_name: str = "") -> Docum
     return {
         "cluster": cluster.name, "terms": terms(seen), "events": [event.tree() for event in seen],
         "story": [{"at": each.at + offset, "before": each.before, "state": each.after, "cause": each.cause}
-                  for each in elector.story.transitions],
+                  for each in elector.transition_log.transitions],
         "standing": {
             "state": elector.state.name, "leader": names.get(elector.leader) if elector.leader is not None else None,
             "term": elector.term, "active": cluster.leadership.active, "quorum": elector.quorum, "mode": elector.mode.name,

@@ -83,7 +83,8 @@ def _self(name: str, hosted: HostedPartition) -> Tree:
     """Return the row of this node; only the primary knows the lag of a replica."""
     machine, (lease, sequence) = hosted.machine, hosted.partition.durable
     role = _ROLES.get(machine.role, "healing")
-    return {"node": name, "role": role, "machine": machine.role.name, "why": machine.story.cause_of(machine.role.name),
+    why = machine.transition_log.cause_of(machine.role.name)
+    return {"node": name, "role": role, "machine": machine.role.name, "why": why,
             "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": hosted.busy,
             **(_NO_LAG if role == "primary" else _UNKNOWN_LAG)}
 
@@ -94,7 +95,7 @@ def _other(name: str, node_id: int, hosted: HostedPartition, now: float) -> Tree
         return _row(name, "down", target)
     if target is None or target.image:
         return _row(name, "healing", target)
-    return _row(name, "replica", target) | lag(hosted, target.durable, now) | {"inFlightBytes": target.flying}
+    return _row(name, "replica", target) | lag(hosted, target.durable, now) | {"inFlightBytes": target.unreceived_bytes}
 
 
 def _row(name: str, role: str, target: Target | None) -> Tree:
@@ -113,6 +114,6 @@ def lag(hosted: HostedPartition, durable: Psn, now: float) -> Tree:
     records = lag_records(hosted, durable)
     if records is None:
         return _UNKNOWN_LAG
-    seconds = hosted.times.behind(durable, now) if records else 0.0
+    seconds = hosted.times.lag(durable, now) if records else 0.0
     return {"lagRecords": records, "lagBytes": hosted.partition.bytes_after(durable),
             "lagMs": None if seconds is None else round(seconds * 1000, 1)}

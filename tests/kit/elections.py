@@ -23,8 +23,8 @@ from bmqtwist.cluster.election_events import (
     SaveVote,
     Start,
     Tick,
+    TickAt,
     Timing,
-    WakeAt,
 )
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
@@ -145,7 +145,7 @@ class Elections:
                 self.send(node.node_id, output.node_id, Received(node.node_id, output.message))
             elif isinstance(output, SaveVote):
                 self.save(node, output)
-            elif isinstance(output, WakeAt) and output.moment is not None:
+            elif isinstance(output, TickAt) and output.moment is not None:
                 self.at(output.moment - node.clock_ahead, lambda life=node.life: self.wake(node, life))  # type: ignore[misc]
             elif isinstance(output, ElectionChanged):
                 self.changes.append((self.now, node.node_id, output))

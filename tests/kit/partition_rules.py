@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, TickAt
 from bmqtwist.cluster.partition_events import (
     Assigned,
     Fed,
@@ -74,7 +74,7 @@ class Situation:
     def said(self, event: PartitionInput, after: float = 0.1) -> list[str]:
         """What follows from it, by name; a message with whom it is for."""
         return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, Say) else type(each).__name__
-                for each in self.do(event, after) if not isinstance(each, WakeAt)]
+                for each in self.do(event, after) if not isinstance(each, TickAt)]
 
 
 def unknown() -> Situation:

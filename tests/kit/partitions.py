@@ -245,7 +245,7 @@ class Partitions:
         elif isinstance(output, Alarm):
             raise AssertionError(output.text)
         else:
-            assert isinstance(output, RoleChanged) or type(output).__name__ == "WakeAt"
+            assert isinstance(output, RoleChanged) or type(output).__name__ == "TickAt"
 
     def write(self, node: PartitionNode, psn: Psn) -> None:
         self.values += 1

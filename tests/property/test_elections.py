@@ -95,7 +95,7 @@ def test_one_leader_in_a_term_who_has_what_is_committed_and_one_at_all_when_the_
         disturb(world, kind, value)
     calm(world)
     world.run(SETTLE_S)
-    assert world.leader is not None, [(node.node_id, node.elector and node.elector.story.transitions[-5:])
+    assert world.leader is not None, [(node.node_id, node.elector and node.elector.transition_log.transitions[-5:])
                                       for node in world.nodes.values()]
     before = len(world.committed)
     world.append(world.leader)
@@ -249,9 +249,9 @@ def test_a_node_that_has_forgotten_its_vote_does_not_help_the_leader_before_to_c
 
 
 def test_that_one_finds_the_mistake_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    def any_leader_will_do(machine: Elector, leader: int, term: int) -> None:
+    def accept_any_leader(machine: Elector, leader: int, term: int) -> None:
         machine.inquiry.pending = False
-    monkeypatch.setattr(elector, "_learn", any_leader_will_do)
+    monkeypatch.setattr(elector, "_note_term", accept_any_leader)
     with pytest.raises(AssertionError, match="committed"):
         voted_and_forgot()
 

@@ -27,13 +27,13 @@ def test_a_primary_is_active_if_the_last_it_said_of_the_lease_that_it_has_is_so(
             lease = named[index].lease + more if index in named else more
             named[index] = primary = Primary(node_id, lease)
             expected = said.get((index, node_id)) == primary
-            assert primaries.named(index, primary) == expected
+            assert primaries.appoint(index, primary) == expected
             said = {key: each for key, each in said.items() if key[0] != index or each.lease > lease or each == primary}
         elif kind == "said":
             index, node_id, lease, active = what
             claim, known = Primary(node_id, lease), named.get(index)
             counts = known is None or claim == known or lease > known.lease
-            assert primaries.said(index, claim, active) == counts
+            assert primaries.set_active(index, claim, active) == counts
             if counts and active:
                 said[index, node_id] = claim
             elif counts and said.get((index, node_id)) == claim:
@@ -41,7 +41,7 @@ def test_a_primary_is_active_if_the_last_it_said_of_the_lease_that_it_has_is_so(
         else:
             [node_id] = what
             active_before = [index for index, each in named.items() if said.get((index, each.node_id)) == each]
-            assert sorted(primaries.lost(node_id)) == sorted(
+            assert sorted(primaries.remove_node(node_id)) == sorted(
                 index for index in active_before if named[index].node_id == node_id)
             said = {key: each for key, each in said.items() if key[1] != node_id}
         for index, primary in named.items():

@@ -65,7 +65,7 @@ class ElectedCluster(SimulatedCluster):
         up = [node for node in self.machines if node.up]
         leaderships = {node.name: node.broker.clusters[CLUSTER].leadership for node in up}
         views = {(each.standing.leader, each.standing.term, each.active) for each in leaderships.values()}
-        assert len(views) == 1, {name: (each.standing, each.active, each.elector.story.transitions[-4:])
+        assert len(views) == 1, {name: (each.standing, each.active, each.elector.transition_log.transitions[-4:])
                                  for name, each in leaderships.items()}
         leader, _, active = views.pop()
         assert leader is not None and active

@@ -56,7 +56,7 @@ class ReplicatingCluster(ElectedCluster):
         """What the machines went through, for whoever looks at a failed test."""
         return "\n".join(f"{node.name}: {each.at:.2f} {each.before} -> {each.after}: {each.cause}"
                          for node in self.machines if node.up
-                         for each in self.replication(node).hosted[index].machine.story.transitions[-8:])
+                         for each in self.replication(node).hosted[index].machine.transition_log.transitions[-8:])
 
     def replicas(self, index: int = 0) -> list[SimulatedNode]:
         """Nodes that are up and not primary of a partition."""

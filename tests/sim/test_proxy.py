@@ -49,7 +49,7 @@ def settled(world: SimulatedCluster) -> None:
                 assert opened.relay is not None
                 for stream in opened.streams.values():
                     assert stream.counts == opened.counts(stream.app_id), (node, opened.uri, stream.app_id)  # type: ignore[attr-defined]
-                    assert stream.under_way is None and not stream.line
+                    assert stream.in_progress is None and not stream.pending
             kept = [put.message for queue in proxy.queues.values() for put in queue.pending.values()]
             assert not proxy.relays.requests._pending
             assert proxy.relays.uplink._bytes == sum(message.size + len(message.options) for message in kept)

@@ -56,9 +56,9 @@ from bmqtwist.cluster.election_events import (
     Start,
     Stop,
     Tick,
+    TickAt,
     Transfer,
     Voted,
-    WakeAt,
 )
 from bmqtwist.cluster.elector import EVENTS, TABLE, Elector, _ignore
 from bmqtwist.cluster.log_events import Alarm, Send, WriteFailed, Written
@@ -126,8 +126,8 @@ def test_each_rule(rule: Rule) -> None:
     assert short(outputs, elector.others) == rule.says
     assert standing_of(elector) == (rule.state, rule.term, rule.leader)
     assert set(elector.timers.deadlines) == set(rule.timers)
-    wake = [each.moment for each in outputs if isinstance(each, WakeAt)]
-    assert elector._wake == min(elector.timers.deadlines.values(), default=None) and wake[-1:] in ([], [elector._wake])
+    wake = [each.moment for each in outputs if isinstance(each, TickAt)]
+    assert elector._tick_at == min(elector.timers.deadlines.values(), default=None) and wake[-1:] in ([], [elector._tick_at])
 
 
 def test_every_rule_of_the_original_is_there() -> None:
@@ -145,7 +145,7 @@ def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Any) -
     before = standing_of(elector)
     if isinstance(event, ElectionTimer):
         elector.outputs = []
-        elector.act(event, event)
+        elector.dispatch(event, event)
         outputs: list[object] = list(elector.outputs)
     else:
         outputs = situation.happen(INPUTS[event])
@@ -155,13 +155,13 @@ def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Any) -
 def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_cell_names(
         monkeypatch: pytest.MonkeyPatch) -> None:
     walked: dict[tuple[ElectionState, Any], set[ElectionState]] = {}
-    act = Elector.act
+    act = Elector.dispatch
 
     def note(elector: Elector, kind: Any, event: object) -> None:
         before = elector.state
         act(elector, kind, event)
         walked.setdefault((before, kind), set()).add(elector.state)
-    monkeypatch.setattr(Elector, "act", note)
+    monkeypatch.setattr(Elector, "dispatch", note)
     for rule in RULES:
         rule.play(rule.situation())
     cells = {(state, event) for state in ElectionState for event in EVENTS}
@@ -172,7 +172,7 @@ def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_ce
 
 
 def test_the_history_names_the_event_of_each_change() -> None:
-    story = leading().elector.story.transitions
+    story = leading().elector.transition_log.transitions
     assert [(each.event, each.after) for each in story if each.before != each.after] == [
         ("Start", "FOLLOWER"), ("ScoutingResponse", "CANDIDATE"), ("ElectionResponse", "LEADER")]
 
@@ -440,15 +440,15 @@ def test_a_node_that_stops_says_so_and_takes_part_in_nothing_more() -> None:
 
 def test_the_story_tells_what_happened_last_and_why() -> None:
     situation = leading()
-    causes = [each.cause for each in situation.elector.story.transitions]
+    causes = [each.cause for each in situation.elector.transition_log.transitions]
     assert causes == ["start", "asks who would vote for it in term 6", "2 nodes would vote for it", "2 votes"]
-    assert situation.elector.story.transitions[-1].after == "LEADER"
+    assert situation.elector.transition_log.transitions[-1].after == "LEADER"
     for _ in range(TRANSITIONS_MAX):
         situation.happen(Resign("again"))
         situation.wait(3.0)
         situation.happen(scouted(2, 5, True))
         situation.happen(support(2, situation.elector.term))
-    assert len(situation.elector.story.transitions) == TRANSITIONS_MAX
+    assert len(situation.elector.transition_log.transitions) == TRANSITIONS_MAX
 
 
 def test_what_waits_for_a_write_is_bounded() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmqtwist.cluster.election_events import PeerDown, PeerUp, WakeAt
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
 from bmqtwist.cluster.membership import (
     PROXY,
     RETRY_AT_ONCE_S,
@@ -53,10 +53,10 @@ SETUPS: dict[LinkState, tuple[Callable[[], Membership], int]] = {
     A: (joined, 1), W: (waiting, 3), D: (joined, 3), N: (negotiating, 3), C: (connected, 3)}
 TABLE: dict[LinkState, dict[LinkEvent, tuple[LinkState, list[str]]]] = {
     A: {UP: (C, ["PeerUp"])},
-    W: {UP: (C, ["PeerUp", "WakeAt"]), DUE: (D, ["Dial", "WakeAt"])},
-    D: {REACHED: (N, []), FAILED: (W, ["WakeAt"]), UP: (C, ["PeerUp"])},
-    N: {FAILED: (W, ["WakeAt"]), UP: (C, ["PeerUp"])},
-    C: {DOWN: (W, ["PeerDown", "WakeAt"])},
+    W: {UP: (C, ["PeerUp", "TickAt"]), DUE: (D, ["Dial", "TickAt"])},
+    D: {REACHED: (N, []), FAILED: (W, ["TickAt"]), UP: (C, ["PeerUp"])},
+    N: {FAILED: (W, ["TickAt"]), UP: (C, ["PeerUp"])},
+    C: {DOWN: (W, ["PeerDown", "TickAt"])},
 }
 
 
@@ -109,7 +109,7 @@ def delays(chance: float, count: int, node_id: int = 2) -> list[float]:
     made, now, found = Membership(node_id, (1, 2, 3), lambda: chance), BEGIN, list[float]()
     made.step(BEGIN, JOIN)
     for _ in range(count):
-        wake = [each.moment for each in made.step(now, FAILED, 3) if isinstance(each, WakeAt)]
+        wake = [each.moment for each in made.step(now, FAILED, 3) if isinstance(each, TickAt)]
         assert wake[0] is not None
         assert made.step(wake[0] - 0.001, DUE) == []
         assert Dial(3) in made.step(wake[0], DUE)
@@ -136,7 +136,7 @@ def test_members_dial_each_other_again_within_three_seconds_however_often_they_h
 def test_a_connection_that_lasted_long_is_dialled_again_at_once() -> None:
     made = connected()
     later = BEGIN + RETRY_AT_ONCE_S
-    assert made.step(later, DOWN, 3) == [PeerDown(3), WakeAt(later)]
+    assert made.step(later, DOWN, 3) == [PeerDown(3), TickAt(later)]
     assert Dial(3) in made.step(later, DUE)
     assert made.step(later, UP, 3) == [PeerUp(3)]
 
@@ -150,4 +150,4 @@ def test_a_connection_that_was_short_is_dialled_again_after_a_first_delay() -> N
     assert made.links[3].delay == 3.0
     made.step(BEGIN + 5.0, DUE)
     made.step(BEGIN + 5.0, UP, 3)
-    assert made.step(BEGIN + 6.0, DOWN, 3) == [PeerDown(3), WakeAt(BEGIN + 8.0)]
+    assert made.step(BEGIN + 6.0, DOWN, 3) == [PeerDown(3), TickAt(BEGIN + 8.0)]

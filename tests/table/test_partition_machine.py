@@ -55,7 +55,7 @@ from bmqtwist.cluster.partition_events import (
     Say,
     Serve,
 )
-from bmqtwist.cluster.partition_machine import PATIENCE, TABLE, PartitionMachine
+from bmqtwist.cluster.partition_machine import STALLED_RETRIES_MAX, TABLE, PartitionMachine
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun, common_prefix
 from bmqtwist.wire.cluster_schema import Decline, Keepalive, Prepare, Promise, Pull, Stale
 
@@ -280,7 +280,7 @@ def test_a_primary_that_nobody_answers_is_active_again_when_everything_is_commit
 def test_a_primary_that_does_not_come_forward_gives_the_partition_back() -> None:
     situation = stg1()
     situation.do(Promised(LEASE))
-    names = [name for _ in range(20) for name in situation.said(Tick(), PATIENCE * TIMING.retry / 10)]
+    names = [name for _ in range(20) for name in situation.said(Tick(), STALLED_RETRIES_MAX * TIMING.retry / 10)]
     assert "Decline" in names
 
 
@@ -433,8 +433,8 @@ def test_what_a_replica_has_safe_beside_its_primary_is_committed_under_that_leas
 
 def test_a_primary_has_news_for_those_who_lack_a_record() -> None:
     machine = healed().machine
-    assert machine.replicas.announcements((5, 1)) == []
-    (told,) = machine.replicas.announcements((5, 2))
+    assert machine.replicas.commit_messages((5, 1)) == []
+    (told,) = machine.replicas.commit_messages((5, 2))
     assert told.node_id == OTHER and isinstance(told.message, Keepalive) and told.message.committed == machine.committed
 
 

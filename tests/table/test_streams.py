@@ -14,11 +14,11 @@ from bmqtwist.cluster.streams import (
     Answered,
     AppStream,
     CallBack,
-    CloseAsked,
-    ConfigureAsked,
+    CloseStream,
+    ConfigureStream,
     Counts,
     Down,
-    OpenAsked,
+    OpenStream,
     Reopened,
     Retry,
     RetryIn,
@@ -28,12 +28,12 @@ from bmqtwist.cluster.streams import (
     StreamInput,
     StreamState,
     Up,
-    may_be_asked_again,
+    is_retryable,
 )
 from bmqtwist.errors import Category, Refused
 from bmqtwist.queue.queue import ConsumerSpec
 
-CLOSED, R, OPEN, P = StreamState.CLOSED, StreamState.REOPENING, StreamState.OPEN, StreamState.PUT_OFF
+CLOSED, R, OPEN, P = StreamState.CLOSED, StreamState.REOPENING, StreamState.OPEN, StreamState.BACKING_OFF
 READER, WRITER = Counts(1, 0), Counts(0, 1)
 NO = Refused(Category.E_REFUSED, "no", -1)
 LATER = Refused(Category.E_NOT_READY, "later", -202)
@@ -50,14 +50,14 @@ class Asked:
         self.told: list[Any] = []
         self.alive = True
 
-    def open(self, counts: Counts = READER) -> OpenAsked:
-        return OpenAsked(counts, self.told.append, lambda: self.alive)
+    def open(self, counts: Counts = READER) -> OpenStream:
+        return OpenStream(counts, self.told.append, lambda: self.alive)
 
-    def configure(self, *specs: ConsumerSpec) -> ConfigureAsked:
-        return ConfigureAsked(specs, lambda refused: self.told.append(("configured", refused)))
+    def configure(self, *specs: ConsumerSpec) -> ConfigureStream:
+        return ConfigureStream(specs, lambda refused: self.told.append(("configured", refused)))
 
-    def close(self, counts: Counts = READER) -> CloseAsked:
-        return CloseAsked(counts, lambda: self.told.append("closed"))
+    def close(self, counts: Counts = READER) -> CloseStream:
+        return CloseStream(counts, lambda: self.told.append("closed"))
 
 
 def step(stream: AppStream, event: StreamInput) -> list[str]:
@@ -152,7 +152,7 @@ def test_requests_go_up_one_after_the_other() -> None:
     assert step(stream, asked.configure(spec(7))) == [] and step(stream, asked.close()) == []
     assert step(stream, Answered("value")) == ["CallBack", "SendConfigure"]
     assert step(stream, Answered("value")) == ["CallBack", "SendClose"]
-    assert step(stream, Answered("value")) == ["CallBack"] and not stream.line
+    assert step(stream, Answered("value")) == ["CallBack"] and not stream.pending
 
 
 @pytest.mark.spec("cluster", 87)
@@ -177,7 +177,7 @@ def test_the_last_of_several_configures_in_line_is_what_is_asked_for() -> None:
 def test_a_reopen_asks_for_the_sums_and_then_for_what_changed_meanwhile() -> None:
     asked = Asked()
     stream = reopening(asked)
-    assert stream.under_way == SendOpen(Counts(2, 0))
+    assert stream.in_progress == SendOpen(Counts(2, 0))
     [_, sent] = stream.step(Answered("value"))
     assert sent == SendConfigure((spec(),))
     step(stream, asked.configure(spec(9)))
@@ -197,7 +197,7 @@ def test_what_was_under_way_when_the_upstream_was_lost() -> None:
     step(stream, Down())
     assert asked.told == [("configured", None), "closed"] and stream.counts == Counts(1, 0)
     assert step(stream, Up(2)) == ["SendOpen"] and step(stream, Answered("v")) == ["Reopened", "SendConfigure"]
-    assert stream.under_way == SendConfigure((spec(3),))
+    assert stream.in_progress == SendConfigure((spec(3),))
     assert step(stream, Answered("v")) == ["Opened", "SendOpen"], "the open has waited"
 
 
@@ -211,12 +211,12 @@ def test_an_open_of_a_client_that_is_gone_is_not_asked_for() -> None:
     stream = closed(asked)
     step(stream, asked.open())
     asked.alive = False
-    stream.forget_gone()
-    assert not stream.line
+    stream.drop_cancelled()
+    assert not stream.pending
     step(stream, asked.open())
     for event in (Up(2), Answered("v")):
         step(stream, event)
-    assert step(stream, Answered("v")) == ["Opened"] and not stream.line
+    assert step(stream, Answered("v")) == ["Opened"] and not stream.pending
 
 
 def test_a_refused_reopen_is_tried_again_after_a_pause_that_grows() -> None:
@@ -251,7 +251,7 @@ def test_a_configure_of_our_own_is_tried_until_it_is_taken() -> None:
     assert step(stream, Retry()) == ["SendConfigure"] and step(stream, Answered(NO)) == ["SendOpen"]
     assert step(stream, Answered("v")) == ["CallBack", "SendConfigure"]
     assert step(stream, Answered(NO)) == ["RetryIn"] and step(stream, Retry()) == ["SendConfigure"]
-    assert step(stream, Answered("v")) == [] and stream.told == stream.wanted == (spec(),)
+    assert step(stream, Answered("v")) == [] and stream.configured == stream.wanted == (spec(),)
 
 
 def test_an_open_that_may_be_asked_again_waits_at_the_head_of_the_line() -> None:
@@ -269,7 +269,7 @@ def test_an_open_that_may_be_asked_again_waits_at_the_head_of_the_line() -> None
     (Refused(Category.E_REFUSED, "", -204), True), (Refused(Category.E_REFUSED, "", -11), True), (NO, False),
     (Refused(Category.E_UNKNOWN, "", -204), False), (Refused(Category.E_TIMEOUT, "", 0), False)])
 def test_what_may_be_asked_again(refused: Refused, again: bool) -> None:
-    assert may_be_asked_again(refused) is again
+    assert is_retryable(refused) is again
 
 
 @pytest.mark.spec("cluster", 86)
@@ -302,7 +302,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
                 assert above == stream.counts
         if any(refusals):  # the client goes on with what it had
             refusals.clear()
-            perform(ConfigureAsked(stream.told))
+            perform(ConfigureStream(stream.configured))
 
     for turn in range(120):
         calm = turn > 90
@@ -327,15 +327,15 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
         elif random.random() < 0.5:
             counts = random.choice([READER, WRITER])
             given += 1
-            perform(OpenAsked(counts, lambda value, counts=counts: told(value, counts), lambda: True))
+            perform(OpenStream(counts, lambda value, counts=counts: told(value, counts), lambda: True))
         elif random.random() < 0.5 and clients.read:
-            perform(ConfigureAsked((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
+            perform(ConfigureStream((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
         else:
             counts = Counts(1, 0) if clients.read and random.random() < 0.5 else Counts(0, min(1, clients.write))
             if counts:
                 clients -= counts
-                perform(CloseAsked(counts, lambda: None))
-    while sent is not None or stream.line:
+                perform(CloseStream(counts, lambda: None))
+    while sent is not None or stream.pending:
         request, sent = sent, None
         if isinstance(request, SendOpen):
             above += request.counts
@@ -345,7 +345,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
             subscriptions = request.subscriptions
         perform(Answered("value") if request is not None else Retry())
     assert above == stream.counts == clients and answers == given
-    assert not above.read or subscriptions == stream.wanted == stream.told
+    assert not above.read or subscriptions == stream.wanted == stream.configured
 
 
 def test_who_comes_after_the_last_reader_is_configured_anew() -> None:

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
     LOCAL_WAIT_S,
-    Announced,
     Lost,
-    NobodyLeft,
+    NoUpstream,
     SelectorInput,
+    StatusChanged,
     UpstreamSelector,
     Use,
 )
@@ -22,7 +22,8 @@ UNKNOWN, STARTING, AVAILABLE = NodeStatus.E_UNKNOWN, NodeStatus.E_STARTING, Node
 STOPPING, GONE = NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE
 BEGIN = 50.0
 EVENTS: dict[str, SelectorInput] = {
-    **{status.name: Announced(1, status) for status in NodeStatus}, "tick": Tick(), "of nobody": Announced(9, AVAILABLE)}
+    **{status.name: StatusChanged(1, status) for status in NodeStatus}, "tick": Tick(),
+    "of nobody": StatusChanged(9, AVAILABLE)}
 AFTER: dict[str, NodeStatus | None] = {  # status of the node, whatever it was before
     **{status.name: status for status in NodeStatus}, "tick": None, "of nobody": None}
 
@@ -35,7 +36,7 @@ def made(places: dict[int, str], mine: str = "a", chance: float = 0.0) -> Upstre
 @pytest.mark.parametrize("before", list(NodeStatus), ids=lambda status: status.name)
 def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
     selector = made({1: "a"})
-    selector.step(BEGIN, Announced(1, before))
+    selector.step(BEGIN, StatusChanged(1, before))
     generation = selector.generation
     assert (selector.active, generation) == ((1, 1) if before is AVAILABLE else (None, 0))
     outputs = selector.step(BEGIN + 1, EVENTS[event])
@@ -43,10 +44,10 @@ def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
     assert selector.statuses == {1: after}
     expected: list[object] = []
     if before is AVAILABLE and after is not AVAILABLE:
-        expected = [Lost(1), NobodyLeft()]
+        expected = [Lost(1), NoUpstream()]
     elif before is not AVAILABLE and after is AVAILABLE:
         expected = [Use(1, 1)]
-    assert [each for each in outputs if not isinstance(each, WakeAt)] == expected
+    assert [each for each in outputs if not isinstance(each, TickAt)] == expected
 
 
 @pytest.mark.spec("cluster", 97)
@@ -55,32 +56,32 @@ def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
     ("UNSPECIFIED", {1: "b", 2: "UNSPECIFIED"}, 1)], ids=["own", "nobody is there", "none", "unspecified"])
 def test_who_is_taken_at_the_start(mine: str, places: dict[int, str], first: int) -> None:
     selector = made(places, mine)
-    said = [output for node in places for output in selector.step(BEGIN, Announced(node, AVAILABLE))]
+    said = [output for node in places for output in selector.step(BEGIN, StatusChanged(node, AVAILABLE))]
     assert [output for output in said if isinstance(output, Use)] == [Use(first, 1)]
 
 
 @pytest.mark.spec("cluster", 97)
 def test_others_are_taken_after_ten_seconds() -> None:
     selector = made({1: "b", 2: "a"})
-    assert selector.step(BEGIN, Announced(1, AVAILABLE)) == [WakeAt(BEGIN + LOCAL_WAIT_S)]
+    assert selector.step(BEGIN, StatusChanged(1, AVAILABLE)) == [TickAt(BEGIN + LOCAL_WAIT_S)]
     assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
     assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [Use(1, 1)]
-    assert selector.step(BEGIN + 20, Announced(2, AVAILABLE)) == [], "it is kept"
-    assert selector.step(BEGIN + 30, Announced(1, GONE)) == [Lost(1), Use(2, 2)]
-    assert selector.step(BEGIN + 31, Announced(1, AVAILABLE)) == []
+    assert selector.step(BEGIN + 20, StatusChanged(2, AVAILABLE)) == [], "it is kept"
+    assert selector.step(BEGIN + 30, StatusChanged(1, GONE)) == [Lost(1), Use(2, 2)]
+    assert selector.step(BEGIN + 31, StatusChanged(1, AVAILABLE)) == []
 
 
 def test_once_one_was_in_use_nobody_waits_for_the_own_data_centre() -> None:
     selector = made({1: "b", 2: "a"})
-    selector.step(BEGIN, Announced(2, AVAILABLE))
-    selector.step(BEGIN, Announced(1, AVAILABLE))
-    assert selector.step(BEGIN + 1, Announced(2, STOPPING)) == [Lost(2), Use(1, 2)]
+    selector.step(BEGIN, StatusChanged(2, AVAILABLE))
+    selector.step(BEGIN, StatusChanged(1, AVAILABLE))
+    assert selector.step(BEGIN + 1, StatusChanged(2, STOPPING)) == [Lost(2), Use(1, 2)]
 
 
 @pytest.mark.parametrize("chance, chosen", [(0.0, 1), (0.34, 2), (0.99, 3)])
 def test_among_several_chance_decides(chance: float, chosen: int) -> None:
     selector = made({1: "a", 2: "a", 3: "a", 4: "b"}, chance=chance)
-    selector.step(BEGIN, Announced(4, AVAILABLE))
+    selector.step(BEGIN, StatusChanged(4, AVAILABLE))
     for node in (1, 2, 3):
         selector.statuses[node] = AVAILABLE
     assert selector.step(BEGIN, Tick()) == [Use(chosen, 1)]
@@ -96,7 +97,7 @@ def test_whatever_happens_who_is_used_is_available_and_generations_grow(seed: in
         now += random.random()
         node = random.randint(1, 3)
         for output in selector.step(now, random.choice([
-                Announced(node, random.choice(list(NodeStatus))), Tick()])):
+                StatusChanged(node, random.choice(list(NodeStatus))), Tick()])):
             if isinstance(output, Use):
                 assert using is None and output.generation == generation + 1
                 assert output.node_id != 3 or selector.generation > 1 or now >= BEGIN + LOCAL_WAIT_S

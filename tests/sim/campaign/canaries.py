@@ -74,14 +74,14 @@ def _promise_not_checked(self: Reception, event: Any) -> bool:
     return not self._standing.leads
 
 
-_take_run, _append_run = Reception._take_run, ReplicatedPartition.append_run
+_append_records, _append_run = Reception._append_records, ReplicatedPartition.append_run
 
 
 def _records_not_compared(self: Reception, event: Any) -> None:
     holds = LogSummary.holds
     try:
         LogSummary.holds = lambda log, psn: psn == event.run.previous or holds(log, psn)  # type: ignore[method-assign]
-        _take_run(self, event)
+        _append_records(self, event)
     finally:
         LogSummary.holds = holds  # type: ignore[method-assign]
 
@@ -131,7 +131,7 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
     "vote not saved": (Ballot, "save", _vote_not_saved),
     "log check off": (Elector, "is_eligible", _log_not_compared),
-    "commit rule off": (MetadataLog, "_count", _commit_alone),
+    "commit rule off": (MetadataLog, "_advance_commit", _commit_alone),
     "prev check off": (MetadataLog, "_append_entries", _previous_not_checked),
     "conflicts kept": (RecordLog, "cut", _conflict_kept),
     "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
@@ -140,7 +140,7 @@ CANARIES: dict[str, tuple[Any, str, Any]] = {
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "promise not persisted": [(PromiseFile, "write", _promise_not_synced)],
     "promise not checked": [(Reception, "_is_accepted", _promise_not_checked)],
-    "previous record not checked": [(Reception, "_take_run", _records_not_compared),
+    "previous record not checked": [(Reception, "_append_records", _records_not_compared),
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
     "older leases counted": [(ReplicationTargets, "advance", _older_leases_counted)],
     "lease expiry ignored": [(ReplicationTargets, "supported_until", property(lambda self: float("inf")))],

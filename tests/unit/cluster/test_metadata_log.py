@@ -429,7 +429,7 @@ def test_changes_see_those_that_wait():
 
 
 def test_more_changes_than_can_wait_are_refused(monkeypatch):
-    monkeypatch.setattr(metadata_log, "WAITING_RECORDS_MAX", 4)
+    monkeypatch.setattr(metadata_log, "PENDING_RECORDS_MAX", 4)
     ledger, _ = leading()
     tokens = [ledger.propose(AssignQueue(f"bmq://d/{n}", ["x"], n)) for n in range(3)]
     assert ledger.outcomes[tokens[2]] == NotDone("4 records of the metadata wait for their commit", False)

@@ -10,20 +10,20 @@ from bmqtwist.cluster.write_times import ENTRIES_MAX, SLACK, STEP_S, WriteTimes
 def wrote(times: WriteTimes, sequence: int, now: float) -> None:
     """As `member.replication` has it."""
     if times.is_due(now):
-        times.wrote((1, sequence), now)
+        times.add((1, sequence), now)
 
 
 def test_the_oldest_record_that_is_lacking_counts() -> None:
     times = WriteTimes()
     for sequence, at in ((1, 10.0), (5, 11.0), (9, 12.0)):
         wrote(times, sequence, at)
-    assert times.behind((0, 7), 13.0) == 3.0, "it lacks the first record of the lease"
-    assert times.behind((1, 1), 13.0) == 2.0 == times.behind((1, 4), 13.0)
-    assert times.behind((1, 5), 13.0) == 1.0
+    assert times.lag((0, 7), 13.0) == 3.0, "it lacks the first record of the lease"
+    assert times.lag((1, 1), 13.0) == 2.0 == times.lag((1, 4), 13.0)
+    assert times.lag((1, 5), 13.0) == 1.0
 
 
 def test_nothing_is_known_of_a_lease_under_which_nothing_was_written() -> None:
-    assert WriteTimes().behind((1, 1), 5.0) is None
+    assert WriteTimes().lag((1, 1), 5.0) is None
 
 
 def test_what_is_written_within_a_step_of_the_last_entry_has_its_time() -> None:
@@ -31,9 +31,9 @@ def test_what_is_written_within_a_step_of_the_last_entry_has_its_time() -> None:
     wrote(times, 1, 10.0)
     wrote(times, 2, 10.0 + STEP_S / 2)
     assert len(times._ends) == 1
-    assert times.behind((1, 1), 12.0) == 2.0
+    assert times.lag((1, 1), 12.0) == 2.0
     wrote(times, 3, 10.5)
-    assert times.behind((1, 1), 12.0) == 1.5, "the step after it has the record"
+    assert times.lag((1, 1), 12.0) == 1.5, "the step after it has the record"
 
 
 @pytest.mark.parametrize("pause_s", [STEP_S * 1.01, 1.0, 60.0])
@@ -44,5 +44,5 @@ def test_entries_are_bounded_and_times_stay_right_for_their_age(pause_s: float) 
         assert len(times._ends) <= ENTRIES_MAX
     now = written * pause_s
     for lacking in range(1, written, 97):
-        age, found = now - lacking * pause_s, times.behind((1, lacking - 1), now)
+        age, found = now - lacking * pause_s, times.lag((1, lacking - 1), now)
         assert found is not None and age * (1 - SLACK) - pause_s <= found <= age + 1e-6, lacking
