@@ -1,12 +1,12 @@
-"""The composition root: where a broker is put together, and the only place that imports the reactor.
+"""Composition root of the broker, for twistd and `bmqbrkr`; the only module that imports the reactor.
 
     twistd -n bmq --config etc         in the foreground
     twistd bmq --config etc            as a daemon (twistd.pid, twistd.log)
-    twistd bmq --config etc --check    look at the configuration and go
-    bmqbrkr etc                        as the original is started
+    twistd bmq --config etc --check    check the configuration and exit
+    bmqbrkr etc                        BlazingMQ's command
 
-`make_broker` joins configuration, report and reactor to one service; the console is added here, because nothing below
-knows of it.
+`make_broker` builds a service from configuration, report and reactor, and adds the console, on which no other package
+depends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bmqtwist.report import Report
 
 
 class Options(UsageOptions):
-    """Options of `twistd bmq`. What is given here wins over the environment, and that over the files."""
+    """Options of `twistd bmq`; they take precedence over the environment, which takes precedence over the files."""
 
     synopsis = "[options]"
     longdesc = "A BlazingMQ-compatible message broker over a directory of configuration files."
@@ -47,12 +47,12 @@ class Options(UsageOptions):
         ["host-tags", "t", None, "Tags of the host, instead of hostTags."],
         ["host-data-center", "d", None, "Data center of the host, instead of hostDataCenter."],
         ["port", "p", None, "Port to listen at.", int],
-        ["listen", "l", None, "Address to listen at where a listener names none."],
+        ["listen", "l", None, "Address to listen at, for listeners without an address."],
         ["durability", None, None, "none, group or always, instead of appConfig.bmqtwist.durability."],
         ["http-port", None, None, "Port of the console and metrics; 0 = off.", int],
         ["http-address", None, None, "Address of the console and metrics."]]
     optFlags: ClassVar[list[list[Any]]] = [
-        ["check", None, "Check the configuration with all its domains, say what is wrong, and exit."],
+        ["check", None, "Check the configuration with all its domains, print problems, and exit."],
         ["strict", None, "Refuse to start with a configuration that has warnings."]]
 
     def opt_version(self) -> None:
@@ -61,9 +61,9 @@ class Options(UsageOptions):
         sys.exit(0)
 
     def postOptions(self) -> None:
-        """Every check that needs no file."""
+        """Check the values without reading files."""
         if not self["config"]:
-            raise UsageError("Say where the configuration is: --config DIR")
+            raise UsageError("The option --config DIR is missing.")
         if not os.path.isdir(self["config"]):
             raise UsageError(f"There is no directory '{self['config']}'.")
         if self["durability"] not in (None, "none", "group", "always"):
@@ -71,7 +71,7 @@ class Options(UsageOptions):
 
     @property
     def overrides(self) -> Overrides:
-        """The options that stand in for members of files."""
+        """The options that replace members of files."""
         return Overrides(instance_id=self["instance-id"], host_name=self["host-name"], host_tags=self["host-tags"],
                          host_data_center=self["host-data-center"], port=self["port"], listen_address=self["listen"],
                          durability=self["durability"], http_address=self["http-address"],
@@ -79,10 +79,10 @@ class Options(UsageOptions):
 
 
 def makeService(options: Options) -> MultiService:
-    """What twistd runs: the broker of a configuration directory. Exits with 2 if that cannot be read."""
+    """Return the service that twistd runs. Exits with code 2 if the configuration is invalid."""
     if options["check"]:
         raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
-    sys.stdout = unblocked(sys.stdout)  # twistd logs to it next, and would wait for its reader
+    sys.stdout = unblocked(sys.stdout)  # twistd's log must not block on a slow reader
     try:
         loaded = load(options["config"], options.overrides, strict=bool(options["strict"]))
     except LocalError as error:
@@ -92,12 +92,12 @@ def makeService(options: Options) -> MultiService:
 
 
 def make_broker(reactor: Any, loaded: Loaded, report: Report, directory: str | None) -> BrokerService:
-    """The service of one broker with its console; `directory` is where the control pipe goes, None = no pipe."""
+    """Return the service of a broker with its console; `directory`: of the control pipe, None = no pipe."""
     return BrokerService(reactor, loaded.configuration, loaded.warnings, report, make_sites, directory)
 
 
 def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
-    """(what it is, factory, address, port) of everything that is served over HTTP."""
+    """Return (name, factory, address, port) of each HTTP site."""
     configuration = service.configuration
     http, sites = configuration.extension.http, []
     if http.port:
@@ -120,10 +120,10 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
 
 
 class TwistdBroker(MultiService):
-    """The broker under twistd. It is made when it is started: by then the process is the one it will be.
+    """The broker under twistd. It is built by `startService`, after twistd has forked.
 
-    twistd itself writes the console, or its own file as a daemon. A start that fails says why and ends the process: in
-    the foreground with the exit code of `bmqbrkr`, as a daemon by an exception that twistd hands to whoever waits.
+    twistd writes its log to standard output, as a daemon to its file. A failed start prints the reason and ends the process:
+    in the foreground with the exit code of `bmqbrkr`, as a daemon by an exception, which twistd reports.
     """
 
     def __init__(self, loaded: Loaded, in_foreground: bool) -> None:
@@ -131,7 +131,7 @@ class TwistdBroker(MultiService):
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
         self._alarms = unblocked(sys.stderr)
-        self._output: Any = sys.stdout  # as twistd has it for its own log
+        self._output: Any = sys.stdout  # also of twistd's log
 
     def startService(self) -> None:
         from twisted.internet import reactor
@@ -152,7 +152,7 @@ class TwistdBroker(MultiService):
             raise
 
     def stopService(self) -> Any:
-        """From the application; the log is closed last."""
+        """Stop the broker, then close the log."""
         stopping = maybeDeferred(super().stopService)
         stopping.addBoth(self._close_logs)
         return stopping
@@ -167,7 +167,7 @@ class TwistdBroker(MultiService):
 
 
 def bmqbrkr() -> None:
-    """The command `bmqbrkr`, as the original's."""
+    """Run the command `bmqbrkr`."""
     from twisted.internet import reactor
 
     sys.exit(main(sys.argv[1:], reactor, make_broker))

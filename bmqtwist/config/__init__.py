@@ -1,1 +1,1 @@
-"""What configuration files say: every member declared once, read, checked, composed."""
+"""Configuration files: declaration of all members, decoding, validation, composition."""

@@ -1,7 +1,7 @@
-"""What `bmqbrkrcfg.json` says, and `Configuration`: all that a broker knows when it starts.
+"""Members of `bmqbrkrcfg.json`, and `Configuration`, the complete configuration of a broker.
 
-Every member is declared once, with type, default, unit and effect. The classes are plain data: `declare` reads files into
-them, `text` prints them, `load` finds the files.
+Each member is declared once, with type, default, unit and effect. The classes are plain data: `declare` decodes files to
+them, `text` formats them, `load` reads the files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bmqtwist.config.declare import (
 )
 from bmqtwist.limits import EVENT_BYTES_MAX
 
-PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, anything else is plain text
+PASSWORD_HASH_PREFIX = "$scrypt$"  # prefix of hashed BASIC passwords; other passwords are plain text
 
 Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
 
-_ONE_THREAD = "one thread serves all; there are no thread pools to size"
+_ONE_THREAD = "the broker has one thread, and no thread pools"
 _NO_ALLOCATOR = "memory is managed by Python"
 
 
@@ -54,16 +54,16 @@ class LogController(Section):
     """taskConfig.logController"""
 
     file_name: str = member("log file; `%T` = time of the start, `%p` = process id; empty = no file", "")
-    file_max_age_days: Int32 = member("log files older than that are deleted; 0 = never", 0, unit="days")
-    rotation_bytes: Int32 = member("a log file that grew to that size is replaced by a new one; 0 = never", 0,
+    file_max_age_days: Int32 = member("age at which log files are deleted; 0 = never", 0, unit="days")
+    rotation_bytes: Int32 = member("size at which the log file is rotated; 0 = never", 0,
                                    unit="B")
     logfile_format: str = member("format of a record in the file: `%d` time, `%t` thread, `%s` severity, `%F:%l` "
-                                 "place in the code, `%c` category, `%m` message, `%a` attributes",
+                                 "source line, `%c` category, `%m` message, `%a` attributes",
                                  "%d (%t) %s %F:%l %m\n\n")
     console_format: str = member("format of a record on stdout", "%d (%t) %s %F:%l %m\n")
     logging_verbosity: Severity = member("least severe level logged", "INFO")
-    bsls_log_severity_threshold: str = member("level of an internal library of the original", "ERROR",
-                                              ignored="that library does not exist here")
+    bsls_log_severity_threshold: str = member("level of a C++ library of BlazingMQ", "ERROR",
+                                              ignored="this broker does not use that library")
     console_severity_threshold: Severity = member("least severe level copied to stdout", "INFO")
     categories: tuple[str, ...] = member("levels of single categories, `EXPR:SEVERITY:COLOR`; EXPR may end in `*`", ())
     syslog: Syslog = member("copy to syslog", Syslog, ignored="the log goes to the file and to stdout")
@@ -84,8 +84,8 @@ class ProcessorParameters(Section):
     """appConfig.dispatcherConfig.*.processorConfig"""
 
     queue_size: Int32 = member("capacity of a thread's queue", 0, unit="items")
-    queue_size_low_watermark: Int32 = member("notice when it is reached from above", 0, unit="items")
-    queue_size_high_watermark: Int32 = member("notice when it is reached from below", 0, unit="items")
+    queue_size_low_watermark: Int32 = member("low watermark of a thread's queue", 0, unit="items")
+    queue_size_high_watermark: Int32 = member("high watermark of a thread's queue", 0, unit="items")
 
 
 class ProcessorConfig(Section):
@@ -101,9 +101,9 @@ class DispatcherConfig(Section):
     sessions: ProcessorConfig = member("threads for sessions", ProcessorConfig, ignored=_ONE_THREAD)
     queues: ProcessorConfig = member("threads for queues", ProcessorConfig, ignored=_ONE_THREAD)
     clusters: ProcessorConfig = member("threads for clusters", ProcessorConfig, ignored=_ONE_THREAD)
-    alarm_timeout_ms: Natural = member("a turn of the event loop that takes longer is an alarm; 0 = off", 180000,
+    alarm_timeout_ms: Natural = member("duration of a turn of the event loop that raises an alarm; 0 = off", 180000,
                                        unit="ms")
-    warning_timeout_ms: Natural = member("a turn of the event loop that takes longer is warned about; 0 = off", 10000,
+    warning_timeout_ms: Natural = member("duration of a turn of the event loop that logs a warning; 0 = off", 10000,
                                          unit="ms")
 
 
@@ -111,7 +111,7 @@ class DispatcherConfig(Section):
 class Prometheus(Section):
     """appConfig.stats.plugins[].prometheusSpecific"""
 
-    mode: Literal["E_PUSH", "E_PULL"] = member("who opens the connection", "E_PULL")
+    mode: Literal["E_PUSH", "E_PULL"] = member("push to Prometheus, or serve `/metrics`", "E_PULL")
     host: str = member("address to push to, or to serve `/metrics` at", "localhost")
     port: Port = member("port to push to, or to serve `/metrics` at", 8080)
 
@@ -119,17 +119,17 @@ class Prometheus(Section):
 class StatPlugin(Section):
     """appConfig.stats.plugins[]"""
 
-    name: str = member("which consumer of metrics", "")
+    name: str = member("name of the metrics plug-in", "")
     queue_size: Int32 = member("capacity of its queue", 10000, unit="items", ignored="metrics are not queued")
-    queue_high_watermark: Int32 = member("notice when the queue is that full", 5000, unit="items",
+    queue_high_watermark: Int32 = member("high watermark of its queue", 5000, unit="items",
                                          ignored="metrics are not queued")
-    queue_low_watermark: Int32 = member("notice when the queue is that empty again", 1000, unit="items",
+    queue_low_watermark: Int32 = member("low watermark of its queue", 1000, unit="items",
                                         ignored="metrics are not queued")
     publish_interval: Natural = member("time between two publications; 0 = off", 30, unit="s")
     namespace_prefix: str = member("prepended to the name of each metric", "")
     hosts: tuple[str, ...] = member("hosts that publish; empty = all", ())
     instance_id: str = member("label of the instance", "")
-    prometheus_specific: Prometheus | None = member("where Prometheus finds us", None)
+    prometheus_specific: Prometheus | None = member("address for Prometheus", None)
 
 
 class StatsPrinter(Section):
@@ -137,11 +137,11 @@ class StatsPrinter(Section):
 
     print_interval: Natural = member("time between two prints; 0 = off", 60, unit="s")
     file: str = member("statistics log; `%T` and `%p` as in the log; JSON goes to `<file>.json`; empty = no file", "")
-    max_age_days: Int32 = member("files older than that are deleted; 0 = never", 0, unit="days")
-    rotate_bytes: Int32 = member("a file that grew to that size is replaced by a new one; 0 = never", 268435456,
+    max_age_days: Int32 = member("age at which files are deleted; 0 = never", 0, unit="days")
+    rotate_bytes: Int32 = member("size at which the file is rotated; 0 = never", 268435456,
                                  unit="B")
-    rotate_days: Int32 = member("a file of that age is replaced by a new one; 0 = never", 1, unit="days")
-    encoding: Literal["NONE", "TABLE", "JSON", "TABLE_AND_JSON"] = member("what is printed", "TABLE_AND_JSON")
+    rotate_days: Int32 = member("age at which the file is rotated; 0 = never", 1, unit="days")
+    encoding: Literal["NONE", "TABLE", "JSON", "TABLE_AND_JSON"] = member("format of the output", "TABLE_AND_JSON")
 
 
 class Stats(Section):
@@ -158,9 +158,9 @@ class Heartbeats(Section):
 
     client: Natural = member("missed intervals before a client's connection is closed; 0 = never", 0,
                              unit="intervals")
-    downstream_broker: Natural = member("the same for proxies connected to us", 0, unit="intervals")
-    upstream_broker: Natural = member("the same for nodes we are a proxy of (the original: 0)", 4, unit="intervals")
-    cluster_peer: Natural = member("the same for nodes of our cluster (the original: 0)", 4,
+    downstream_broker: Natural = member("the same for downstream proxies", 0, unit="intervals")
+    upstream_broker: Natural = member("the same for upstream brokers of a proxy (BlazingMQ: 0)", 4, unit="intervals")
+    cluster_peer: Natural = member("the same for other nodes of the cluster (BlazingMQ: 0)", 4,
                                    unit="intervals")
 
 
@@ -169,8 +169,8 @@ class Listener(Section):
 
     name: str = member("name in the log")
     address: str | None = member("address to listen at; absent = loopback, unless the node's endpoint names another "
-                                 "(the original: 0.0.0.0)", None)
-    port: Port = member("port to listen at; 0 = any free one")
+                                 "(BlazingMQ: 0.0.0.0)", None)
+    port: Port = member("port to listen at; 0 = a free port")
     tls: bool = member("serve TLS with the certificate of tlsConfig", False)
 
 
@@ -178,37 +178,37 @@ class TcpInterface(Section):
     """appConfig.networkInterfaces.tcpInterface"""
 
     name: str = member("name in the log", "TCPInterface")
-    port: Int32 = member("port to listen at where `listeners` is empty; otherwise it may be anything", 0)
-    io_threads: Int32 = member("number of threads that read and write", 0, ignored=_ONE_THREAD)
-    max_connections: Natural = member("connections accepted at a time; 0 = no limit", 10000)
-    low_watermark: Natural64 = member("a client's output that fell to that size is written to again", 1024, unit="B")
-    high_watermark: Natural64 = member("a client's output beyond that size is warned about and kept aside", 2048,
+    port: Int32 = member("port to listen at if `listeners` is empty, else without effect", 0)
+    io_threads: Int32 = member("number of I/O threads", 0, ignored=_ONE_THREAD)
+    max_connections: Natural = member("maximum number of connections; 0 = no limit", 10000)
+    low_watermark: Natural64 = member("size of a client's output at which the broker writes to it again", 1024, unit="B")
+    high_watermark: Natural64 = member("size of a client's output above which the broker warns and buffers it", 2048,
                                        unit="B")
     node_low_watermark: Natural64 = member("the same for nodes of a cluster", 1024, unit="B")
     node_high_watermark: Natural64 = member("the same for nodes of a cluster", 2048, unit="B")
-    heartbeat_interval_ms: Natural = member("period of heartbeats; 0 = none at all", 3000, unit="ms")
+    heartbeat_interval_ms: Natural = member("period of heartbeats; 0 = no heartbeats", 3000, unit="ms")
     listeners: tuple[Listener, ...] = member("listening sockets; all serve the same queues", ())
 
 
 class NetworkInterfaces(Section):
     """appConfig.networkInterfaces"""
 
-    heartbeats: Heartbeats = member("when a silent connection counts as dead", Heartbeats)
+    heartbeats: Heartbeats = member("missed heartbeats before a connection is closed", Heartbeats)
     tcp_interface: TcpInterface | None = member("TCP; absent = no listening socket", None)
 
 
 class TlsConfig(Section, strict=True):
     """appConfig.tlsConfig"""
 
-    certificate_authority: str = member("file with the certificates that peers' certificates are checked against", "")
-    certificate: str = member("file with our certificate")
-    key: str = member("file with the private key")
+    certificate_authority: str = member("file with the authorities that verify certificates of other brokers", "")
+    certificate: str = member("file with the broker's certificate")
+    key: str = member("file with the private key of the certificate")
     versions: str = member("allowed versions, separated by commas", "TLSv1.3")
 
 
 # ------------------------------------------------------------------------------------------------------ security
 class SettingValue(Section, choice=True):
-    """Value of a setting: exactly one of its members."""
+    """Value of a setting, exactly one member."""
 
     bool_val: bool | None = member("true or false", None)
     int_val: Int32 | None = member("integer", None)
@@ -232,11 +232,11 @@ class Setting(Section):
 class AuthenticatorConfig(Section):
     """A plug-in and its settings: `authenticators[]`, `credentialProvider`, `authorizer`"""
 
-    name: str = member("which plug-in")
+    name: str = member("name of the plug-in")
     settings: tuple[Setting, ...] = member("its settings", ())
 
     def setting(self, key: str) -> bool | int | float | str | None:
-        """The value of the last setting of that name; None = not set."""
+        """Return the value of the last setting of that name; None = not set."""
         return {setting.key: setting.value.value for setting in self.settings}.get(key)
 
 
@@ -247,43 +247,43 @@ class Disallow(Section):
 class CredentialConfig(Section):
     """appConfig.authentication.anonymousCredential.credential"""
 
-    mechanism: str = member("mechanism used for who does not authenticate")
-    identity: str = member("data handed to that mechanism", secret=True)
+    mechanism: str = member("mechanism for clients that do not authenticate")
+    identity: str = member("credential data for that mechanism", secret=True)
 
 
 class AnonymousCredential(Section, choice=True):
     """appConfig.authentication.anonymousCredential"""
 
-    disallow: Disallow | None = member("who does not authenticate is refused", None)
-    credential: CredentialConfig | None = member("who does not authenticate is treated as if it had sent this", None)
+    disallow: Disallow | None = member("refuse clients that do not authenticate", None)
+    credential: CredentialConfig | None = member("credential used for clients that do not authenticate", None)
 
 
 class AuthenticationConfig(Section, strict=True):
     """appConfig.authentication"""
 
-    authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = everybody passes", ())
+    authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = no authentication", ())
     anonymous_credential: AnonymousCredential | None = member(
-        "what becomes of who does not authenticate; absent = refused where an authenticator is configured", None)
-    min_threads: Natural = member("threads kept for authentication", 1)
-    max_threads: Natural = member("threads used for authentication at most", 8)
-    credential_provider: AuthenticatorConfig | None = member("credentials we show to other brokers", None)
+        "treatment of clients that do not authenticate; absent = refused if an authenticator is configured", None)
+    min_threads: Natural = member("minimum number of threads for authentication", 1)
+    max_threads: Natural = member("maximum number of threads for authentication", 8)
+    credential_provider: AuthenticatorConfig | None = member("credentials that this broker sends to other brokers", None)
 
 
 class Authorization(Section, strict=True):
     """appConfig.authorization"""
 
-    authorizer: AuthenticatorConfig | None = member("who decides; absent = everything is allowed", None)
+    authorizer: AuthenticatorConfig | None = member("plug-in that authorizes; absent = everything is allowed", None)
 
 
-# ------------------------------------------------------------------------------------------------- our extensions
+# ---------------------------------------------------------------------------------------------------- extensions
 class ConsoleUser(Section, strict=True):
     """appConfig.bmqtwist.http.users[]"""
 
-    name: str = member("name that is given at the login")
-    password_hash: str = member("argon2 hash of the password: `bmq password --console` makes it", secret=True)
+    name: str = member("login name")
+    password_hash: str = member("argon2 hash of the password, from `bmq password --console`", secret=True)
     role: Literal["viewer", "operator", "admin"] = member(
-        "`viewer` sees everything; `operator` stops nodes, moves primaries, acknowledges alarms and publishes, too; `admin` "
-        "may purge and reconfigure as well", "viewer")
+        "`viewer`: read access; `operator`: may also stop nodes, move primaries, acknowledge alarms and publish; `admin`: "
+        "may also purge and reconfigure", "viewer")
 
 
 class Http(Section):
@@ -291,21 +291,20 @@ class Http(Section):
 
     address: str = member("address of the console and metrics", "127.0.0.1")
     port: Port = member("port of the console and metrics; 0 = off", 0)
-    url: str = member("where browsers and the other nodes find this console, as `https://ops.example/bmq`; empty = address "
-                      "and port, or the host of the node's endpoint where it listens at all addresses", "")
+    url: str = member("URL of this console for browsers and the other nodes, as `https://ops.example/bmq`; empty = address "
+                      "and port, or the host of the node's endpoint if it listens at all addresses", "")
     prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, the header "
-                         "X-Forwarded-Prefix counts", "")
-    users: tuple[ConsoleUser, ...] = member("who may log in to the console; none = it is open on this machine and refused "
-                                            "to others", ())
-    key_file: str = member("file with a secret of 32 bytes or more, the same for all nodes of a cluster: their consoles "
-                           "trust each other by it, and a login counts at all of them; empty = a login counts at one node "
-                           "until it ends, and with users the nodes show themselves alone", "")
-    session_hours: Positive = member("a login ends after that time", 12, unit="h")
-    idle_minutes: Positive = member("a login that is not used for that time ends", 60, unit="min")
+                         "X-Forwarded-Prefix is used", "")
+    users: tuple[ConsoleUser, ...] = member("users of the console; none = without login, but only from this machine", ())
+    key_file: str = member("file with a secret of 32 bytes or more, equal at all nodes of a cluster: it authenticates their "
+                           "consoles to each other, and makes a login valid at all nodes; empty = a login is valid at one "
+                           "node until its process ends, and with users each console shows its own node only", "")
+    session_hours: Positive = member("maximum duration of a login", 12, unit="h")
+    idle_minutes: Positive = member("idle time after which a login ends", 60, unit="min")
     demo_domains: tuple[str, ...] = member("domains in which operators may start demonstration traffic from the console; "
-                                           "none = it is not offered", ())
-    report_directory: str = member("directory that `bmq pipeline report` writes to: the console links to the page in it; "
-                                   "empty = no link", "")
+                                           "none = not offered", ())
+    report_directory: str = member("output directory of `bmq pipeline report`, to which the console links; empty = no link",
+                                   "")
 
 
 Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",
@@ -315,9 +314,9 @@ Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectCluste
 class RuleConfig(Section):
     """appConfig.bmqtwist.authorization.rules[]"""
 
-    principal: str = member("who: pattern with `*` and `?`, as `BASIC_USER-alice`", "*")
-    actions: tuple[Action, ...] = member("what; `*` = everything", ("*",))
-    domain: str = member("where, for QueueRead and QueueWrite: pattern of the domain with `*` and `?`", "*")
+    principal: str = member("pattern of the principal with `*` and `?`, as `BASIC_USER-alice`", "*")
+    actions: tuple[Action, ...] = member("actions; `*` = all", ("*",))
+    domain: str = member("pattern of the domain with `*` and `?`, for QueueRead and QueueWrite", "*")
     effect: Literal["allow", "deny"] = member("the decision")
 
 
@@ -325,52 +324,48 @@ class AuthorizationRules(Section, strict=True):
     """appConfig.bmqtwist.authorization"""
 
     rules: tuple[RuleConfig, ...] = member("the first rule that matches decides", ())
-    default: Literal["allow", "deny"] = member("the decision where no rule matches", "allow")
+    default: Literal["allow", "deny"] = member("the decision if no rule matches", "allow")
 
 
 Durability: TypeAlias = Literal["none", "group", "always"]
 
 
 class BmqtwistConfig(Section):
-    """appConfig.bmqtwist: what the original has no member for"""
+    """appConfig.bmqtwist: members that BlazingMQ does not have"""
 
     durability: Durability = member(
-        "when a message counts as stored: `none` = written to the page cache, survives the end of the process, as the "
-        "original; `group` = after an fdatasync that covers a batch, survives the loss of power; `always` = "
-        "fdatasync in every turn", "group")
+        "when a message is stored: `none` = written to the page cache, survives the end of the process, as in BlazingMQ; "
+        "`group` = after an fdatasync of a batch, survives a loss of power; `always` = after an fdatasync in each turn",
+        "group")
     http: Http = member("console and metrics", Http)
-    outbox_bytes_max: Natural64 = member("output waiting for a client that does not read; beyond it the client is "
-                                         "disconnected; 0 = no limit, as the original", 256 << 20,
+    outbox_bytes_max: Natural64 = member("maximum size of the output for a client that does not read; above it the client "
+                                         "is disconnected; 0 = no limit, as in BlazingMQ", 256 << 20,
                                          unit="B")
-    payload_cache_bytes: Natural64 = member("payloads of file-backed queues kept in memory; the others are read back",
-                                            64 << 20, unit="B")
-    sessions_per_identity_max: Natural = member("sessions of one principal at a time; 0 = no limit", 0)
+    payload_cache_bytes: Natural64 = member("size of the cache for payloads of file-backed queues", 64 << 20, unit="B")
+    sessions_per_identity_max: Natural = member("maximum number of sessions of one principal; 0 = no limit", 0)
     unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
                                                   "0 = no limit", 180, unit="s")
     unauthenticated_connections_max: Natural = member(
-        "connections at a time whose negotiation is not done; others are refused meanwhile; 0 = no limit",
-        2000)
-    unauthenticated_connections_per_address_max: Natural = member(
-        "the same of one address", 500)
+        "maximum number of connections that have not completed negotiation; further ones are refused; 0 = no limit", 2000)
+    unauthenticated_connections_per_address_max: Natural = member("the same per address", 500)
     connections_per_address_and_second_max: Natural = member(
-        "connections that one address may open in a second; others are refused; 0 = no limit",
-        500)
-    input_bytes_max: Natural64 = member("events of all connections that are not whole yet; beyond it the connection with "
-                                        "the largest is closed", 1 << 30, unit="B")
-    relay_bytes_max: Natural64 = member("messages posted to a proxy that the cluster has not answered yet; beyond it "
-                                        "producers are not read from", 256 << 20, unit="B")
-    rebalance: bool = member("when a node of a cluster has become available, the leader moves partitions, one at a time, "
-                             "until every node is primary of equally many", False)
-    event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
+        "maximum number of new connections per second from one address; further ones are refused; 0 = no limit", 500)
+    input_bytes_max: Natural64 = member("maximum size of incomplete events of all connections; above it the connection with "
+                                        "the largest one is closed", 1 << 30, unit="B")
+    relay_bytes_max: Natural64 = member("maximum size of a proxy's posts that the cluster has not acknowledged; above it "
+                                        "reading from producers stops", 256 << 20, unit="B")
+    rebalance: bool = member("when a node becomes available, the leader moves partitions, one at a time, until all nodes "
+                             "are primary of an equal number", False)
+    event_bytes_max: Natural = member("maximum size of one event; a peer that announces a larger one is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
-    authorization: AuthorizationRules = member("who may do what", AuthorizationRules)
+    authorization: AuthorizationRules = member("authorization rules", AuthorizationRules)
 
 
 # ----------------------------------------------------------------------------------------------------- appConfig
 class BmqconfConfig(Section):
     """appConfig.bmqconfConfig"""
 
-    cache_ttl_seconds: Natural = member("life of a domain file in the cache", 30, unit="s", name="cacheTTLSeconds")
+    cache_ttl_seconds: Natural = member("lifetime of a domain file in the cache", 30, unit="s", name="cacheTTLSeconds")
 
 
 class Plugins(Section):
@@ -384,9 +379,9 @@ class Plugins(Section):
 class MessagePropertiesV2(Section):
     """appConfig.messagePropertiesV2"""
 
-    advertise_v2_support: bool = member("whether clients are told that version 2 properties are understood", True)
-    min_cpp_sdk_version: Natural = member("oldest C++ SDK that is told so", 11207)
-    min_java_sdk_version: Natural = member("oldest Java SDK that is told so", 10)
+    advertise_v2_support: bool = member("announce support of version 2 properties to clients", True)
+    min_cpp_sdk_version: Natural = member("minimum version of C++ SDKs for this announcement", 11207)
+    min_java_sdk_version: Natural = member("minimum version of Java SDKs for this announcement", 10)
 
 
 class AppConfig(Section):
@@ -394,10 +389,10 @@ class AppConfig(Section):
 
     broker_instance_name: str = member("name of this broker in negotiation, log and statistics", "default")
     broker_version: Int32 = member("version of the file's broker", 999999,
-                                   ignored="the version is the program's")
-    config_version: Int32 = member("version of the file, for people", 0)
-    etc_dir: str = member("configuration directory", "", ignored="it is the directory on the command line")
-    host_name: str = member("host name of this broker in negotiation; also finds our node in a cluster", "")
+                                   ignored="the broker uses the version of the program")
+    config_version: Int32 = member("version of the file, informational", 0)
+    etc_dir: str = member("configuration directory", "", ignored="the command line names the directory")
+    host_name: str = member("host name of this broker in negotiation; also identifies its node in a cluster", "")
     host_tags: str = member("tags of the host", "")
     host_data_center: str = member("data center of the host; a proxy prefers nodes in its own", "")
     logs_observer_max_size: Int32 = member("size of the buffer of an in-memory log", 0,
@@ -411,13 +406,13 @@ class AppConfig(Section):
     plugins: Plugins = member("plug-ins", Plugins)
     message_properties_v2: MessagePropertiesV2 = member("version 2 message properties", MessagePropertiesV2)
     configure_stream: bool = member("use the new form of the configure request upstream", False)
-    advertise_subscriptions: bool | None = member("whether clients are told that subscriptions are understood; "
-                                                  "absent = they are (the original: not)", None)
-    route_command_timeout_ms: Natural = member("time for an admin command sent on to other nodes", 3000, unit="ms")
-    authentication: AuthenticationConfig = member("who may connect", AuthenticationConfig)
-    authorization: Authorization = member("who may do what", Authorization)
-    tls_config: TlsConfig | None = member("TLS of the listeners that have `tls`", None)
-    bmqtwist: BmqtwistConfig = member("members the original does not know", BmqtwistConfig)
+    advertise_subscriptions: bool | None = member("announce support of subscriptions to clients; absent = true (BlazingMQ: "
+                                                  "false)", None)
+    route_command_timeout_ms: Natural = member("timeout of admin commands routed to other nodes", 3000, unit="ms")
+    authentication: AuthenticationConfig = member("authentication", AuthenticationConfig)
+    authorization: Authorization = member("authorization", Authorization)
+    tls_config: TlsConfig | None = member("TLS of the listeners with `tls`", None)
+    bmqtwist: BmqtwistConfig = member("members that BlazingMQ does not have", BmqtwistConfig)
 
 
 class BrokerConfig(Section):
@@ -429,7 +424,7 @@ class BrokerConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundListener:
-    """A listening socket as it will be opened."""
+    """A listening socket with its effective address."""
 
     name: str
     address: str
@@ -439,7 +434,7 @@ class BoundListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """All that is known at the start: `self_nodes` maps each of our clusters to our node id in it."""
+    """Complete configuration of a broker. `self_nodes`: its node id by cluster."""
 
     directory: str
     broker: BrokerConfig

@@ -1,4 +1,4 @@
-"""What `clusters.json` says: clusters we are a member of, virtual clusters, clusters we are a proxy of."""
+"""Members of `clusters.json`: clusters with this broker as a member, virtual clusters, clusters with it as a proxy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _ENDPOINT = re.compile(r"(?:tcp|tls)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\s]+):(?
 class Tcp(Section):
     """nodes[].transport.tcp"""
 
-    endpoint: str = member("where the node listens: `tcp://host:port`, or `tls://host:port` where it is a listener with "
-                           "`tls`")
+    endpoint: str = member("address of the node: `tcp://host:port`, or `tls://host:port` for a listener with `tls`")
 
 
 class Transport(Section, choice=True):
@@ -30,7 +29,7 @@ class ClusterNode(Section):
     id: Int32 = member("number of the node, unique in its cluster")
     name: str = member("name of the node")
     data_center: str = member("data center of the node", "")
-    transport: Transport = member("how to reach it")
+    transport: Transport = member("address of the node")
 
     @property
     def endpoint(self) -> str:
@@ -42,20 +41,20 @@ class ClusterNode(Section):
 
     @property
     def host_and_port(self) -> tuple[str, int] | None:
-        """The endpoint taken apart; None = it cannot be."""
+        """Host and port of the endpoint; None = invalid."""
         return parse_endpoint(self.endpoint)
 
 
 class StorageSync(Section):
     """partitionConfig.syncConfig"""
 
-    startup_recovery_max_duration_ms: Natural = member("time for the recovery at the start", 1200000, unit="ms")
-    max_attempts_storage_sync: Natural = member("attempts to synchronise", 3)
-    storage_sync_req_timeout_ms: Natural = member("time for one request to synchronise", 300000, unit="ms")
-    master_sync_max_duration_ms: Natural = member("time for a new primary to synchronise", 600000, unit="ms")
-    partition_sync_state_req_timeout_ms: Natural = member("time for a request for state", 120000, unit="ms")
-    partition_sync_data_req_timeout_ms: Natural = member("time for a request for data", 120000, unit="ms")
-    startup_wait_duration_ms: Natural = member("time to wait for peers at the start", 60000, unit="ms")
+    startup_recovery_max_duration_ms: Natural = member("timeout of the recovery at the start", 1200000, unit="ms")
+    max_attempts_storage_sync: Natural = member("number of attempts to synchronise", 3)
+    storage_sync_req_timeout_ms: Natural = member("timeout of a request to synchronise", 300000, unit="ms")
+    master_sync_max_duration_ms: Natural = member("timeout of the synchronisation of a new primary", 600000, unit="ms")
+    partition_sync_state_req_timeout_ms: Natural = member("timeout of a request for state", 120000, unit="ms")
+    partition_sync_data_req_timeout_ms: Natural = member("timeout of a request for data", 120000, unit="ms")
+    startup_wait_duration_ms: Natural = member("wait for peers at the start", 60000, unit="ms")
     file_chunk_size: Natural = member("size of a chunk of a file on the wire", 4194304, unit="B")
     partition_sync_event_size: Natural = member("size of an event with records", 4194304, unit="B")
 
@@ -63,60 +62,60 @@ class StorageSync(Section):
 class PartitionConfig(Section):
     """partitionConfig"""
 
-    num_partitions: Positive = member("number of partitions; queues are spread over them")
-    location: str = member("directory of the storage; made if it is missing")
-    archive_location: str = member("directory of files no longer needed; made if it is missing")
+    num_partitions: Positive = member("number of partitions, to which queues are distributed")
+    location: str = member("directory of the storage; created if missing")
+    archive_location: str = member("directory of the archive; created if missing")
     max_data_file_size: UInt64 = member("size of a DATA file", unit="B")
     max_journal_file_size: UInt64 = member("size of a JOURNAL file", unit="B")
     max_qlist_file_size: UInt64 = member("size of a QLIST file", 33554432, unit="B")
-    max_csl_file_size: UInt64 = member("size of the file with the metadata of the cluster", 67108864, unit="B",
+    max_csl_file_size: UInt64 = member("size of the file of the cluster state ledger", 67108864, unit="B",
                                        name="maxCSLFileSize")
-    preallocate: bool = member("reserve the space of a file when it is made", False)
-    max_archived_file_sets: Natural = member("file sets kept in the archive, per partition", 0)
-    prefault_pages: bool = member("map the pages of a file when it is made", False,
+    preallocate: bool = member("reserve the space of a file when it is created", False)
+    max_archived_file_sets: Natural = member("number of file sets in the archive, per partition", 0)
+    prefault_pages: bool = member("map the pages of a file when it is created", False,
                                   ignored="files are written, not mapped")
-    flush_at_shutdown: bool = member("flush the files at the end", True)
+    flush_at_shutdown: bool = member("sync the files at the stop", True)
     sync_config: StorageSync = member("recovery from other nodes", StorageSync)
 
 
 class ElectorConfig(Section):
     """elector"""
 
-    initial_wait_timeout_ms: Natural = member("wait at the start for a leader to be heard", 8000, unit="ms")
-    max_random_wait_timeout_ms: Natural = member("upper end of the random wait before an election", 3000, unit="ms")
-    scouting_result_timeout_ms: Natural = member("wait for the answers to a scouting", 4000, unit="ms")
-    election_result_timeout_ms: Natural = member("wait for the votes", 4000, unit="ms")
-    heartbeat_broadcast_period_ms: Natural = member("period of the leader's heartbeat", 2000, unit="ms")
+    initial_wait_timeout_ms: Natural = member("wait at the start for the heartbeat of a leader", 8000, unit="ms")
+    max_random_wait_timeout_ms: Natural = member("maximum random wait before an election", 3000, unit="ms")
+    scouting_result_timeout_ms: Natural = member("timeout of a scouting", 4000, unit="ms")
+    election_result_timeout_ms: Natural = member("timeout of an election", 4000, unit="ms")
+    heartbeat_broadcast_period_ms: Natural = member("period of the leader's heartbeats", 2000, unit="ms")
     heartbeat_check_period_ms: Natural = member("period of the followers' check", 1000, unit="ms")
-    heartbeat_miss_count: Natural = member("missed heartbeats before the leader counts as lost", 10)
-    quorum: UInt32 = member("votes needed; 0 = more than half of the nodes", 0)
+    heartbeat_miss_count: Natural = member("missed heartbeats before the leader is considered lost", 10)
+    quorum: UInt32 = member("number of votes needed; 0 = more than half of the nodes", 0)
     leader_sync_delay_ms: Natural = member("wait of a new leader before it synchronises", 80000, unit="ms")
-    lease_ms: Natural = member("a primary that no majority has answered for so long is active no longer; less than "
+    lease_ms: Natural = member("time without answers of a majority after which a primary becomes inactive; less than "
                                "heartbeatMissCount times heartbeatBroadcastPeriodMs, after which another one may be "
-                               "appointed; 0 = three quarters of that (the original: for ever)", 0, unit="ms")
+                               "appointed; 0 = three quarters of that (BlazingMQ: no limit)", 0, unit="ms")
 
     @property
     def inactivity_ms(self) -> int:
-        """A leader that is silent for so long is given up."""
+        """Time without heartbeats after which the leader is considered lost."""
         return self.heartbeat_miss_count * self.heartbeat_broadcast_period_ms
 
 
 class QueueOperations(Section):
     """queueOperations"""
 
-    open_timeout_ms: Natural = member("an open that is not answered for so long fails", 300000, unit="ms")
-    configure_timeout_ms: Natural = member("the same for configure; at most closeTimeoutMs", 300000, unit="ms")
-    close_timeout_ms: Natural = member("the same for close", 300000, unit="ms")
-    reopen_timeout_ms: Natural = member("time to reopen upstream after a failover", 43200000, unit="ms")
-    reopen_retry_interval_ms: Natural = member("pause between two attempts to reopen", 5000, unit="ms")
-    reopen_max_attempts: Natural = member("attempts to reopen; then an alarm, and pending PUTs are refused", 10)
-    assignment_timeout_ms: Natural = member("time to assign a queue to a partition", 15000, unit="ms")
-    keepalive_duration_ms: Natural = member("an empty queue that nobody has open is deleted after so long", 1800000,
+    open_timeout_ms: Natural = member("timeout of an open request", 300000, unit="ms")
+    configure_timeout_ms: Natural = member("timeout of a configure request; at most closeTimeoutMs", 300000, unit="ms")
+    close_timeout_ms: Natural = member("timeout of a close request", 300000, unit="ms")
+    reopen_timeout_ms: Natural = member("timeout of the reopening of a queue upstream after a failover", 43200000, unit="ms")
+    reopen_retry_interval_ms: Natural = member("interval between two attempts to reopen", 5000, unit="ms")
+    reopen_max_attempts: Natural = member("number of attempts to reopen; then an alarm, and pending PUTs are refused", 10)
+    assignment_timeout_ms: Natural = member("timeout of the assignment of a queue to a partition", 15000, unit="ms")
+    keepalive_duration_ms: Natural = member("time after which an empty queue without handles is deleted", 1800000,
                                             unit="ms")
     consumption_monitor_period_ms: Natural = member("period of the check for stuck queues", 30000, unit="ms")
     stop_timeout_ms: Natural = member("wait for each peer's answer at the stop", 10000, unit="ms")
     shutdown_timeout_ms: Natural = member("wait for unconfirmed messages at the stop", 20000, unit="ms")
-    ack_window_size: Natural = member("relays of broadcast queues ask for one ACK per so many PUTs", 500)
+    ack_window_size: Natural = member("number of PUTs per ACK that relays of broadcast queues request", 500)
 
 
 class ClusterAttributes(Section):
@@ -125,27 +124,27 @@ class ClusterAttributes(Section):
     is_csl_mode_enabled: bool = member("generation of the cluster's metadata", False, name="isCSLModeEnabled")
     is_fsm_workflow: bool = member("generation of the cluster's start-up", False, name="isFSMWorkflow")
     does_fsm_write_qlist: bool = member("write QLIST files", True, name="doesFSMwriteQLIST")
-    cluster_fsm_watchdog_timeout_sec: Natural = member("time for the cluster to become healthy", 300, unit="s")
-    cluster_fsm_watchdog_num_retries: Natural = member("attempts of that", 1)
-    partition_fsm_watchdog_timeout_sec: Natural = member("time for a partition to become healthy", 300, unit="s")
-    partition_fsm_watchdog_num_retries: Natural = member("attempts of that", 1)
+    cluster_fsm_watchdog_timeout_sec: Natural = member("timeout until the cluster is healthy", 300, unit="s")
+    cluster_fsm_watchdog_num_retries: Natural = member("number of attempts", 1)
+    partition_fsm_watchdog_timeout_sec: Natural = member("timeout until a partition is healthy", 300, unit="s")
+    partition_fsm_watchdog_num_retries: Natural = member("number of attempts", 1)
 
 
 class ClusterMonitor(Section):
     """clusterMonitorConfig"""
 
-    max_time_leader: Natural = member("alarm after so long without a leader", 60, unit="s")
-    max_time_master: Natural = member("alarm after so long without a primary", 120, unit="s")
-    max_time_node: Natural = member("alarm after so long without a node", 120, unit="s")
-    max_time_failover: Natural = member("alarm after so long a failover", 600, unit="s")
-    threshold_leader: Natural = member("early notice of the same", 30, unit="s")
-    threshold_master: Natural = member("early notice of the same", 60, unit="s")
-    threshold_node: Natural = member("early notice of the same", 60, unit="s")
-    threshold_failover: Natural = member("early notice of the same", 300, unit="s")
+    max_time_leader: Natural = member("time without a leader before an alarm", 60, unit="s")
+    max_time_master: Natural = member("time without a primary before an alarm", 120, unit="s")
+    max_time_node: Natural = member("time without a node before an alarm", 120, unit="s")
+    max_time_failover: Natural = member("duration of a failover before an alarm", 600, unit="s")
+    threshold_leader: Natural = member("time without a leader before a notice", 30, unit="s")
+    threshold_master: Natural = member("time without a primary before a notice", 60, unit="s")
+    threshold_node: Natural = member("time without a node before a notice", 60, unit="s")
+    threshold_failover: Natural = member("duration of a failover before a notice", 300, unit="s")
 
 
 class MessageThrottle(Section):
-    """messageThrottleConfig: the delay of redelivering suspected poison; it does not slow producers"""
+    """messageThrottleConfig: delay of the redelivery of possible poison messages; it does not affect producers"""
 
     low_threshold: UInt32 = member("remaining attempts at or below which lowInterval applies", 2)
     high_threshold: UInt32 = member("remaining attempts at or below which highInterval applies", 4)
@@ -157,16 +156,16 @@ class ClusterDefinition(Section):
     """myClusters[]"""
 
     name: str = member("name, matched by a domain's `location`")
-    nodes: tuple[ClusterNode, ...] = member("members of the cluster, ourselves included")
+    nodes: tuple[ClusterNode, ...] = member("members of the cluster, including this broker")
     partition_config: PartitionConfig = member("storage")
     master_assignment: Literal["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"] = member(
-        "how partitions get their primaries", "E_LEADER_IS_MASTER_ALL")
+        "assignment of primaries to partitions", "E_LEADER_IS_MASTER_ALL")
     elector: ElectorConfig = member("election of the leader", ElectorConfig)
     queue_operations: QueueOperations = member("time limits of operations on queues", QueueOperations)
     cluster_attributes: ClusterAttributes = member("generation of the cluster", ClusterAttributes,
-                                                   ignored="there is one generation, the newest")
+                                                   ignored="only the newest generation is implemented")
     cluster_monitor_config: ClusterMonitor = member("alarms about the cluster's state", ClusterMonitor)
-    message_throttle_config: MessageThrottle = member("delay of redelivering suspected poison", MessageThrottle)
+    message_throttle_config: MessageThrottle = member("delay of the redelivery of possible poison messages", MessageThrottle)
 
 
 class ClusterProxyDefinition(Section):
@@ -176,33 +175,32 @@ class ClusterProxyDefinition(Section):
     nodes: tuple[ClusterNode, ...] = member("members of the cluster")
     queue_operations: QueueOperations = member("time limits of operations on queues", QueueOperations)
     cluster_monitor_config: ClusterMonitor = member("alarms about the cluster's state", ClusterMonitor)
-    message_throttle_config: MessageThrottle = member("delay of redelivering suspected poison", MessageThrottle)
+    message_throttle_config: MessageThrottle = member("delay of the redelivery of possible poison messages", MessageThrottle)
 
 
 class VirtualCluster(Section):
     """myVirtualClusters[]"""
 
-    name: str = member("name of one of myClusters; or of a cluster that proxies know, and whose nodes are proxies "
-                       "themselves")
-    self_node_id: Int32 = member("which of its nodes we are")
+    name: str = member("name of one of myClusters; or of a cluster whose nodes are proxies, for proxies of them")
+    self_node_id: Int32 = member("node id of this broker")
 
 
 class Clusters(Section):
     """clusters.json"""
 
-    my_clusters: tuple[ClusterDefinition, ...] = member("clusters we are a member of", ())
-    my_virtual_clusters: tuple[VirtualCluster, ...] = member("which node of a cluster we are, where the "
-                                                                 "endpoint cannot tell", ())
-    proxy_clusters: tuple[ClusterProxyDefinition, ...] = member("clusters we are a proxy of", ())
+    my_clusters: tuple[ClusterDefinition, ...] = member("clusters with this broker as a member", ())
+    my_virtual_clusters: tuple[VirtualCluster, ...] = member("node ids of this broker, where the endpoints do not identify "
+                                                             "it", ())
+    proxy_clusters: tuple[ClusterProxyDefinition, ...] = member("clusters with this broker as a proxy", ())
 
     def find(self, name: str) -> ClusterDefinition | ClusterProxyDefinition | None:
-        """The cluster of that name; membership wins over proxying."""
+        """Return the cluster of that name; myClusters takes precedence over proxyClusters."""
         every: tuple[ClusterDefinition | ClusterProxyDefinition, ...] = (*self.my_clusters, *self.proxy_clusters)
         return next((cluster for cluster in every if cluster.name == name), None)
 
 
 def parse_endpoint(text: str) -> tuple[str, int] | None:
-    """`tcp://host:port`, or `tls://` so -> (host, port), an IPv6 host without its brackets; None = not an endpoint."""
+    """Parse `tcp://host:port` or `tls://host:port` into host, without the brackets of IPv6, and port; None = invalid."""
     match = _ENDPOINT.fullmatch(text)
     if not match or int(match["port"]) > 65535:
         return None

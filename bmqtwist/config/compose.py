@@ -1,6 +1,6 @@
-"""What is decided once, when a broker starts: overrides, the rules a configuration must keep, our node, our listeners.
+"""Composition of the configuration at the start: overrides, validation rules, own nodes, listeners.
 
-Pure: files, environment and the host's names are arguments (`load` brings them).
+Pure functions: `load` passes files, environment and host names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bmqtwist.config.clusters import ClusterDefinition, ClusterNode, ClusterProx
 from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding, camel_case
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-LEASE_MS_MIN = 100  # replicas are asked four times as often
+LEASE_MS_MIN = 100  # a primary queries its replicas four times per lease
 STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
 BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",
                                    "BasicCredentialProvider"}
@@ -28,7 +28,7 @@ _USER_CHARS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line or the environment says instead of the files; None = nothing."""
+    """Values of the command line or the environment that replace members of files; None = not given."""
 
     instance_id: str | None = None
     host_name: str | None = None
@@ -41,7 +41,7 @@ class Overrides:
     http_port: int | None = None
 
     def merged(self, stronger: Overrides) -> Overrides:
-        """These, with every value that `stronger` has taken from it."""
+        """Return these overrides, replaced by the values of `stronger`."""
         named = {field.name: getattr(stronger, field.name) for field in fields(stronger)}
         return replace(self, **{name: value for name, value in named.items() if value is not None})
 
@@ -49,14 +49,14 @@ class Overrides:
 NO_OVERRIDES = Overrides()
 
 ENVIRONMENT = {f"BMQ_{field.name.upper()}": field.name for field in fields(Overrides)}  # variable -> field
-# field -> attributes that lead to the member it replaces, from AppConfig; `port` and `listen_address` concern listeners
+# field -> attribute path of the replaced member in AppConfig; `port` and `listen_address` apply to listeners
 REPLACED = {"instance_id": ("broker_instance_name",), "host_name": ("host_name",), "host_tags": ("host_tags",),
             "host_data_center": ("host_data_center",), "durability": ("bmqtwist", "durability"),
             "http_address": ("bmqtwist", "http", "address"), "http_port": ("bmqtwist", "http", "port")}
 
 
 def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> Overrides:
-    """The overrides that environment variables hold; an empty variable counts as absent."""
+    """Return the overrides of environment variables; an empty variable is ignored."""
     values: dict[str, Any] = {}
     for variable, field in ENVIRONMENT.items():
         text = environment.get(variable, "")
@@ -75,7 +75,7 @@ def overrides_from(environment: Mapping[str, str], problems: list[Finding]) -> O
 
 def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides: Overrides,
             local_names: frozenset[str], notices: list[Finding]) -> Configuration:
-    """Apply the overrides, check the rules, find ourselves and the listeners. Raises ConfigError."""
+    """Apply the overrides, validate, and determine own nodes and listeners. Raises ConfigError."""
     broker_file, clusters_file = f"{directory}/bmqbrkrcfg.json", f"{directory}/clusters.json"
     app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
@@ -85,8 +85,8 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
             len(cluster.nodes) > 1 for cluster in clusters.my_clusters):
         notices.append(Finding(broker_file, 0, "appConfig.authentication.credentialProvider",
-                               "is absent: this node presents nothing to the other nodes, and those that have an "
-                               "authenticator refuse it"))
+                               "is absent: this node sends no credential to other nodes, and nodes with an authenticator "
+                               "refuse it"))
     if problems:
         raise ConfigError(problems)
     names = local_names | {app.host_name.lower()} - {""}
@@ -112,7 +112,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
 
 
 def apply_overrides(app: AppConfig, overrides: Overrides, file: str, notices: list[Finding]) -> AppConfig:
-    """The configuration with the overrides in their places; the port goes to the only listener if there is one."""
+    """Return the configuration with the overrides applied; the port applies to a single listener."""
     for name, attributes in REPLACED.items():
         if (value := getattr(overrides, name)) is not None:
             app = _replaced(app, attributes, value)
@@ -138,7 +138,7 @@ def _replaced(section: Any, attributes: Sequence[str], value: object) -> Any:
 
 
 def _with_bound_port(app: AppConfig) -> AppConfig:
-    """The configuration with the first listener's port in the deprecated member, where older readers expect it."""
+    """Return the configuration with the first listener's port in the deprecated member `port`."""
     tcp = app.network_interfaces.tcp_interface
     if tcp is None or not tcp.listeners:
         return app
@@ -146,13 +146,13 @@ def _with_bound_port(app: AppConfig) -> AppConfig:
                                                      tcp.listeners[0].port))
 
 
-# -- rules: (path, text) of each violation ------------------------------------------------------------------------------
+# -- rules: yield (path, text) of each violation ------------------------------------------------------------------------
 
 Problems: TypeAlias = Iterator[tuple[str, str]]
 
 
 def _stats(app: AppConfig) -> Problems:
-    """The intervals are multiples, and plug-ins exist. A dotted name is a class that is imported later."""
+    """Intervals are multiples of the snapshot interval, and plug-ins exist; a dotted name is a class, imported later."""
     stats, path = app.stats, "appConfig.stats"
     snapshot, printing = stats.snapshot_interval, stats.printer.print_interval
     if snapshot and printing % snapshot:
@@ -171,7 +171,7 @@ def _stats(app: AppConfig) -> Problems:
 
 
 def _listeners(app: AppConfig) -> Problems:
-    """A TLS listener needs a certificate, and the only port has to be one."""
+    """A TLS listener has a certificate, and the port is valid."""
     tcp, path = app.network_interfaces.tcp_interface, "appConfig.networkInterfaces.tcpInterface"
     if tcp is not None and not tcp.listeners and not 0 <= tcp.port <= PORT_MAX:
         yield f"{path}.port", f"found {tcp.port}, expected a port (0 to {PORT_MAX})"
@@ -181,22 +181,21 @@ def _listeners(app: AppConfig) -> Problems:
 
 
 def console_problems(app: AppConfig) -> Problems:
-    """Paths and addresses of the console that can be part of a page, and users that can log in."""
+    """Prefix, URL and users of the console are valid."""
     http, path = app.bmqtwist.http, "appConfig.bmqtwist.http"
     if http.prefix and not _PREFIX.fullmatch(http.prefix):
-        yield f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a slash at its end'
+        yield f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a trailing slash'
     if http.url and not _URL.fullmatch(http.url):
-        yield f"{path}.url", (f'found "{http.url}", expected "http://host:port" or "https://...", without a slash at its '
-                              "end")
+        yield f"{path}.url", f'found "{http.url}", expected "http://host:port" or "https://...", without a trailing slash'
     seen: set[str] = set()
     for i, user in enumerate(http.users):
         if not user.name or not user.name.isprintable() or len(user.name) > _USER_CHARS_MAX:
-            yield f"{path}.users[{i}].name", f"expected 1 to {_USER_CHARS_MAX} characters that can be shown"
+            yield f"{path}.users[{i}].name", f"expected 1 to {_USER_CHARS_MAX} printable characters"
         if user.name in seen:
-            yield f"{path}.users[{i}].name", f'found "{user.name}" again, expected one only'
+            yield f"{path}.users[{i}].name", f'found "{user.name}" again, expected unique names'
         seen.add(user.name)
         if not _ARGON2.fullmatch(user.password_hash):
-            yield f"{path}.users[{i}].passwordHash", "is no argon2 hash: make one with `bmq password --console`"
+            yield f"{path}.users[{i}].passwordHash", "is not an argon2 hash: make one with `bmq password --console`"
 
 
 def _groups(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | ClusterProxyDefinition]]:
@@ -205,19 +204,19 @@ def _groups(clusters: Clusters) -> Iterator[tuple[str, ClusterDefinition | Clust
 
 
 def _endpoints(app: AppConfig, clusters: Clusters) -> Problems:
-    """A broker that connects by TLS has a certificate authority."""
+    """A broker that connects to others by TLS has a certificate authority."""
     if app.tls_config is not None and app.tls_config.certificate_authority:
         return
     for path, cluster in _groups(clusters):
         for j, node in enumerate(cluster.nodes):
             if node.tls:
                 yield f"{path}.nodes[{j}].transport.tcp.endpoint", (
-                    f'found "{node.endpoint}", but appConfig.tlsConfig.certificateAuthority, which the certificate of that '
-                    "node is checked against, is missing")
+                    f'found "{node.endpoint}", but appConfig.tlsConfig.certificateAuthority, which verifies the certificate '
+                    "of that node, is missing")
 
 
 def _own_endpoint(node: ClusterNode, listeners: Sequence[BoundListener]) -> Iterator[str]:
-    """The other nodes connect to this node as its listener expects it."""
+    """The own endpoint and the listener at its port agree on TLS."""
     port = (node.host_and_port or ("", 0))[1]
     at_port = [listener for listener in listeners if listener.port == port and port]
     if at_port and all(listener.tls is not node.tls for listener in at_port):
@@ -232,7 +231,7 @@ def _clusters(clusters: Clusters) -> Problems:
     for path, cluster in _groups(clusters):
         key = path.partition("[")[0], cluster.name
         if key in seen:
-            yield f"{path}.name", f'found "{cluster.name}" again, expected one only'
+            yield f"{path}.name", f'found "{cluster.name}" again, expected unique names'
         seen.add(key)
         yield from _nodes(cluster.nodes, f"{path}.nodes")
     for i, mine in enumerate(clusters.my_clusters):
@@ -254,7 +253,7 @@ def _timeouts(clusters: Clusters) -> Problems:
 
 
 def _election(cluster: ClusterDefinition, path: str) -> Problems:
-    """Several nodes need an elector with which they find a leader."""
+    """The elector of a multi-node cluster can elect a leader."""
     for i, node in enumerate(cluster.nodes):
         if node.id <= 0:
             yield f"{path}.nodes[{i}].id", f"found {node.id}, expected more than 0"
@@ -278,7 +277,7 @@ def _nodes(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
     ids: set[int] = set()
     for i, node in enumerate(nodes):
         if node.id in ids:
-            yield f"{path}[{i}].id", f"found {node.id} again, expected one only"
+            yield f"{path}[{i}].id", f"found {node.id} again, expected unique ids"
         ids.add(node.id)
         if node.host_and_port is None:
             yield (f"{path}[{i}].transport.tcp.endpoint",
@@ -289,10 +288,10 @@ def _nodes(nodes: tuple[ClusterNode, ...], path: str) -> Problems:
 
 def find_self(cluster: ClusterDefinition, clusters: Clusters, local_names: frozenset[str], ports: frozenset[int],
               host_name: str) -> ClusterNode | None:
-    """Our node in a cluster; None = it cannot be told.
+    """Return the node of this broker in a cluster; None = it cannot be determined.
 
-    In this order: what myVirtualClusters says; an endpoint with a name of this host and a port we listen at; a node
-    that is named as this host; the only node whose endpoint has a name of this host.
+    In this order: the node id in myVirtualClusters; an endpoint with a name of this host and a port of a listener; a node
+    whose name is `host_name`; the only node whose endpoint has a name of this host.
     """
     for virtual in clusters.my_virtual_clusters:
         if virtual.name == cluster.name:
@@ -310,12 +309,12 @@ def find_self(cluster: ClusterDefinition, clusters: Clusters, local_names: froze
 
 def _not_found(cluster: ClusterDefinition, names: frozenset[str], ports: frozenset[int]) -> str:
     endpoints = ", ".join(node.endpoint for node in cluster.nodes)
-    return (f"found {endpoints}; none is ours (names of this host: {', '.join(sorted(names))}; ports: "
-            f"{', '.join(map(str, sorted(ports))) or 'none'}). Name our node in myVirtualClusters, or set hostName")
+    return (f"found {endpoints}; none belongs to this broker (names of this host: {', '.join(sorted(names))}; ports: "
+            f"{', '.join(map(str, sorted(ports))) or 'none'}). Set its node id in myVirtualClusters, or set hostName")
 
 
 def listening_ports(app: AppConfig) -> list[int]:
-    """The ports of the listeners in order; the deprecated single port counts where there are none."""
+    """Return the ports of the listeners in order, without listeners the deprecated single port."""
     tcp = app.network_interfaces.tcp_interface
     if tcp is None:
         return []
@@ -323,9 +322,8 @@ def listening_ports(app: AppConfig) -> list[int]:
 
 
 def resolve_listeners(app: AppConfig, ours: list[ClusterNode], address: str | None) -> tuple[BoundListener, ...]:
-    """The sockets to open. The address is, in this order: the listener's; the one given at the start; what the
-    endpoint of our node says; loopback.
-    """
+    """Return the sockets to open. The address is, in this order: the listener's; `address`, given at the start; that of the
+    own node's endpoint; loopback."""
     tcp = app.network_interfaces.tcp_interface
     if tcp is None:
         return ()
@@ -337,9 +335,8 @@ def resolve_listeners(app: AppConfig, ours: list[ClusterNode], address: str | No
 
 
 def endpoint_address(ours: list[ClusterNode]) -> str:
-    """The address that our nodes' endpoints ask for: loopback if all are local; the address itself where all name the
-    same one; every address where a host name (which names no address) or several are given.
-    """
+    """Return the listening address for the own nodes' endpoints: loopback if all are local, the address if all have the
+    same one, else (for host names or different addresses) all addresses."""
     hosts = {(node.host_and_port or (LOOPBACK, 0))[0].lower() for node in ours} - {"localhost"}
     addresses = {host: _is_loopback(host) for host in hosts}
     if all(addresses.values()):
@@ -349,7 +346,7 @@ def endpoint_address(ours: list[ClusterNode]) -> str:
 
 
 def _is_loopback(host: str) -> bool | None:
-    """None = a name, not an address."""
+    """Return whether an address is loopback; None = a host name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

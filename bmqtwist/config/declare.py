@@ -1,8 +1,8 @@
-"""From located JSON to frozen dataclasses, by the declarations in those dataclasses.
+"""Declaration of configuration classes, and the decoder from located JSON to them.
 
-A configuration class declares each member once: annotation (type and range), default, unit and what it does
-(`member`). From that one declaration come the decoder below, its complaints, its did-you-mean and the tables of
-docs/configuration.md. Two things are told apart: a *problem* (refuse the file) and a *notice* (warn once).
+A configuration class declares each member once: annotation (type and range), default, unit and effect (`member`). The
+declaration determines decoding, error texts, suggestions for misspelled names, and the tables of docs/configuration.md. A
+*problem* refuses the file, a *notice* is a warning.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ NAME_CHARS_MAX = 100  # longer names and words are not compared with the known o
 
 
 class Scalar(NamedTuple):
-    """The single values that a member may hold. `name`: of the type, in the tables; `expected`: what a complaint says;
-    `words`: the value is one of them, if there are any."""
+    """Type of a single value. `name`: in the tables; `expected`: in error texts; `words`: the allowed words of an
+    enumeration."""
 
     name: str
     expected: str
@@ -60,10 +60,10 @@ Natural64: TypeAlias = Annotated[int, _integer("int64 >= 0", 0, (1 << 63) - 1)]
 UInt64: TypeAlias = Annotated[int, _integer("uint64", 0, (1 << 64) - 1)]
 PORT_MAX = 65535
 Port: TypeAlias = Annotated[int, _integer("port", 0, PORT_MAX)]
-CASELESS = "caseless"  # in the annotation of words: upper and lower case are the same, upper is what is kept
+CASELESS = "caseless"  # annotation of an enumeration: decoded case-insensitively, stored in upper case
 _SCALARS = {
     bool: Scalar("bool", "true or false", lambda value: isinstance(value, bool)),
-    str: Scalar("string", "a string", lambda value: isinstance(value, str) and "\0" not in value),  # which no path can hold
+    str: Scalar("string", "a string", lambda value: isinstance(value, str) and "\0" not in value),  # NUL: invalid in paths
     float: Scalar("number", "a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)
                   and abs(value) < 1e300)}
 
@@ -72,9 +72,9 @@ def member(text: str, default: Any = dataclasses.MISSING, *, unit: str = "", nam
            secret: bool = False) -> Any:
     """Declare one member.
 
-    `text`: what it does. `default`: absent = mandatory; a dataclass type = an instance of its defaults. `unit`: of the
-    value. `name`: the JSON name where it is not the attribute in camel case. `ignored`: why it has no effect here.
-    `secret`: never to be printed.
+    `text`: its effect. `default`: absent = mandatory; a dataclass type = an instance with its defaults. `unit`: of the
+    value. `name`: the JSON name, by default the attribute in camel case. `ignored`: the reason why it has no effect in
+    this broker. `secret`: masked in all output.
     """
     metadata = {"text": text, "unit": unit, "name": name, "ignored": ignored, "secret": secret}
     if isinstance(default, type):
@@ -84,11 +84,11 @@ def member(text: str, default: Any = dataclasses.MISSING, *, unit: str = "", nam
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One member as the decoder and the tables see it."""
+    """One declared member."""
 
     attribute: str
     kind: type[Section] | Scalar
-    convert: Callable[[Any], Any]  # a value as it stands in the file
+    convert: Callable[[Any], Any]  # applied to the value in the file
     nullable: bool
     many: bool
     default: Any
@@ -110,8 +110,8 @@ class Declaration:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Section:
-    """An object of a configuration file: a frozen dataclass whose members are declared with `member`. `choice`: exactly one
-    of them is present. `strict`: unknown members, of what it holds as well, are refused rather than ignored."""
+    """Base of configuration objects: frozen dataclasses with members declared by `member`. `choice`: exactly one member is
+    present. `strict`: unknown members, also of inner objects, are refused instead of ignored."""
 
     IS_CHOICE: ClassVar[bool]
     IS_STRICT: ClassVar[bool]
@@ -134,8 +134,8 @@ def _declarations(cls: type) -> tuple[Declaration, ...]:
             many, kind = True, get_args(kind)[0]
         convert = _upper if CASELESS in get_args(kind) else float if kind is float else lambda value: value
         default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        told = {**field.metadata, "name": field.metadata["name"] or camel_case(field.name)}
-        found.append(Declaration(field.name, _kind(kind), convert, nullable, many, default, **told))
+        metadata = {**field.metadata, "name": field.metadata["name"] or camel_case(field.name)}
+        found.append(Declaration(field.name, _kind(kind), convert, nullable, many, default, **metadata))
     return tuple(found)
 
 
@@ -155,13 +155,13 @@ def _upper(value: Any) -> Any:
 
 
 def camel_case(attribute: str) -> str:
-    """`max_data_file_size` -> `maxDataFileSize`."""
+    """Convert `max_data_file_size` to `maxDataFileSize`."""
     return re.sub("_([a-z0-9])", lambda match: match.group(1).upper(), attribute)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to say about a file: `file:line: path: text`; line 0 = about the file as a whole."""
+    """A problem or notice of a file, `file:line: path: text`; line 0 = of the whole file."""
 
     file: str
     line: int
@@ -174,7 +174,7 @@ class Finding:
 
 
 class ConfigError(LocalError):
-    """The configuration is refused; `findings` has every reason, one line each in the message."""
+    """The configuration is refused; `findings`: all reasons, one line each in the message."""
 
     def __init__(self, findings: list[Finding] | tuple[Finding, ...]) -> None:
         super().__init__("\n".join(str(finding) for finding in findings))
@@ -183,31 +183,31 @@ class ConfigError(LocalError):
 
 def decode_text(cls: type[T], text: str, file: str, notices: list[Finding],
                 lines: dict[tuple[str, str], int] | None = None) -> T:
-    """The instance of `cls` that the JSON `text` describes; `notices` gets what is unknown or ignored, `lines` the
-    line of every member by (file, path).
+    """Decode JSON to an instance of `cls`. Unknown and ignored members are added to `notices`, the line of each member to
+    `lines` by (file, path).
 
-    Raises ConfigError with every problem of the text.
+    Raises ConfigError with all problems of the text.
     """
     try:
         root = parse(text)
     except JSONDecodeError as error:
         raise ConfigError([Finding(file, error.lineno, "", f"not JSON: {error.msg}: column {error.colno}")]) from error
     decoder = _Decoder(file, notices, {} if lines is None else lines)
-    value = decoder.object(cls, root, "", quiet=False)
+    value = decoder.object(cls, root, "", silent=False)
     if decoder.problems:
         raise ConfigError(decoder.problems)
     return value  # type: ignore[no-any-return]
 
 
 class _Decoder:
-    """Collects problems instead of stopping at the first; a value with a problem decodes to None."""
+    """Decoder that collects all problems; a value with a problem decodes to None."""
 
     __slots__ = ("file", "notices", "problems", "lines", "strict")
 
     def __init__(self, file: str, notices: list[Finding], lines: dict[tuple[str, str], int]) -> None:
         self.file, self.notices, self.lines = file, notices, lines
         self.problems: list[Finding] = []
-        self.strict = False  # within a class that refuses unknown members
+        self.strict = False  # True within a strict class
 
     def problem(self, at: Located, path: str, text: str) -> None:
         self.problems.append(Finding(self.file, at.line, path, text))
@@ -215,8 +215,8 @@ class _Decoder:
     def notice(self, at: Located, path: str, text: str) -> None:
         self.notices.append(Finding(self.file, at.line, path, text))
 
-    def object(self, cls: type[Section], at: Located, path: str, quiet: bool) -> Any:
-        """An instance of `cls`, or None after a problem; `quiet`: below an ignored member, notices are noise."""
+    def object(self, cls: type[Section], at: Located, path: str, silent: bool) -> Any:
+        """Decode an instance of `cls`, None after a problem; `silent`: below an ignored member, without notices."""
         if not isinstance(at.value, Members):
             self.problem(at, path, f"found {at.describe()}, expected an object")
             return None
@@ -230,7 +230,7 @@ class _Decoder:
                 continue
             if strictly:
                 self.problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
-            elif not quiet:
+            elif not silent:
                 self.notice(found, join(path, name), unknown_member(name, names))
         for name in at.value.repeated:
             self.notice(at.value[name], join(path, name), "appears more than once; the last one counts")
@@ -241,10 +241,10 @@ class _Decoder:
                 if declared.mandatory:
                     self.problem(at, where, f"is missing, expected {declared.expected}")
                 continue
-            if declared.ignored and not quiet:
+            if declared.ignored and not silent:
                 self.notice(child, where, f"has no effect here: {declared.ignored}")
             self.lines[self.file, where] = child.line
-            arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.ignored))
+            arguments[declared.attribute] = self.value(declared, child, where, silent or bool(declared.ignored))
         self.strict = outer
         if cls.IS_CHOICE and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
@@ -252,20 +252,20 @@ class _Decoder:
             self.problem(at, path, f"found {present or 'none of them'}, expected exactly one of {options}")
         return None if len(self.problems) != before else cls(**arguments)
 
-    def value(self, declared: Declaration, at: Located, path: str, quiet: bool) -> Any:
+    def value(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
         if not declared.many:
-            return self.single(declared, at, path, quiet)
+            return self.single(declared, at, path, silent)
         if not isinstance(at.value, list):
             self.problem(at, path, f"found {at.describe()}, expected {declared.expected}")
             return None
         for i, child in enumerate(at.value):
             self.lines[self.file, f"{path}[{i}]"] = child.line
-        return tuple(self.single(declared, child, f"{path}[{i}]", quiet) for i, child in enumerate(at.value))
+        return tuple(self.single(declared, child, f"{path}[{i}]", silent) for i, child in enumerate(at.value))
 
-    def single(self, declared: Declaration, at: Located, path: str, quiet: bool) -> Any:
+    def single(self, declared: Declaration, at: Located, path: str, silent: bool) -> Any:
         kind = declared.kind
         if not isinstance(kind, Scalar):
-            return self.object(kind, at, path, quiet)
+            return self.object(kind, at, path, silent)
         value = declared.convert(at.value) if kind.words else at.value
         if not kind.fits(value):
             self.problem(at, path, f"found {at.describe()}, expected {kind.expected}{hint(kind, value)}")
@@ -274,7 +274,7 @@ class _Decoder:
 
 
 def hint(kind: Scalar, value: object) -> str:
-    """`; did you mean "x"?` for a misspelt word, else nothing."""
+    """Return `; did you mean "x"?` for a misspelled word, else ""."""
     if not isinstance(value, str):
         return ""
     return " without NUL characters" if kind is _SCALARS[str] else _nearest(value, kind.words)

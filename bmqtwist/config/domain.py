@@ -1,4 +1,4 @@
-"""What `domains/<name>.json` says: a redirect, or a definition with location and parameters."""
+"""Members of `domains/<name>.json`: a redirect, or a definition with location and parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmqtwist.queue.mode import QueueMode
 class Fanout(Section):
     """mode.fanout"""
 
-    app_ids: tuple[str, ...] = member("the apps; each gets every message", (), name="appIDs")
+    app_ids: tuple[str, ...] = member("the apps; each receives every message", (), name="appIDs")
     publish_app_id_metrics: bool = member("publish metrics per app", True)
 
 
@@ -26,9 +26,9 @@ class Broadcast(Section):
 class Mode(Section, choice=True):
     """mode"""
 
-    fanout: Fanout | None = member("every app gets every message", None)
-    priority: Priority | None = member("one consumer gets a message, the highest priority first", None)
-    broadcast: Broadcast | None = member("every consumer present gets a message; nothing is kept", None)
+    fanout: Fanout | None = member("each app receives every message", None)
+    priority: Priority | None = member("one consumer with the highest priority receives a message", None)
+    broadcast: Broadcast | None = member("each connected consumer receives every message; messages are not stored", None)
 
     @property
     def kind(self) -> QueueMode:
@@ -48,33 +48,33 @@ class FileBacked(Section):
 class StorageKind(Section, choice=True):
     """storage.config"""
 
-    in_memory: InMemory | None = member("messages die with the node", None)
-    file_backed: FileBacked | None = member("messages are kept in files", None)
+    in_memory: InMemory | None = member("messages are stored in memory, and lost when the node ends", None)
+    file_backed: FileBacked | None = member("messages are stored in files", None)
 
 
 class LimitsConfig(Section):
     """storage.domainLimits, storage.queueLimits"""
 
-    messages: Int64 = member("quota of messages; one more is admitted")
-    messages_watermark_ratio: float = member("part of the quota that raises an alarm, from 0 to 1", 0.8)
-    bytes: Int64 = member("quota of payload; exceeded by one message at most", unit="B")
-    bytes_watermark_ratio: float = member("part of the quota that raises an alarm, from 0 to 1", 0.8)
+    messages: Int64 = member("quota of messages; one more is accepted")
+    messages_watermark_ratio: float = member("high watermark, as a ratio of the quota from 0 to 1", 0.8)
+    bytes: Int64 = member("quota of payloads; exceeded by at most one message", unit="B")
+    bytes_watermark_ratio: float = member("high watermark, as a ratio of the quota from 0 to 1", 0.8)
 
 
 class Storage(Section):
     """storage"""
 
-    domain_limits: LimitsConfig = member("quota of all queues of the domain together")
+    domain_limits: LimitsConfig = member("total quota of the queues of the domain")
     queue_limits: LimitsConfig = member("quota of each queue")
-    config: StorageKind = member("where messages are kept")
+    config: StorageKind = member("kind of storage")
 
 
 class MessageGroups(Section):
     """msgGroupIdConfig"""
 
-    rebalance: bool = member("move groups when consumers come and go", False)
-    max_groups: Int32 = member("number of groups", 2147483647)
-    ttl_seconds: Int64 = member("life of a group", 0, unit="s")
+    rebalance: bool = member("move groups when consumers connect and disconnect", False)
+    max_groups: Int32 = member("maximum number of groups", 2147483647)
+    ttl_seconds: Int64 = member("lifetime of a group", 0, unit="s")
 
 
 class Eventual(Section):
@@ -88,8 +88,8 @@ class Strong(Section):
 class Consistency(Section, choice=True):
     """consistency"""
 
-    eventual: Eventual | None = member("ACK when the primary has the message", None)
-    strong: Strong | None = member("ACK and delivery when a majority has the message", None)
+    eventual: Eventual | None = member("ACK when the primary has stored the message", None)
+    strong: Strong | None = member("ACK and delivery when a majority has stored the message", None)
 
 
 class ExpressionConfig(Section):
@@ -102,8 +102,8 @@ class ExpressionConfig(Section):
 class SubscriptionConfig(Section):
     """subscriptions[]"""
 
-    app_id: str = member("which app; empty = the only one of a priority or broadcast domain", "")
-    expression: ExpressionConfig = member("which messages")
+    app_id: str = member("the app; empty = the only one of a priority or broadcast domain", "")
+    expression: ExpressionConfig = member("condition of its messages")
 
 
 AckCopies: TypeAlias = Literal["none", "one", "majority", "all"]
@@ -112,30 +112,30 @@ AckCopies: TypeAlias = Literal["none", "one", "majority", "all"]
 class DomainConfig(Section):
     """definition.parameters"""
 
-    name: str = member("for people; the file's name decides", "")
-    mode: Mode = member("who gets a message")
-    storage: Storage = member("where messages are kept, and how many")
-    max_consumers: Natural = member("consumers per queue; 0 = no limit", 0)
-    max_producers: Natural = member("producers per queue; 0 = no limit", 0)
-    max_queues: Natural = member("queues of the domain; 0 = no limit", 0)
+    name: str = member("informational; the name of the file is used", "")
+    mode: Mode = member("distribution of messages to consumers")
+    storage: Storage = member("storage and quotas")
+    max_consumers: Natural = member("maximum number of consumers per queue; 0 = no limit", 0)
+    max_producers: Natural = member("maximum number of producers per queue; 0 = no limit", 0)
+    max_queues: Natural = member("maximum number of queues of the domain; 0 = no limit", 0)
     msg_group_id_config: MessageGroups | None = member("message groups", None,
-                                                       ignored="message groups exist in no broker")
-    max_idle_time: Natural = member("alarm when a message waits so long undelivered; 0 = off; deletes nothing", 0,
+                                                       ignored="message groups are implemented in no broker")
+    max_idle_time: Natural = member("time that a message is undelivered before an alarm; 0 = off; deletes no message", 0,
                                     unit="s")
-    message_ttl: Natural64 = member("life of a message", unit="s")
-    max_delivery_attempts: Natural = member("deliveries of a message before it is dropped as poison; 0 = no limit; "
-                                            "at most 63", 0)
-    deduplication_time_ms: Natural = member("how long a message's GUID is remembered", 300000, unit="ms")
+    message_ttl: Natural64 = member("time to live of a message", unit="s")
+    max_delivery_attempts: Natural = member("delivery attempts before a message is removed as poison; 0 = no limit; at most "
+                                            "63", 0)
+    deduplication_time_ms: Natural = member("time in which a repeated GUID is detected", 300000, unit="ms")
     consistency: Consistency = member("when a PUT is acknowledged", Consistency(eventual=Eventual()))
     ack_copies: AckCopies | None = member(
-        "which other nodes must have a message safe before it is acknowledged and delivered: `none` or `one` of them with "
-        "eventual consistency; `majority`, this node counted, or `all` that are available, and a majority in any case, with "
-        "strong consistency; absent = `none`, or `majority` (the original does not know it)", None)
+        "other nodes that must have stored a message before its ACK and delivery: `none` or `one` with eventual "
+        "consistency; `majority`, including this node, or `all` available nodes, but at least a majority, with strong "
+        "consistency; absent = `none` or `majority` (BlazingMQ does not have this member)", None)
     subscriptions: tuple[SubscriptionConfig, ...] = member("conditions of the apps", ())
 
     @property
     def copies(self) -> AckCopies:
-        """Which other nodes must have a message, whether that is said or follows from the consistency."""
+        """The value of `ack_copies`, by default derived from the consistency."""
         return self.ack_copies or ("majority" if self.strong else "none")
 
     @property
@@ -148,7 +148,7 @@ class DomainConfig(Section):
 
     @property
     def app_ids(self) -> tuple[str, ...]:
-        """The configured apps of a fanout domain; empty for the other modes."""
+        """The configured apps of a fanout domain; empty in other modes."""
         return self.mode.fanout.app_ids if self.mode.fanout is not None else ()
 
 
@@ -163,4 +163,4 @@ class DomainVariant(Section, choice=True):
     """domains/<name>.json"""
 
     definition: DomainDefinition | None = member("the domain", None)
-    redirect: str | None = member("name of another domain that is used instead; that one is no redirect", None)
+    redirect: str | None = member("name of the domain to use instead, which must not be a redirect", None)

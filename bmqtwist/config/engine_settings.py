@@ -1,4 +1,4 @@
-"""From what a domain's file says to what the engine wants to know."""
+"""Conversion of domain configurations to the settings of the queue engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bmqtwist.storage.gate import Copies
 
 
 def domain_settings(config: DomainConfig) -> DomainSettings:
-    """The engine's settings of a validated domain."""
+    """Return the engine's settings of a validated domain."""
     mode = config.mode
     return DomainSettings(
         mode=mode.kind,
@@ -31,7 +31,7 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
 
 
 def relayed_settings(mode: QueueMode, deduplication_ms: int) -> DomainSettings:
-    """Those of a domain whose queues are elsewhere: what the node above tells of them. It is there that they are limited."""
+    """Return the settings of a domain with an upstream primary, which enforces the limits; values of its open response."""
     unlimited = Limits(0, 0)
     return DomainSettings(mode=mode, in_memory=True, domain_limits=unlimited, queue_limits=unlimited, ttl_s=0,
                           deduplication_ms=deduplication_ms)
@@ -42,6 +42,6 @@ def _limits(config: LimitsConfig) -> Limits:
 
 
 def throttle(config: MessageThrottle) -> Throttle:
-    """Thresholds and delays of redelivery; milliseconds become seconds."""
+    """Return thresholds and delays of redelivery, in seconds."""
     return Throttle(config.low_threshold, config.high_threshold, config.low_interval / 1000,
                     config.high_interval / 1000)

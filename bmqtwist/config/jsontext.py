@@ -1,7 +1,7 @@
-"""JSON with the line of each value: the decoder of the standard library, whose scanner is wrapped to keep positions.
+"""JSON decoder that records the line of each value, based on the standard library's.
 
-The depth of nesting, the size of a text and the digits of a number are bounded, and NaN, infinite numbers and halves of
-surrogate pairs are refused. A member that appears twice keeps its last value and is listed in `repeated`.
+Nesting, size of the text and digits of numbers are limited; NaN, infinite numbers and halves of surrogate pairs are
+refused. Of a repeated member the last value is used, and its name is listed in `repeated`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from json.decoder import JSONArray, JSONDecodeError, JSONObject, scanstring  # t
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeAlias
 
-JSON_DEPTH_MAX = 64  # nesting of objects and arrays; the deepest member of a configuration is at 9
-JSON_CHARS_MAX = 16 << 20  # one configuration file
-_NUMBER_CHARS_MAX = 400  # longer than any double written out; keeps the conversion of digits cheap
+JSON_DEPTH_MAX = 64  # nesting of objects and arrays; configurations need 9
+JSON_CHARS_MAX = 16 << 20  # size of one configuration file
+_NUMBER_CHARS_MAX = 400  # longer than any double; limits the cost of the conversion
 
 
 class Members(dict[str, "Located"]):
@@ -41,7 +41,7 @@ class Located:
     line: int
 
     def describe(self) -> str:
-        """The value in the words of a message: `string "x"`, `number 3`, `an object`."""
+        """Describe the value for an error text: `string "x"`, `number 3`, `an object`."""
         value = self.value
         if isinstance(value, (dict, list)):
             return "an object" if isinstance(value, dict) else "an array"
@@ -51,7 +51,7 @@ class Located:
 
 
 def parse(text: str) -> Located:
-    """The one value that `text` holds; JSONDecodeError."""
+    """Decode a JSON text. Raises JSONDecodeError."""
     if len(text) > JSON_CHARS_MAX:
         raise JSONDecodeError(f"Longer than {JSON_CHARS_MAX} characters", "", 0)
     text = text.removeprefix("\ufeff")
@@ -86,7 +86,7 @@ class _LocatingDecoder(json.JSONDecoder):
 def _number(kind: type[int] | type[float]) -> Any:
     def convert(digits: str) -> int | float:
         if len(digits) > _NUMBER_CHARS_MAX or not digits.isascii():
-            raise ValueError("Number with too many digits, or with others than 0 to 9")
+            raise ValueError("Number with too many digits, or with characters other than 0 to 9")
         number = kind(digits)
         if number - number != 0:
             raise ValueError("Number too large")

@@ -1,7 +1,7 @@
-"""From a configuration directory, the command line and the environment to a Configuration.
+"""Loader of a configuration directory, with command line and environment, into a Configuration.
 
-Reads `bmqbrkrcfg.json`, `clusters.json` and `domains/<name>.json`; everything it decides is in `declare` and
-`compose`, so this module only touches files, the environment and the host's name.
+It reads `bmqbrkrcfg.json`, `clusters.json`, `domains/<name>.json`, the environment and the host's name; `declare` and
+`compose` contain the rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bmqtwist.config.provider import DomainFile
 
 BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY = "bmqbrkrcfg.json", "clusters.json", "domains"
 T = TypeVar("T", bound=Section)
-FILE_BYTES_MAX = 16 << 20  # one configuration file
+FILE_BYTES_MAX = 16 << 20  # size of one configuration file
 
 
 Lines = dict[tuple[str, str], int]
@@ -29,7 +29,7 @@ Lines = dict[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration and what there is to say about its files, each thing once; `lines` by (file, path)."""
+    """A configuration with the warnings about its files; `lines`: line of each member by (file, path)."""
 
     configuration: Configuration
     warnings: tuple[Finding, ...]
@@ -40,8 +40,8 @@ def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Ma
          strict: bool = False) -> Loaded:
     """Read and check `bmqbrkrcfg.json` and `clusters.json` of a configuration directory.
 
-    The command line wins over the environment ([os.environ]), the environment over the files. Raises ConfigError with
-    every problem found; with `strict` every warning is a problem too.
+    The command line takes precedence over the environment (default os.environ), the environment over the files. Raises
+    ConfigError with all problems; with `strict`, warnings are problems.
     """
     notices: list[Finding] = []
     problems: list[Finding] = []
@@ -62,7 +62,7 @@ def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Ma
 
 
 def with_lines(findings: Iterable[Finding], lines: Lines) -> list[Finding]:
-    """Findings of rules know their path only; the line is where that path, or what is left of it, stands."""
+    """Add lines to findings that have a path only: the line of that path, or of its nearest present parent."""
     found = []
     for finding in findings:
         path = finding.path
@@ -80,15 +80,15 @@ class DomainReader:
         return f"{self.directory}/{DOMAINS_DIRECTORY}/{name}.json"
 
     def read(self, name: str) -> DomainFile:
-        """The text of a domain's file, and what is wrong with it if there is none."""
+        """Read the file of a domain."""
         return self._file(self.path(name))
 
     def read_proxy_cluster(self, name: str) -> DomainFile:
-        """`proxyclusters/<name>.json`: the second place where a proxy cluster may be defined."""
+        """Read `proxyclusters/<name>.json`, the alternative to an entry in proxyClusters."""
         return self._file(f"{self.directory}/proxyclusters/{name}.json")
 
     def _file(self, path: str) -> DomainFile:
-        if not os.path.exists(path):  # False also for names that no file system takes
+        if not os.path.exists(path):  # False also for names that are invalid in the file system
             return DomainFile(path, None, missing=True)
         try:
             return DomainFile(path, read_text(path))
@@ -96,7 +96,7 @@ class DomainReader:
             return DomainFile(path, None)
 
     def stamp(self) -> int:
-        """Changes when the configuration directory changes: its modification time in nanoseconds; 0 = unreadable."""
+        """Return the modification time of the configuration directory in nanoseconds; 0 = unreadable."""
         try:
             return os.stat(self.directory).st_mtime_ns
         except OSError:
@@ -108,7 +108,7 @@ class DomainReader:
 
 
 def read_text(path: str) -> str:
-    """A whole file as UTF-8 (a broken byte becomes U+FFFD); OSError where it cannot be read or is too large."""
+    """Read a file as UTF-8; invalid bytes become U+FFFD. Raises OSError if it is unreadable or too large."""
     with open(path, "rb") as file:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
@@ -117,7 +117,7 @@ def read_text(path: str) -> str:
 
 
 def local_host_names() -> frozenset[str]:
-    """Names and addresses by which an endpoint can mean this machine, in lower case; no name service is asked."""
+    """Return names and addresses of this machine in endpoints, in lower case, without a query to a name service."""
     name = socket.gethostname().lower()
     return frozenset({name, name.partition(".")[0], "localhost", "127.0.0.1", "::1"})
 

@@ -1,7 +1,7 @@
-"""Domains by name: files, redirects, caches, and the rules a domain's configuration must keep.
+"""Provider of domain configurations: files, redirects, caches, and validation rules.
 
-Pure: reading is injected (`DomainSource`, on disk `load.DomainReader`), time is an argument. What goes wrong is raised
-with the category, code and words that a client gets (`Refused`), or the words that an admin gets (`LocalError`).
+Files are read by a `DomainSource` (on disk `load.DomainReader`); time is an argument. Errors are `Refused` with category,
+code and text for clients, or `LocalError` with the text for administrators.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.report import ListReport, Report
 
-FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
-STAMP_PERIOD_S = 60.0  # how often the configuration directory is looked at for changes
-CONTENT_CHARS_MAX = 1024  # of a file that cannot be decoded, and of the reasons, in the answer
+FILES_READ_MAX = 2  # the file of a domain, and that of its redirect
+STAMP_PERIOD_S = 60.0  # interval between two checks of the configuration directory for changes
+CONTENT_CHARS_MAX = 1024  # of an invalid file, and of the reasons, in the answer
 NAME_CHARS_MAX = 200  # a file name has at most 255 bytes
 CODE_READ, CODE_DECODE, CODE_REDIRECT, CODE_CONFIG = -1, -2, -3, -10
 
@@ -34,7 +34,7 @@ Compile = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class DomainFile:
-    """What a source found: the text, or None with `missing` telling absent from unreadable."""
+    """A file of a source. `text` None: the file is absent (`missing`) or unreadable."""
 
     path: str
     text: str | None
@@ -48,24 +48,24 @@ class DomainFile:
 
 
 class DomainSource(Protocol):
-    """Where the files of domains are."""
+    """Source of the files of domains."""
 
     def read(self, name: str) -> DomainFile:
-        """`domains/<name>.json`"""
+        """Read `domains/<name>.json`."""
 
     def read_proxy_cluster(self, name: str) -> DomainFile:
-        """`proxyclusters/<name>.json`"""
+        """Read `proxyclusters/<name>.json`."""
 
     def stamp(self) -> int:
-        """Another number when the configuration directory changed."""
+        """Return a number that changes with the configuration directory."""
 
     def names(self) -> list[str]:
-        """The domains that have a file, sorted."""
+        """Return the names of all domains, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where a domain's name leads: the name behind a redirect, and the cluster."""
+    """A resolved name of a domain: the target of the redirect, if any, and the cluster."""
 
     name: str
     cluster: str
@@ -81,22 +81,21 @@ class LoadedDomain:
 
 
 class DomainProvider:
-    """Answers for names of domains. A loaded domain keeps its configuration until `reconfigure`; the caches here only
-    spare reading a file twice within a short time.
-    """
+    """Resolves and loads domains. A loaded domain has its configuration until `reconfigure`; the caches only avoid repeated
+    reads of a file."""
 
     def __init__(self, source: DomainSource, cache_ttl_s: float, report: Report,
                  compile_text: Compile = compile_expression) -> None:
         self._source, self._ttl_s, self._report, self._compile = source, cache_ttl_s, report, compile_text
         self._resolved: dict[str, Resolved] = {}
         self._definitions: dict[str, tuple[float, DomainDefinition]] = {}  # name -> (expiry, content)
-        self._noticed: dict[str, frozenset[str]] = {}  # what was warned about when the file was last read
+        self._noticed: dict[str, frozenset[str]] = {}  # warnings at the last read of the file
         self._stamp = 0
         self._stamp_due = float("-inf")
 
     def resolve(self, name: str, now: float) -> Resolved:
-        """Follow a redirect. Refused: E_UNKNOWN with -1 no file, -2 not decodable, -3 too many redirections."""
-        self._look_at_directory(now)
+        """Resolve a name. Raises Refused: E_UNKNOWN with code -1 no file, -2 invalid file, -3 too many redirections."""
+        self._check_directory(now)
         known = self._resolved.get(name)
         if known is not None:
             self._report.debug("Domain '%s' resolved from cache", name)
@@ -113,7 +112,7 @@ class DomainProvider:
                       f"Too many redirections [domain: '{name}, redirections: {FILES_READ_MAX}']", CODE_REDIRECT)
 
     def definition(self, name: str, now: float) -> DomainDefinition:
-        """The content of a domain's file as written, at most cache_ttl_s old. Refused as in `resolve`."""
+        """Return the content of a domain's file, at most cache_ttl_s old. Raises Refused as `resolve` does."""
         cached = self._definitions.get(name)
         if cached is not None and now < cached[0]:
             return cached[1]
@@ -126,15 +125,12 @@ class DomainProvider:
         return variant.definition
 
     def first_load(self, resolved: Resolved, now: float) -> LoadedDomain:
-        """The configuration of a domain that is not loaded yet, for a member of its cluster.
-
-        Refused: E_REFUSED, -10, where it is not valid.
-        """
+        """Load a domain at a member of its cluster. Raises Refused (E_REFUSED, -10) if its configuration is invalid."""
         try:
             config = normalise(self.definition(resolved.name, now).parameters, resolved, self._report)
             complaint = validate_definition(config, self._compile)
             if not complaint:
-                self._warn_of_strangers(resolved.name, config)
+                self._warn_of_unlisted_apps(resolved.name, config)
                 return LoadedDomain(resolved.name, resolved.cluster, config)
             reason = "Failed configuring domain"
         except Refused as refused:
@@ -148,9 +144,9 @@ class DomainProvider:
         return self.first_load(self.resolve(name, now), now)
 
     def reconfigure(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> LoadedDomain:
-        """What `DOMAINS RECONFIGURE` makes of a file read afresh; equal to the loaded one = nothing to do.
+        """Read a file again for `DOMAINS RECONFIGURE`, and return its domain; equal to the loaded one = no change.
 
-        `loaded`: the domains in use by name. Raises LocalError with the admin's answer; the old configuration stays.
+        `loaded`: the loaded domains by name. Raises LocalError with the text for the administrator.
         """
         self._definitions.pop(name, None)
         if name not in loaded:
@@ -174,18 +170,18 @@ class DomainProvider:
         complaint = validate_definition(new, self._compile) or check_reconfigure(old.config, new)
         if complaint:
             raise LocalError(f"error = '{complaint}' config = '{bracketed(new)}'")
-        self._warn_of_strangers(name, new)
+        self._warn_of_unlisted_apps(name, new)
         return LoadedDomain(name, old.cluster, new)
 
-    def of_file(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> DomainConfig:
-        """What `reconfigure` would make of a file now; nothing is told, and nothing changes. LocalError as there."""
+    def preview(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> DomainConfig:
+        """Return the configuration that `reconfigure` would apply, without logging. Raises LocalError as it does."""
         return DomainProvider(self._source, 0.0, ListReport(), self._compile).reconfigure(name, loaded, now).config
 
     def names(self) -> list[str]:
         return self._source.names()
 
     def proxy_cluster(self, name: str) -> ClusterProxyDefinition:
-        """A proxy cluster from the second place where one may be defined. Refused: E_REFUSED, -10."""
+        """Return a proxy cluster defined in `proxyclusters/`. Raises Refused (E_REFUSED, -10)."""
         file = self._source.read_proxy_cluster(name) if _is_name(name) else DomainFile(name, None, missing=True)
         notices: list[Finding] = []
         try:
@@ -198,20 +194,20 @@ class DomainProvider:
                                           f'code = {CODE_CONFIG} message = "{text}" ]', CODE_CONFIG)
 
     def clear_resolver(self, name: str | None = None) -> None:
-        """Forget where a name (None = every name) leads. LocalError: it was not known."""
+        """Remove a resolved name (None = all) from the cache. Raises LocalError if it is not in the cache."""
         _clear(self._resolved, name)
 
     def clear_files(self, name: str | None = None) -> None:
-        """Forget the content of a file (None = of all). LocalError: it was not known."""
+        """Remove the content of a file (None = of all) from the cache. Raises LocalError if it is not in the cache."""
         _clear(self._definitions, name)
 
     def forget(self, name: str) -> None:
-        """Drop everything about a domain that was removed, redirects to it included."""
+        """Remove a deleted domain from all caches, including redirects to it."""
         self._definitions.pop(name, None)
         self._noticed.pop(name, None)
         self._resolved = {alias: to for alias, to in self._resolved.items() if name not in (alias, to.name)}
 
-    def _look_at_directory(self, now: float) -> None:
+    def _check_directory(self, now: float) -> None:
         if now < self._stamp_due:
             return
         self._stamp_due = now + STAMP_PERIOD_S
@@ -237,14 +233,15 @@ class DomainProvider:
         self._noticed[name] = texts
         return variant
 
-    def _warn_of_strangers(self, name: str, config: DomainConfig) -> None:
-        for app_id in strangers(config):
+    def _warn_of_unlisted_apps(self, name: str, config: DomainConfig) -> None:
+        for app_id in unlisted_apps(config):
             self._report.warn("Domain '%s': subscriptions: appId '%s' is not in appIDs, its subscription is ignored",
                               name, app_id)
 
 
 def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> DomainConfig:
-    """What can be put right is put right, and said: strong broadcast, strong in memory, too many attempts."""
+    """Correct a configuration and log it: strong consistency of a broadcast domain, too many delivery attempts. Strong
+    consistency of a domain in memory is only logged."""
     if config.mode.kind == QueueMode.BROADCAST and config.strong:
         report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
                      "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
@@ -261,13 +258,13 @@ def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> Domai
 
 
 def validate_definition(config: DomainConfig, compile_text: Compile = compile_expression) -> str:
-    """Why a configuration cannot be used, all reasons of the first kind found; empty = it can."""
+    """Return the errors of a configuration, those of the first failed check; "" = valid."""
     checks = (_check_limits(config), _check_subscriptions(config, compile_text), _check_mode(config), _check_copies(config))
     return next((complaint for complaint in checks if complaint), "")
 
 
 def check_reconfigure(old: DomainConfig, new: DomainConfig) -> str:
-    """Why `new` cannot replace `old`; empty = it can."""
+    """Return the reason why `new` cannot replace `old`; "" = it can."""
     if old.mode.kind != new.mode.kind:
         return (f"Reconfiguration of domain routing mode is not allowed (was '{bracketed(old.mode)}', changed to "
                 f"'{bracketed(new.mode)}')")
@@ -325,8 +322,8 @@ def _check_copies(config: DomainConfig) -> str:
     return f"'ackCopies' of a domain with {kind} consistency is one of {', '.join(fit)}, got: {config.copies}"
 
 
-def strangers(config: DomainConfig) -> list[str]:
-    """Apps that a fanout domain has a subscription for but does not list."""
+def unlisted_apps(config: DomainConfig) -> list[str]:
+    """Return the apps with a subscription that are not in `appIDs` of a fanout domain."""
     if config.mode.kind != QueueMode.FANOUT:
         return []
     return [each.app_id for each in config.subscriptions if each.app_id not in config.app_ids]
@@ -334,7 +331,7 @@ def strangers(config: DomainConfig) -> list[str]:
 
 def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[Finding],
                       lines: dict[tuple[str, str], int] | None = None) -> DomainVariant | None:
-    """Add what is wrong with the file of one domain to the two lists; None = it cannot be used."""
+    """Check the file of one domain and add findings to the lists; return its content, None = invalid."""
     if file.text is None:
         problems.append(Finding(file.path, 0, "", file.complaint))
         return None
@@ -351,7 +348,7 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
         problems += [Finding(file.path, 0, path, line) for line in complaint.splitlines()]
         return None
     warnings += [Finding(file.path, 0, f"{path}.subscriptions", f"appId '{app_id}' is not in appIDs, its subscription "
-                         "is ignored") for app_id in strangers(config)]
+                         "is ignored") for app_id in unlisted_apps(config)]
     if config.mode.kind == QueueMode.BROADCAST and config.strong:
         warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot be strong; taken as "
                                 "eventual"))
@@ -362,7 +359,7 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
 
 
 def _is_name(name: str) -> bool:
-    """Names of files only: whoever asks must not leave the directory."""
+    """Return whether a name is a valid file name: it must not lead out of the directory."""
     return len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name) is not None
 
 

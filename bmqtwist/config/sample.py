@@ -1,7 +1,7 @@
-"""Configurations to begin with: one node on this machine, or several with proxies, and domains of every kind.
+"""Sample configurations: one node on this machine, or a cluster of nodes and proxies, with domains of each kind.
 
-`etc/` of the source holds what `sample_files("data/")` makes; `bmq broker` writes the same into its directory.
-`etc/cluster/` holds what `cluster_files(SAMPLE_CLUSTER)` makes; `bmq cluster up` writes the same with other ports.
+`etc/` of the source contains `sample_files("data/")`, which `bmq broker` writes to its directory. `etc/cluster/` contains
+`cluster_files(SAMPLE_CLUSTER)`, which `bmq cluster up` writes with other ports.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE
 
 CLUSTER = "local"
-PORT = 30114  # clients find a broker there if they are told nothing else
+PORT = 30114  # default port of clients
 LOG = "logs/bmqbrkr.log"  # of each broker of a cluster, in its working directory
-_DEMO = "bmq.test.persistent.priority", "bmq.test.persistent.fanout"  # where the console may show traffic
+_DEMO = "bmq.test.persistent.priority", "bmq.test.persistent.fanout"  # for demonstration traffic of the console
 _TTL_S, _DEDUPLICATION_MS = 300, 300_000
 _WATERMARK = 0.8
 _SMALL = (2000, 2 << 20, 1000, 1 << 20)  # messages and bytes of a domain, then of a queue
@@ -38,8 +38,8 @@ _DOMAINS: dict[str, tuple[dict[str, Any], str, str, tuple[int, int, int, int]]] 
 }
 
 
-# How nodes find a leader. `fast`: for nodes near each other; another one leads 3 s after the leader was heard last, at the
-# latest, if votes are not split. `original`: what the original does where nothing is said, and that takes up to 24 s.
+# Timeouts of the election. `fast`: for nodes with low latency; without split votes, another node leads within 3 s of the
+# last heartbeat. `original`: the defaults of BlazingMQ; up to 24 s.
 ELECTORS: dict[str, dict[str, int]] = {
     "fast": {"initialWaitTimeoutMs": 1000, "maxRandomWaitTimeoutMs": 500, "scoutingResultTimeoutMs": 500,
              "electionResultTimeoutMs": 500, "heartbeatBroadcastPeriodMs": 250, "heartbeatCheckPeriodMs": 100,
@@ -49,14 +49,14 @@ ELECTORS: dict[str, dict[str, int]] = {
                  "heartbeatMissCount": 10}}
 
 
-# When a broker that says nothing counts as dead: heartbeatIntervalMs, and how many of them for members and nodes above, and
-# for clients and proxies. `fast`: a primary that hangs is replaced as fast as a leader that does.
+# heartbeatIntervalMs, missed intervals for members and upstream brokers, missed intervals for clients and proxies. `fast`: a
+# hanging primary is replaced as fast as a hanging leader.
 HEARTBEATS = {"fast": (500, 2, 60), "original": (3000, 10, 10)}
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBroker:
-    """One broker of a cluster on this machine: a node, or a proxy (`node_id` 0). `http_port`: of its console, 0 = none."""
+    """A node, or a proxy (`node_id` 0), of a cluster on this machine. `http_port`: port of its console, 0 = none."""
 
     name: str
     port: int
@@ -65,7 +65,7 @@ class SampleBroker:
 
 
 def sample_brokers(nodes: int, proxies: int, ports: Sequence[int]) -> list[SampleBroker]:
-    """n1, n2, ... and p1, p2, ...; `ports`: those for clients, then those of the consoles, in that order."""
+    """Return nodes n1, n2, ... and proxies p1, p2, ...; `ports`: for clients, followed by those of the consoles."""
     names = [(f"n{number}", number) for number in range(1, nodes + 1)]
     names += [(f"p{number}", 0) for number in range(1, proxies + 1)]
     return [SampleBroker(name, ports[at], ports[len(names) + at], node_id) for at, (name, node_id) in enumerate(names)]

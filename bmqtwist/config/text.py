@@ -1,5 +1,5 @@
-"""Configuration objects in print: as plain data, as JSON the way admin answers show it, and as the `[ a = 1 ]` of
-error messages. All three follow the declarations, so a new member appears without a word here.
+"""Output forms of configuration objects: plain data, JSON of admin answers, and `[ a = 1 ]` of error messages. All follow
+the declarations of the members.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MASK = "***"
 
 
 def plain(value: Any, secret: bool = False) -> Any:
-    """Dictionaries, lists and scalars with the names of the file; absent members are left out, secrets are masked.
+    """Return dictionaries, lists and scalars with the names of the file; absent members are omitted, secrets masked.
 
     >>> from bmqtwist.config.broker import CredentialConfig
     >>> plain(CredentialConfig(mechanism="BASIC", identity="alice:secret"))
@@ -28,7 +28,7 @@ def plain(value: Any, secret: bool = False) -> Any:
 
 
 def pretty_json(value: Any) -> str:
-    """Two blanks per level, an empty object over three lines, empty arrays left out, a newline at the end."""
+    """Format as JSON: two blanks per level, an empty object over three lines, without empty arrays, a newline at the end."""
     return _pretty(plain(value), "") + "\n"
 
 
@@ -43,7 +43,7 @@ def _pretty(value: Any, margin: str) -> str:
 
 
 def bracketed(value: Any) -> str:
-    """`[ name = value ]` on one line: strings quoted, absent members as NULL, an empty object as nothing.
+    """Format as `[ name = value ]` on one line: strings quoted, absent members as NULL, an empty object as "".
 
     >>> from bmqtwist.config.domain import Broadcast, Fanout, Mode
     >>> bracketed(Mode(broadcast=Broadcast()))

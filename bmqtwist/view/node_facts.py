@@ -100,7 +100,7 @@ def domain_document(broker: Broker, node: str, name: str) -> Document | None:
     file: Any = None
     problem = ""
     try:
-        file = plain(broker.domains.provider.of_file(loaded.name if loaded is not None else name, broker.domains.loaded,
+        file = plain(broker.domains.provider.preview(loaded.name if loaded is not None else name, broker.domains.loaded,
                                                     broker.loop.now))
     except (LocalError, Refused) as error:
         problem = error.message if isinstance(error, Refused) else str(error)

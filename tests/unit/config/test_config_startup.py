@@ -167,8 +167,8 @@ def test_the_name_of_a_node_and_a_single_local_endpoint_are_the_last_resorts():
 
 def test_a_cluster_without_us_is_refused_with_advice():
     text = refused(app(port=9), cluster("tcp://a:1", "tcp://b:1"))
-    assert "tcp://a:1, tcp://b:1; none is ours" in text and "ports: 9" in text and "myVirtualClusters" in text
-    assert "none is ours" in refused(app(port=9), cluster("tcp://localhost:1", "tcp://localhost:2"))
+    assert "tcp://a:1, tcp://b:1; none belongs to this broker" in text and "ports: 9" in text and "myVirtualClusters" in text
+    assert "none belongs to this broker" in refused(app(port=9), cluster("tcp://localhost:1", "tcp://localhost:2"))
 
 
 def test_names_of_this_host_are_known_without_asking_a_name_service(monkeypatch):

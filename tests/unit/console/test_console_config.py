@@ -44,7 +44,7 @@ def test_what_makes_sense_is_taken(http: dict[str, Any]) -> None:
     ({"url": "https://ops.example/"}, "http.url"), ({"url": "javascript:x"}, "http.url"),
     ({"url": "http://a b"}, "http.url"),
     ({"url": "http://user:pass@host"}, "http.url"), ({"url": "http://h?x"}, "http.url"),
-    ({"users": [{**ADA, "passwordHash": "secret"}]}, "users[0].passwordHash is no argon2 hash"),
+    ({"users": [{**ADA, "passwordHash": "secret"}]}, "users[0].passwordHash is not an argon2 hash"),
     ({"users": [{**ADA, "passwordHash": "$scrypt$ln=14,r=8,p=1$x$y"}]}, "users[0].passwordHash"),
     ({"users": [{**ADA, "name": ""}]}, "users[0].name"), ({"users": [{**ADA, "name": "a\nb"}]}, "users[0].name"),
     ({"users": [ADA, ADA]}, 'users[1].name found "ada" again')])
