@@ -70,7 +70,7 @@ class OpenStream:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConfigureStream:
+class ChangeSubscriptions:
     """The merged subscriptions have changed. `answer(None or refusal)` is called once; None: it is tried until done."""
 
     subscriptions: Subscriptions
@@ -158,9 +158,9 @@ class RetryIn:
     attempts: int
 
 
-StreamInput = OpenStream | ConfigureStream | CloseStream | Up | Down | Answered | Retry
+StreamInput = OpenStream | ChangeSubscriptions | CloseStream | Up | Down | Answered | Retry
 StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
-Operation = OpenStream | ConfigureStream | CloseStream
+Operation = OpenStream | ChangeSubscriptions | CloseStream
 
 
 def is_retryable(refused: Refused) -> bool:
@@ -218,13 +218,13 @@ class AppStream:
 
     def _enqueue(self, event: Operation) -> None:
         """Stand in line; while the upstream is open, also begin."""
-        if isinstance(event, ConfigureStream):
+        if isinstance(event, ChangeSubscriptions):
             self.wanted = event.subscriptions
         self.pending.append(event)
         if self.state is StreamState.OPEN:
             self._send_next()
 
-    def _on_configure(self, event: ConfigureStream) -> None:
+    def _on_configure(self, event: ChangeSubscriptions) -> None:
         """The upstream is configured when it is configured everything."""
         self.wanted = event.subscriptions
         self._report_configured(event, None)
@@ -266,7 +266,7 @@ class AppStream:
                 self.pending.append(each)
             elif isinstance(each, CloseStream):
                 self._finish_close(each)
-            elif isinstance(each, ConfigureStream):
+            elif isinstance(each, ChangeSubscriptions):
                 self._report_configured(each, None)
 
     def _on_reopen_answered(self, event: Answered) -> None:
@@ -286,15 +286,15 @@ class AppStream:
             if refused is None:
                 self.configured = request.subscriptions
             else:  # it has the counts: only the rest is asked for again
-                self.pending.append(ConfigureStream(self.wanted))
+                self.pending.append(ChangeSubscriptions(self.wanted))
                 self._schedule_retry(refused)
         self._finish_reopen()
 
     def _finish_reopen(self) -> None:
         self.state = StreamState.OPEN
         self._out.append(Opened(self.generation))
-        if self.configured != self.wanted and not any(isinstance(each, ConfigureStream) for each in self.pending):
-            self.pending.append(ConfigureStream(self.wanted))  # it has changed meanwhile
+        if self.configured != self.wanted and not any(isinstance(each, ChangeSubscriptions) for each in self.pending):
+            self.pending.append(ChangeSubscriptions(self.wanted))  # it has changed meanwhile
         self._send_next()
 
     def _on_answered(self, event: Answered) -> None:
@@ -304,7 +304,7 @@ class AppStream:
             self.pending.appendleft(request)
             self._schedule_retry(refused)
             return
-        if refused is not None and isinstance(request, ConfigureStream) and (
+        if refused is not None and isinstance(request, ChangeSubscriptions) and (
                 request.answer is None or is_retryable(refused)):
             self.pending.append(request)  # others may go first
             if len(self.pending) == 1:
@@ -319,7 +319,7 @@ class AppStream:
             self._out.append(CallBack(lambda: request.answer(event.value)))
         elif isinstance(request, CloseStream):
             self._finish_close(request)
-        elif isinstance(request, ConfigureStream):
+        elif isinstance(request, ChangeSubscriptions):
             if refused is None:
                 self.configured = self.sent
             self._report_configured(request, refused)
@@ -341,7 +341,7 @@ class AppStream:
         """Begin with what stands in line, unless something is under way."""
         while self.pending and self.in_progress is None and not self.is_backing_off:
             each = self.pending.popleft()
-            if isinstance(each, ConfigureStream):
+            if isinstance(each, ChangeSubscriptions):
                 if self.wanted == self.configured or not self.counts.read:
                     self._report_configured(each, None)
                     continue
@@ -358,7 +358,7 @@ class AppStream:
                 continue
             self.in_progress = each
 
-    def _report_configured(self, event: ConfigureStream, refused: Refused | None) -> None:
+    def _report_configured(self, event: ChangeSubscriptions, refused: Refused | None) -> None:
         answer = event.answer
         if answer is not None:
             self._out.append(CallBack(lambda: answer(refused)))
@@ -369,15 +369,15 @@ class AppStream:
 
 S, A = StreamState, AppStream
 _NOT_OPEN: dict[type, Cell[StreamState]] = {
-    OpenStream: to(A._enqueue), ConfigureStream: to(A._on_configure), CloseStream: to(A._finish_close), Up: to(A._ignore),
-    Answered: to(A._ignore), Retry: to(A._ignore)}
+    OpenStream: to(A._enqueue), ChangeSubscriptions: to(A._on_configure), CloseStream: to(A._finish_close),
+    Up: to(A._ignore), Answered: to(A._ignore), Retry: to(A._ignore)}
 TABLE = table(StreamState, get_args(StreamInput), {
     S.CLOSED: _NOT_OPEN | {Up: to(A._on_up, S.REOPENING, S.OPEN), Down: to(A._ignore)},
     S.REOPENING: _NOT_OPEN | {
         CloseStream: to(A._enqueue), Answered: to(A._on_reopen_answered, S.OPEN, S.BACKING_OFF),
         Down: to(A._on_down, S.CLOSED)},
     S.OPEN: _NOT_OPEN | {
-        ConfigureStream: to(A._enqueue), CloseStream: to(A._enqueue), Answered: to(A._on_answered), Retry: to(A._on_retry),
-        Down: to(A._on_down, S.CLOSED)},
+        ChangeSubscriptions: to(A._enqueue), CloseStream: to(A._enqueue), Answered: to(A._on_answered),
+        Retry: to(A._on_retry), Down: to(A._on_down, S.CLOSED)},
     S.BACKING_OFF: _NOT_OPEN | {Retry: to(A._reopen, S.REOPENING, S.OPEN), Down: to(A._on_down, S.CLOSED)},
 })

@@ -24,8 +24,8 @@ from bmqtwist.cluster.streams import (
     Answered,
     AppStream,
     CallBack,
+    ChangeSubscriptions,
     CloseStream,
-    ConfigureStream,
     Counts,
     Down,
     Opened,
@@ -187,7 +187,7 @@ class Relays:
         """Ask the upstream for what all consumers of an app have asked for, if that is something else than before."""
         stream, merged = self._stream(opened, app_id), opened.merged(app_id)
         if answer is not None or merged != stream.wanted:
-            self._step(opened, stream, ConfigureStream(merged, answer))
+            self._step(opened, stream, ChangeSubscriptions(merged, answer))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:

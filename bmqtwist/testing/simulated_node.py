@@ -218,7 +218,7 @@ class SimulatedNode(MemoryNode):
 
     # -- trace ------------------------------------------------------------------------------------------------------
 
-    def record(self) -> None:
+    def record_events(self) -> None:
         """Add log lines and disk operations since the last call to the trace."""
         lines, steps = self.report.lines, self.disk.log
         if len(lines) == self._lines_recorded and len(steps) == self._steps_recorded:
@@ -292,7 +292,7 @@ class SimulatedNode(MemoryNode):
         self.up = True
         self.on_boot()
         self.turn_due()
-        self.record()
+        self.record_events()
 
     def crash(self, power: bool, down: float | None = DOWN_S, silently: bool = False) -> None:
         """Kill the process, or lose `power`, which tears unsynced writes. The node restarts after `down` seconds, None = by

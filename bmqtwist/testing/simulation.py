@@ -30,7 +30,7 @@ class Participant(Protocol):
     def tick(self) -> None:
         """Run the due timers."""
 
-    def record(self) -> None:
+    def record_events(self) -> None:
         """Add the events since the last call to the trace."""
 
 
@@ -68,7 +68,7 @@ class Simulation:
             else:
                 return
             for node in nodes:
-                node.record()
+                node.record_events()
 
     # -- trace ------------------------------------------------------------------------------------------------------
 

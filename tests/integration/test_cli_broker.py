@@ -93,7 +93,7 @@ def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path:
         assert "BMQbrkr stopped" in broker.stop()
         assert {path.name for path in tmp_path.iterdir()} == {"here"}
         broker = Running(tmp_path, *options)
-        assert f"Configuration of {tmp_path}/here/etc" in broker.lines[0]
+        assert f"Configuration read from {tmp_path}/here/etc" in broker.lines[0]
         assert not any("was missing" in line for line in broker.lines)
         assert "hello" in bmq(port, "consume", "bmq://bmq.test.persistent.priority/q", "-n", "1")
         broker.stop()

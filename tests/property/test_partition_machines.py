@@ -46,7 +46,7 @@ def test_what_is_committed_stays_and_all_logs_become_one(size: int, loss: float)
 
 
 _choose_log, _send_receipt = TakeOver.choose_log, Reception.send_receipt
-_assign, _reject_stale = PartitionStanding.assign, PartitionStanding.reject_stale
+_assign, _reject_stale = PartitionStanding.accept_assignment, PartitionStanding.reject_stale
 
 
 def _takes_its_own_log(self: TakeOver, event: object) -> None:
@@ -103,7 +103,7 @@ class _Unsafe:
 MISTAKES: dict[str, tuple[type, str, Any]] = {
     "takes its own log": (TakeOver, "choose_log", _takes_its_own_log),
     "needs no quorum": (TakeOver, "choose_log", _needs_no_quorum),
-    "uses old leases": (PartitionStanding, "assign", _uses_old_leases),
+    "uses old leases": (PartitionStanding, "accept_assignment", _uses_old_leases),
     "promises anything": (PartitionStanding, "reject_stale", _promises_anything),
     "says what is not safe": (Reception, "send_receipt", _says_what_is_not_safe),
     "never passive": (ReplicationTargets, "is_supported", property(lambda self: True)),

@@ -122,7 +122,7 @@ def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
     assert move(nodes, 0, other, at=other) == f"node {number(leader)} leads the cluster: run the command there"
     assert move(nodes, 0, leader) == f"node {number(leader)} is primary of Partition [0]"
     assert "has no node 'n9'" in nodes.admin(leader, "CLUSTERS CLUSTER c3 STORAGE PARTITION 0 MOVE n9")
-    assert nodes.admin(other, "CLUSTERS CLUSTER c3 REBALANCE").endswith("ask there")
+    assert nodes.admin(other, "CLUSTERS CLUSTER c3 REBALANCE").endswith("run the command there")
     away.crash(power=False, down=None)
     nodes.run(0.5)
     assert move(nodes, 0, away) == f"node {number(away)} is not available"

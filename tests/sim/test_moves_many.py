@@ -218,7 +218,7 @@ def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: i
     former, target = nodes.primary(0), nodes.replicas(0)[0]
     midway = 0
     with counted_steps(monkeypatch, 1):
-        monkeypatch.setattr(Retirement, "_convert_slowly", very_slowly(Retirement._convert_slowly))
+        monkeypatch.setattr(Retirement, "_convert_in_steps", very_slowly(Retirement._convert_in_steps))
         for node in (target, former, target):
             many.live(0.1)
             many.post(3)

@@ -25,7 +25,7 @@ def chain(**options: Any) -> SimulatedCluster:
 def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
     node = world.node(name)
     rows = node_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
-    rates = (sampler or FlowSampler()).look(world.now, {row["ident"]: flow for row, flow in rows})
+    rates = (sampler or FlowSampler()).sample(world.now, {row["ident"]: flow for row, flow in rows})
     return [{**row, **rates[row["ident"]]} for row, _ in rows]
 
 

@@ -284,6 +284,6 @@ def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
                   lambda: partition.queues.add_apps(record.key, STRONG, [("more", b"aaaaa")], wall),
                   lambda: partition.queues.purge(record.key, None, None, wall),
                   lambda: partition.queues.delete(record.key, wall)):
-        with pytest.raises(PartitionUnavailable, match="led by another node"):
+        with pytest.raises(PartitionUnavailable, match="without a primary at this node"):
             write()
     assert partition.summary.last == before and not partition.tail.journal

@@ -14,8 +14,8 @@ from bmqtwist.cluster.streams import (
     Answered,
     AppStream,
     CallBack,
+    ChangeSubscriptions,
     CloseStream,
-    ConfigureStream,
     Counts,
     Down,
     OpenStream,
@@ -53,8 +53,8 @@ class Asked:
     def open(self, counts: Counts = READER) -> OpenStream:
         return OpenStream(counts, self.told.append, lambda: self.alive)
 
-    def configure(self, *specs: ConsumerSpec) -> ConfigureStream:
-        return ConfigureStream(specs, lambda refused: self.told.append(("configured", refused)))
+    def configure(self, *specs: ConsumerSpec) -> ChangeSubscriptions:
+        return ChangeSubscriptions(specs, lambda refused: self.told.append(("configured", refused)))
 
     def close(self, counts: Counts = READER) -> CloseStream:
         return CloseStream(counts, lambda: self.told.append("closed"))
@@ -302,7 +302,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
                 assert above == stream.counts
         if any(refusals):  # the client goes on with what it had
             refusals.clear()
-            perform(ConfigureStream(stream.configured))
+            perform(ChangeSubscriptions(stream.configured))
 
     for turn in range(120):
         calm = turn > 90
@@ -329,7 +329,7 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
             given += 1
             perform(OpenStream(counts, lambda value, counts=counts: told(value, counts), lambda: True))
         elif random.random() < 0.5 and clients.read:
-            perform(ConfigureStream((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
+            perform(ChangeSubscriptions((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
         else:
             counts = Counts(1, 0) if clients.read and random.random() < 0.5 else Counts(0, min(1, clients.write))
             if counts:

@@ -73,7 +73,7 @@ class CampaignWorld(ElectedCluster):
     def tick(self) -> None:
         """Nothing is due here."""
 
-    def tell(self) -> None:
+    def record_events(self) -> None:
         """Something has happened."""
         self.counts["events"] += 1
         try:

@@ -177,9 +177,9 @@ def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, mo
     """The clock stops the row; whoever was left out is first in the next turn."""
     producers = [memory.producer() for _ in range(4)]
     went_on: list[str] = []
-    proceed = Session.proceed
+    update_time = Session.update_time
     hurry(monkeypatch, 0.001)
-    monkeypatch.setattr(Session, "proceed", lambda self: (went_on.append(self.peer), proceed(self))[1])
+    monkeypatch.setattr(Session, "update_time", lambda self: (went_on.append(self.peer), update_time(self))[1])
     for producer in producers:
         producer.client.send(puts_of(producer, MANY))
     memory.run()

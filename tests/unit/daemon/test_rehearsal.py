@@ -163,7 +163,7 @@ def test_under_a_broker_that_runs_neither_storage_nor_ports_are_looked_at(world:
     with_lock = RealDisk().lock(cluster.partition_config.location)
     try:
         assert not errors(world)
-        assert any("in use by a broker that runs" in each["text"] for each in findings(world))
+        assert any("in use by a running broker" in each["text"] for each in findings(world))
     finally:
         with_lock.close()
     assert errors(world)
