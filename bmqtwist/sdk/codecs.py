@@ -53,7 +53,7 @@ class JsonCodec:
 class MsgspecCodec(Generic[ValueT]):
     """JSON or MessagePack of a type supported by msgspec, such as a Struct or a dataclass.
 
-    Needs the extra `msgspec`. Both directions raise msgspec's errors.
+    Both directions raise msgspec's errors.
     """
 
     def __init__(self, kind: type[ValueT], form: Literal["json", "msgpack"] = "json") -> None:
