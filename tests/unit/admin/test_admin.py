@@ -1,4 +1,4 @@
-"""Admin commands run against a broker on a simulated disk."""
+"""Admin commands of a broker on a simulated disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ C = "CLUSTERS CLUSTER c3 "
 
 @pytest.fixture
 def bench() -> Bench:
-    """A broker with a priority domain d and a fanout domain f."""
+    """Broker with a priority domain d and a fanout domain f."""
     made = Bench()
     made.write_domain()
     made.write_domain("f", "fanout")

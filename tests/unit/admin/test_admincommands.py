@@ -1,4 +1,4 @@
-"""Reading admin commands: the table, words, JSON, and what is said about what cannot be read."""
+"""Parser of admin commands: the table, words, JSON, and errors of invalid commands."""
 
 from __future__ import annotations
 

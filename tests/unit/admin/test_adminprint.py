@@ -1,4 +1,4 @@
-"""Answers of admin commands against those of the original, byte for byte."""
+"""Answers of admin commands compared with those of the original, byte for byte."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ QUEUES = [
     ("E579E97CA6", 1, False, "t.prio/gs3"), ("2F62ECF5D1", 0, False, "t.prio/evq"),
     ("DA57313711", 0, False, "t.prio/gs"), ("36B6A3049C", 1, False, "t.prio/rw"), ("E6812E79DB", 1, False, "t.mem/gs"),
     ("B9541621F1", 0, False, "t.prio/lc"), ("444CC1D956", 0, False, "t.mem/dis"), ("EB8A872876", 0, False, "t.ttl/b")]
-STORED = {  # partition -> keys in storage order, with what is stored
+STORED = {  # partition -> keys in storage order, with messages and bytes
     0: [("2F62ECF5D1", 1, 1), ("9AB0A3ACB7", 1, 1), ("8F5388E062", 0, 0), ("B9541621F1", 0, 0), ("A0713BD904", 0, 0),
         ("EB8A872876", 0, 0), ("444CC1D956", 0, 0), ("4A9FF329C7", 0, 0), ("DA57313711", 0, 0)],
     1: [("814D6C9B9C", 5, 2108), ("2E6646E4F2", 2, 2), ("E579E97CA6", 2, 2), ("4CF923E884", 0, 0),

@@ -1,4 +1,4 @@
-"""view/stored_queue.py, subscriptions.py, typed_properties.py and their commands: a look that consumes nothing."""
+"""Inspection of stored messages, subscriptions and properties, and their commands; inspection consumes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bench() -> Bench:
 
 def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: dict[str, Any] | None = None,
          v2: bool = True, compress: bool = False) -> str:
-    """A message as an SDK sends it; its GUID as it is printed."""
+    """Post a message like an SDK and return its printed GUID."""
     bench._guid += 1
     guid = bench._guid.to_bytes(16, "big")
     area = encode(from_tree(properties), v2) if properties else b""
@@ -51,12 +51,12 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
 
 
 def listing(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
-    """GUIDs as they are listed."""
+    """Return the listed GUIDs."""
     return [row["guid"] for row in at_once(stored_queue.listing(bench.broker, uri, Selection(**asked)))["messages"]]
 
 
 def drop_payloads(queue: RootQueue) -> None:
-    """What is stored has to be read from DATA."""
+    """Drop cached payloads, so that they are read from DATA."""
     for message in queue.messages.values():
         queue.partition.state.drop_payload(message)
 
@@ -136,7 +136,7 @@ def test_a_list_is_bounded_in_bytes_too(bench: Bench, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("stored", ["in memory", "on disk"])
-# Properties of the old form with a compressed payload are stored inflated, so there is no (False, True).
+# Old-style properties with a compressed payload are stored inflated, so the case (False, True) does not exist.
 @pytest.mark.parametrize(("v2", "compress"), [(True, True), (True, False), (False, False)])
 def test_one_message_is_shown_whole(bench: Bench, stored: str, v2: bool, compress: bool) -> None:
     payload, properties = b"\x00<script>" * 100, {
@@ -201,7 +201,7 @@ def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
     assert "damaged" in at_once(stored_queue.whole(bench.broker, Q, guid))["problem"]
 
 
-# -- what each app has to do with it --------------------------------------------------------------------------------------
+# -- state for each app ---------------------------------------------------------------------------------------------------
 
 
 def apps(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
@@ -276,7 +276,7 @@ def test_properties_that_are_given_are_tried_and_routed(bench: Bench) -> None:
 
 
 def test_trying_costs_nobody_a_turn(bench: Bench) -> None:
-    """A hundred looks between two messages: whose turn it is stays as it is."""
+    """A hundred tests between two messages do not change the round-robin order."""
     readers = [bench.open(read=True, name=f"r{number}", limit=10) for number in range(3)]
     writer, order = bench.open(), list[str]()
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Who may ask: cookies, tokens of other nodes, roles, origins, and how often a login may fail."""
+"""Authentication and authorization: cookies, node tokens, roles, origins, delays after failed logins."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
 
 
 def asked(address: str, host: str, forwarded: str, cookie: str) -> tuple[str, Callable[[str], str | None]]:
-    """Where a request comes from, and its headers."""
+    """Return the address and the headers of a request."""
     return address, {"host": host, "forwarded": forwarded, "cookie": f"bmq_session={cookie}"}.get
 
 
 def entry(action: str, target: str, outcome: str, reason: str = "") -> dict[str, object]:
-    """Of the audit log."""
+    """Return an entry of the audit log."""
     return {"at": 5.0, "user": WHO.user, "role": WHO.role.word, "from": "127.0.0.1", "node": "n1", "action": action,
             "target": target, "reason": reason, "outcome": outcome}
 
@@ -67,7 +67,7 @@ def cookies() -> Cookies:
 def test_a_cookie_counts_until_it_is_old_or_idle() -> None:
     book = cookies()
     assert book.read(book.write(login()), WALL + 599) == login()
-    assert book.read(book.write(login()), WALL + 600) is None  # nobody has used it
+    assert book.read(book.write(login()), WALL + 600) is None  # not used since
     late = login(seen=int(WALL) + 3500)
     assert book.read(book.write(late), WALL + 3599) == late and book.read(book.write(late), WALL + 3600) is None
     assert book.read(book.write(login(began=int(WALL) + 1000, seen=int(WALL) + 1000)), WALL) is None
@@ -109,7 +109,7 @@ def check(tokens: NodeTokens, token: str, wall: float = WALL, **changes: object)
 def test_a_token_vouches_for_one_request_and_counts_once() -> None:
     token, there = NodeTokens(SECRET).make(REQUEST, WALL, "nonce"), NodeTokens(SECRET)
     assert check(there, token) == REQUEST
-    assert check(there, token) is None  # it was overheard
+    assert check(there, token) is None  # a replay
 
 
 @pytest.mark.parametrize("changes", [{"receiver": "n3"}, {"method": "GET"}, {"path": "/api/v1/nodes/n2/stop"},
@@ -140,7 +140,7 @@ def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
     ("127.0.0.1", "", ""), ("127.0.0.1", "localhost", "10.0.0.5"), ("127.0.0.1", "localhost@evil.example", ""),
     ("127.0.0.1", "localhost.evil.example", ""), ("127.0.0.1", "127.0.0.1.evil.example", ""), ("nonsense", "localhost", "")])
 def test_without_users_nobody_else_may_anything(address: str, host: str, forwarded: str) -> None:
-    """Other machines; names that lead here by rebinding; what a proxy passes on."""
+    """Requests of other machines, names that resolve here by DNS rebinding, requests through a proxy."""
     with pytest.raises(Refusal) as refused:
         Logins({}, cookies()).identify(*asked(address, host, forwarded, ""), WALL)
     assert refused.value.status == 403
@@ -152,7 +152,7 @@ def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
     good = book.write(login())
     assert door.identify(*asked("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
     stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
-    for cookie in stale:  # another password since, a user that was removed, none, no cookie of ours
+    for cookie in stale:  # changed password, removed user, no cookie, invalid cookie
         with pytest.raises(Refusal) as refused:
             door.identify(*asked("127.0.0.1", "localhost", "", cookie), WALL)
         assert refused.value.status == 401

@@ -1,4 +1,4 @@
-"""Clients behind proxies: whose consoles are asked, and what is believed of their answers."""
+"""Clients of proxies: requests to the consoles of proxies, and validation of their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def proxy(name: str, host: str = "h", url: str | None = None) -> dict[str, Any]:
 
 
 class Consoles:
-    """Other consoles, by their URLs: what each answers, and what each was asked."""
+    """Other consoles by URL: answers and received requests."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers, self.asked = answers, list[tuple[str, str, str, Who | None]]()
@@ -37,7 +37,7 @@ class Consoles:
 
 
 def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) -> tuple[Any, Consoles]:
-    """What comes of asking the proxies that `told` names, at a node n1."""
+    """Return the result of requests of node n1 to the proxies that `told` names."""
     console, consoles = ConsoleWorld(tmp_path), Consoles(answers)
     console.service.collector.consoles._client = consoles  # type: ignore[assignment]
     found: list[Any] = []
@@ -68,7 +68,7 @@ def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> Non
 
 
 def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    """Nobody's page waits a second, each time, for a console that cannot be reached from here."""
+    """Pages must not wait a second at each request for an unreachable console."""
     console, consoles = ConsoleWorld(tmp_path), Consoles({"http://h:1": Refusal(502, "no answer in time")})
     collector = console.service.collector
     collector.consoles._client = consoles  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
 
 
 def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path) -> None:
-    """What it were sent would be good at that node."""
+    """Its token would be valid at that node."""
     (found, missing), consoles = looked(tmp_path, {}, [proxy("n1")])
     assert consoles.asked == [] and missing == {"n1": module.NAMED_AS_A_NODE}
 

@@ -1,4 +1,4 @@
-"""What the configuration says about the console: paths, addresses, users, and what is told at the start."""
+"""Configuration of the console: paths, addresses, users, and warnings at the start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_makes_no_sense_is_refused_by_its_path(http: dict[str, Any], words:
 @pytest.mark.parametrize("user", [{"name": "ada", "passwordHash": HASH, "roles": "admin"}, {"name": "ada"},
                                   {"name": "ada", "passwordHash": HASH, "role": "root"}])
 def test_a_user_with_a_misspelt_member_is_refused(user: dict[str, str]) -> None:
-    """What is ignored would be a role that somebody meant."""
+    """The misspelt member could be the intended role."""
     with pytest.raises(ConfigError):
         read({"users": [user]})
 

@@ -1,4 +1,4 @@
-"""Documents on their way: what changed between two of them, and text that cannot leave its place in a page."""
+"""Merge patches between documents, and JSON that is safe in a page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TREES = st.recursive(st.dictionaries(st.sampled_from("abcd"), SCALARS, max_size=
 
 
 def without_nulls(value: Any) -> Any:
-    """A member that is null and one that is not there mean the same."""
+    """Remove null members, which equal missing ones."""
     if isinstance(value, dict):
         return {name: without_nulls(each) for name, each in value.items() if each is not None}
     return value
@@ -44,7 +44,7 @@ def test_what_has_not_changed_needs_no_patch(tree: dict[str, Any]) -> None:
 
 
 def test_lists_with_names_go_as_objects_with_their_order() -> None:
-    """A merge patch would send a list whole for one number in it."""
+    """A merge patch would send the whole list for one changed number."""
     cluster = {"nodes": [{"name": "n2", "x": 1}, {"name": "n1", "x": 2}], "partitions": [{"id": 1}, {"id": 0}],
                "queuesTop": [{"uri": "b", "messages": 2}, {"uri": "a", "messages": 1}], "events": [1],
                "proxies": [{"ident": "p1@h:1", "name": "p1"}]}

@@ -1,4 +1,4 @@
-"""Templates and scripts are found in a checkout, and are part of what is installed."""
+"""Templates and scripts in a checkout and in an installed package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_in_a_checkout_they_are_beside_the_package() -> None:
 
 @pytest.mark.timeout(300)
 def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
-    """As pip builds it, but for the archive around it."""
+    """Built like a wheel, without the archive."""
     subprocess.run([sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path), "build", "-b",
                     str(tmp_path / "build"),
                     "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Who watches gets a snapshot, then patches with numbers; who is slow gets fewer of them, and nobody gets what he has."""
+"""Subscriptions: a snapshot, then numbered patches; slow subscribers receive fewer patches, none twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bmqtwist.console.topics import ClusterTopic, QueuesTopic, QueueTopic
 
 
 class Browser:
-    """One that watches: what it was sent, and the documents that it made of that."""
+    """Subscriber: its received messages and the resulting documents."""
 
     def __init__(self, hub: Hub) -> None:
         self.busy, self.sent, self.documents, self.hub = False, list[dict[str, Any]](), dict[int, Any](), hub
@@ -97,7 +97,7 @@ def test_who_comes_back_goes_on_where_he_was(hub: Hub) -> None:
     ({"seq": 1, "stream": "s0"}, 1.0), ({"seq": 2, "stream": "other"}, 1.0), ({"seq": 2, "stream": "s0"}, RESUME_S + 1.0),
     ({"seq": 2, "stream": 5}, 1.0), ("nonsense", 1.0)])
 def test_who_cannot_go_on_begins_anew(hub: Hub, resume: Any, now: float) -> None:
-    """He missed something, is another one, or was away for too long."""
+    """It missed a patch, names another stream, or reconnects too late."""
     before = Browser(hub)
     before.say(id=1, subscribe="cluster")
     hub.publish(ClusterTopic(), {"n": 0})
@@ -164,7 +164,7 @@ def test_what_one_may_watch_has_an_end(hub: Hub) -> None:
     others = [Browser(hub) for _ in range(TOPICS_MAX)]
     for number, browser in enumerate(others, 100):
         browser.say(id=1, subscribe="queues", offset=number)
-    assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster, which all share
+    assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster
     assert "error" in others[-1].sent[0]
 
 

@@ -1,4 +1,4 @@
-"""The WebSocket of the console, over the real parsers and without a port: who may watch, and what comes when."""
+"""WebSocket of the console, with the real parsers and without a port: access, and messages over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = {"Host": HOST, "Origin": f"http://{HOST}"}
 
 
 class Tab:
-    """One page that watches."""
+    """Page with a WebSocket."""
 
     def __init__(self, console: ConsoleWorld, headers: dict[str, str] | None = None, address: str = "127.0.0.1") -> None:
         self.console, self.frames, self.document = console, Frames(), dict[str, Any]()
@@ -45,21 +45,21 @@ class Tab:
 
     @property
     def status(self) -> int:
-        """Of the answer to the request."""
+        """Status of the answer to the request."""
         return int(self.answer.split()[1])
 
     def lose(self) -> None:
-        """The connection is gone."""
+        """Close the connection without a close frame."""
         from twisted.internet.error import ConnectionDone
         from twisted.python.failure import Failure
         self.transport.protocol.connectionLost(Failure(ConnectionDone()))
 
     def say(self, data: bytes) -> None:
-        """Bytes for the console."""
+        """Send bytes to the console."""
         self.transport.protocol.dataReceived(data)
 
     def heard(self) -> list[dict[str, Any]]:
-        """The messages that have come since."""
+        """Return the messages received since the last call."""
         found = [json.loads(payload) for opcode, payload in self.take() if opcode != CLOSE]
         for message in found:
             if "snapshot" in message:
@@ -74,7 +74,7 @@ class Tab:
         return self.frames.feed(data)
 
     def closed_by(self) -> int:
-        """The code that the console has closed it with; 0 = it has not."""
+        """Return the close code of the console; 0 = not closed."""
         return next((struct.unpack(">H", payload[:2])[0] for opcode, payload in self.take() if opcode == CLOSE), 0)
 
 
@@ -252,7 +252,7 @@ def test_what_is_too_long_or_too_much_ends_it(console: ConsoleWorld) -> None:
 
 
 def test_a_watch_goes_on_for_as_long_as_it_likes(console: ConsoleWorld) -> None:
-    """Unlike the connection of a request."""
+    """The lifetime of a WebSocket is not limited, unlike that of a request's connection."""
     tab = Tab(console)
     tab.say(say(id=1, subscribe="cluster"))
     console.settle()
@@ -273,7 +273,7 @@ def test_watchers_leave_room_for_requests(console: ConsoleWorld) -> None:
 
 
 def test_a_connection_that_watched_is_counted_no_more_when_it_is_gone(console: ConsoleWorld) -> None:
-    """Also one that was refused."""
+    """A refused WebSocket is not counted either."""
     for _ in range(3):
         for each in [Tab(console) for _ in range(WATCHERS_MAX)]:
             each.lose()

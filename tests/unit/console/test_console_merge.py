@@ -1,4 +1,4 @@
-"""The document of the cluster, made of what its nodes say, for clusters that are well and for broken ones."""
+"""Cluster document from the parts of nodes, for healthy and faulty clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.
 
 
 def part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[str, Any]:
-    """What node `number` of `count` says when all is well: the leader is primary of everything."""
+    """Return the part of node `number` of `count` in a healthy cluster: the leader is primary of every partition."""
     name, nodes = f"n{number}", range(1, count + 1)
     partitions = []
     for index in range(PARTITIONS):
@@ -50,12 +50,12 @@ def whole(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[s
           stops: dict[str, Any] | None = None) -> dict[str, Any]:
     before = copy.deepcopy(parts)
     document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, stops or {})
-    assert parts == before  # they are used again
+    assert parts == before  # merge must not change its arguments
     return document
 
 
 def gone(parts: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
-    """A node is killed: the others see that its connection is gone."""
+    """Return the parts after a node was killed: the other nodes report a lost connection."""
     del parts[name]
     for each in parts.values():
         for member in each["members"]:
@@ -130,7 +130,7 @@ def test_a_missing_leader_makes_the_verdict_bad() -> None:
 
 
 def test_of_two_that_say_to_lead_the_one_of_the_higher_term_counts() -> None:
-    """The other one was cut off, and does not know yet."""
+    """The other one is partitioned and does not know the new term yet."""
     parts = well()
     parts["n2"]["elector"].update(leads=True, leader="n2", term=6)
     assert whole(parts)["leader"]["node"] == "n2"
@@ -272,9 +272,9 @@ def test_rates_are_differences_of_readings() -> None:
     assert sampler.rates == {"put": 10.0, "ack": 5.0, "push": 2.0, "confirm": 1.0, "putBytes": 1000.0, "pushBytes": 200.0}
     assert sampler.cpu_share == 0.25 and sampler.latencies == [3, 4]
     sampler.sample(Reading(3.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
-    assert sampler.rates["put"] == 0.0  # a counter that went back
+    assert sampler.rates["put"] == 0.0  # a counter decreased
     sampler.record(Reading(4.0, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1007.9, 5, 50)
-    sampler.record(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot once more
+    sampler.record(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot again
     assert list(sampler.history) == [[1005, 10.0, 0.0, 0.0, 0.0, 5, 50]]
     for second in range(5, 40):
         sampler.sample(Reading(float(second), (0,) * 6, (second, 4), 0.5))

@@ -1,4 +1,4 @@
-"""Other consoles: where they are, who is waited for, what is believed of their answers; restarts of one after the other."""
+"""Consoles of other nodes: URLs, waiting, validation of answers; rolling restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N2 = {"n2": "http://n2:1"}
 
 
 class FakeClient:
-    """Other consoles that answer when the test says so."""
+    """Client whose requests the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Deferred[Any]]] = []
@@ -52,7 +52,7 @@ def test_a_node_is_waited_for_until_it_answers() -> None:
     looked = book.poll(N2, 0.0)
     assert not looked.called and book.parts(N2) == ({}, {"n2": ""})
     again = book.poll(N2, 0.1)
-    assert len(client.asked) == 1  # it is asked once at a time
+    assert len(client.asked) == 1  # one request at a time
     client.asked[0][1].callback((200, {"name": "n2", "x": 1}))
     assert looked.called and again.called and book.parts(N2) == ({"n2": {"name": "n2", "x": 1}}, {})
     book.poll(N2, 0.5)
@@ -60,7 +60,7 @@ def test_a_node_is_waited_for_until_it_answers() -> None:
 
 
 def test_a_node_that_did_not_answer_is_asked_again_and_not_waited_for() -> None:
-    """Nobody's page waits a second, each time, for a node that is gone."""
+    """Pages must not wait a second at each request for a lost node."""
     book, client = peers()
     looked = book.poll(N2, 0.0)
     client.asked[0][1].errback(Refusal(502, "no answer in time"))
@@ -135,7 +135,7 @@ def test_a_node_tells_the_others_where_its_console_is() -> None:
         return {name: values.split(",") for name, _, values in (section.partition(":") for section in said.split(";"))}
 
     assert announced_url(told(definition)) == "http://n2:8080"
-    assert announced_url(told(None)) == ""  # proxies are not told
+    assert announced_url(told(None)) == ""  # not announced to proxies
     silent = replace(configuration.app, bmqtwist=replace(configuration.app.bmqtwist, http=Http()))
     assert CONSOLE_EXTENSION not in told(definition, silent)
 
@@ -151,7 +151,7 @@ def test_a_proxy_tells_the_nodes_its_name_and_where_its_console_is(http: Http, u
         return {name: values.split(",") for name, _, values in (section.partition(":") for section in said.split(";"))}
 
     assert (announced_name(told(True)), announced_url(told(True))) == ("edge, 1", url)
-    assert (announced_name(told(False)), announced_url(told(False))) == ("", "")  # to proxies of its own
+    assert (announced_name(told(False)), announced_url(told(False))) == ("", "")  # to its own proxies
 
 
 @pytest.mark.parametrize("values", [[], [""], ["", "zz"], ["", b"\xff".hex()], ["", b"a\nb".hex()],
@@ -167,7 +167,7 @@ def test_what_is_no_url_is_none(values: list[str]) -> None:
 
 
 class FakeCluster:
-    """`restarts.Documents`: three nodes that stop and come back."""
+    """Collector of three nodes that stop and start again."""
 
     name = "n1"
 
@@ -231,7 +231,7 @@ def test_it_pauses_while_anything_is_not_well(rolling: Any) -> None:
 
 
 def test_a_node_that_has_not_stopped_yet_is_waited_for(rolling: Any) -> None:
-    """It looks well, since it is still the old process."""
+    """Its old process is still up and reports a healthy state."""
     restart, cluster, clock = rolling
     restart.begin(cluster.document(), "r", ADA)
     pass_by(clock, SETTLE_POLLS)

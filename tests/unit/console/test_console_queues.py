@@ -1,4 +1,4 @@
-"""Very many queues: which come first, how fast they are, and how much of that is done at a time."""
+"""Tables of very many queues: order, rates, and work per step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bmqtwist.console.topics import QueuesTopic
 
 
 class FakeQueue:
-    """A queue that is looked at. `looks`: how often its counters were."""
+    """Queue that counts the samples of its counters in `looks`."""
 
     def __init__(self, number: int, messages: int = 0, consumers: int = 0) -> None:
         self.uri, self.partition_id, self.mode = f"bmq://d{number % 7}/q{number:05}", number % 4, "priority"
@@ -41,7 +41,7 @@ class FakeQueue:
 
 
 def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) -> QueueBook:
-    """A book that has looked at all queues."""
+    """Return a book that has sampled all queues."""
     book = book or QueueBook(lambda: queues)
     book.begin(lambda: now)
     while book.step():
@@ -50,7 +50,7 @@ def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) ->
 
 
 def run(work: Generator[None, None, Any]) -> Any:
-    """The result of work in steps."""
+    """Run work in steps and return its result."""
     while True:
         try:
             next(work)
@@ -59,7 +59,7 @@ def run(work: Generator[None, None, Any]) -> Any:
 
 
 def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
-    """The event loop is not held up: in counts, as seconds differ from machine to machine."""
+    """Steps must not block the event loop; measured in visits, as times depend on the machine."""
     queues = [FakeQueue(number) for number in range(50_000)]
     book = QueueBook(lambda: queues)
     book.begin(lambda: 1.0)
@@ -121,7 +121,7 @@ def test_rates_are_what_was_counted_between_two_looks() -> None:
 
 
 def test_a_queue_that_is_made_anew_does_not_go_on_counting_where_the_old_one_was() -> None:
-    """Its primary has moved away and back, or it was deleted: its counters begin at 0."""
+    """The primary has moved away and back, or the queue was deleted: its counters begin at 0."""
     queues = [FakeQueue(1)]
     queues[0].stats.put_msgs = 1000
     book = swept(queues)

@@ -1,4 +1,4 @@
-"""What the console offers beside queues: domains, storage files, stops that can be aborted, traffic to look at."""
+"""Further operations of the console: domains, storage files, delayed stops, demonstration traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES = 30
 
 @pytest.fixture
 def console(tmp_path: Path) -> ConsoleWorld:
-    """Of a broker with a queue that holds some messages, of which one was confirmed."""
+    """Console of a broker with a queue of some messages, one of them confirmed."""
     made = ConsoleWorld(tmp_path)
     world = made.world
     world.domain("d")
@@ -143,7 +143,7 @@ def test_copies_are_compared_as_far_as_all_of_them_go(console: ConsoleWorld) -> 
 
 
 def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None:
-    """Of two copies of the same records in one of which a bit of a GUID is another one."""
+    """One bit of a GUID differs between two copies of the same records."""
     partition = console.world.broker.clusters["c3"].partitions[partition_of(console)]
 
     def checked() -> Any:
@@ -232,7 +232,7 @@ def test_who_uses_a_queue_is_shown_with_what_flows(console: ConsoleWorld) -> Non
     assert leaf["pushRate"] == found["consumers"][0]["pushRate"]
 
 
-# -- traffic to look at -----------------------------------------------------------------------------------------------
+# -- demonstration traffic --------------------------------------------------------------------------------------------
 
 
 def test_traffic_is_offered_where_it_is_configured_alone(tmp_path: Path, console: ConsoleWorld) -> None:

@@ -1,4 +1,4 @@
-"""The console's pages and API over a broker in memory: what they show, and who gets what done."""
+"""Pages and API of the console over a broker in memory: content, actions, permissions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 HOSTILE = "</script><script>alert(1)</script>"
 NAMES = {"node": "n1", "partition": "0", "alarm": "n1:1", "domain": "d"}
 URI = "bmq://d/q"
-# What each action is asked for with, so that nothing but the role stands in its way.
+# Valid arguments of each action, so that only a missing role can cause a refusal.
 BODIES: dict[str, dict[str, Any]] = {
     "stop": {"confirm": "n1", "reason": "r"}, "move": {"to": "n1"}, "purge": {"uri": URI, "confirm": URI, "reason": "r"},
     "publish": {"uri": URI, "payload": "x"}, "test_subscription": {"uri": URI, "expression": "x > 1"},
@@ -31,19 +31,19 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def path_of(route: Route) -> str:
-    """A path with names in it."""
+    """Return the path of a route with arguments."""
     return re.sub(r"<(?:int:)?(\w+)>", lambda found: NAMES[found[1]], route.path)
 
 
 @pytest.fixture
 def console(tmp_path: Path) -> ConsoleWorld:
-    """A console that is open, of a broker with a queue that holds three messages."""
+    """Console without users, of a broker with a queue of three messages."""
     return filled(ConsoleWorld(tmp_path))
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> ConsoleWorld:
-    """One with users, and a key that the nodes share."""
+    """Console with users and a key file."""
     key = tmp_path / "key"
     key.write_text(SECRET)
     return filled(ConsoleWorld(tmp_path / "broker", {"users": list(users()), "keyFile": str(key)}))
@@ -59,7 +59,7 @@ def filled(console: ConsoleWorld) -> ConsoleWorld:
     return console
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- documents --------------------------------------------------------------------------------------------------------
 
 
 def test_the_cluster_is_told_as_it_is(console: ConsoleWorld) -> None:
@@ -193,7 +193,7 @@ def test_programs_get_the_short_status_at_the_root(console: ConsoleWorld) -> Non
 
 
 def test_texts_of_strangers_stay_texts(console: ConsoleWorld) -> None:
-    """Names of clients, apps and domains, reasons of alarms: all of that may be anything."""
+    """Names of clients, apps and domains and texts of alarms may contain markup."""
     console.world.report.alarm("DOMAIN", f"Domain '{HOSTILE}' is strange")
     client = console.world.connect("client")
     client.identity["processName"] = HOSTILE
@@ -226,7 +226,7 @@ def test_what_goes_with_the_pages_is_served_and_nothing_else(console: ConsoleWor
 
 
 def test_the_report_is_linked_where_there_is_a_directory_for_it(console: ConsoleWorld, tmp_path: Path) -> None:
-    """To who may see the console, as it was written, and nothing in it is a program."""
+    """Users of the console receive it unchanged, and scripts in it are disabled."""
     assert "/report" not in console.page("/").text and console.page("/report").status == 404
     key, reports = tmp_path / "key", tmp_path / "reports"
     key.write_text(SECRET)
@@ -265,7 +265,7 @@ def test_the_description_says_what_there_is(console: ConsoleWorld) -> None:
     assert openapi("/bmq")["servers"] == [{"url": "/bmq"}]
 
 
-# -- what is done -----------------------------------------------------------------------------------------------------
+# -- actions ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_queue_is_purged_behind_its_name_and_a_reason(console: ConsoleWorld) -> None:
@@ -391,7 +391,7 @@ def test_what_one_node_alone_cannot_do_is_refused_with_the_reason(console: Conso
     assert console.post("/api/v1/partitions/0/rollover", {}).json == {"ok": True}
 
 
-# -- who may ----------------------------------------------------------------------------------------------------------
+# -- permissions ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("user", PASSWORDS)
@@ -475,14 +475,14 @@ def test_a_login_needs_its_own_form(guarded: ConsoleWorld) -> None:
 def test_logins_that_fail_are_slowed_down(guarded: ConsoleWorld) -> None:
     seen = [guarded.log_in("ada", "wrong").status for _ in range(6)]
     assert seen == [403, 403, 403, 403, 429, 429]
-    assert guarded.log_in("ada").status == 429  # the right one does not count either, for now
+    assert guarded.log_in("ada").status == 429  # the right password is refused during the delay, too
     guarded.host.reactor.advance(2.0)
     assert guarded.log_in("ada").status == 303
 
 
 def test_a_login_ends(guarded: ConsoleWorld) -> None:
     guarded.log_in("ada")
-    for _ in range(23):  # used every half an hour it goes on for 12 hours
+    for _ in range(23):  # with a request each half hour the login lasts 12 hours
         guarded.host.reactor.advance(1800.0)
         answer = guarded.ask("/api/v1/node")
         assert answer.status == 200
@@ -514,7 +514,7 @@ def test_cookies_cannot_be_read_by_scripts_or_sent_by_other_sites(guarded: Conso
 
 @pytest.mark.parametrize("host", ["console.example", "evil.example:1"])
 def test_an_open_console_is_shown_to_nobody_under_another_name(console: ConsoleWorld, host: str) -> None:
-    """Names that lead to this machine by rebinding."""
+    """Names that resolve to this machine by DNS rebinding."""
     for path in ("/", "/queues"):
         answer = console.page(path, host=host)
         assert answer.status == 403 and "This console has no users" in answer.text
@@ -564,7 +564,7 @@ def test_a_request_that_was_passed_on_is_not_passed_on_again(console: ConsoleWor
     assert console.ask("/api/v1/log?node=n1&lines=x").json["field"] == "lines"
 
 
-# -- prefix, size, mistakes -------------------------------------------------------------------------------------------
+# -- prefix, size, errors ---------------------------------------------------------------------------------------------
 
 
 def test_below_a_prefix_everything_is_found_with_it_and_without(tmp_path: Path) -> None:
@@ -620,7 +620,7 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
 
 def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_has_looked_at(
         console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of that node comes here, and is let in because its origin is known."""
+    """A page of the lost node reconnects here and is accepted because its origin is known."""
     monkeypatch.setattr("bmqtwist.console.consoles.cluster_facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
     console.settle(5.0)
     console.settle()

@@ -1,4 +1,4 @@
-"""What a peer has written goes nowhere as it is: every door that takes a text, and every place where it may come out."""
+"""Texts of peers are escaped everywhere: every input for a text, and every output that may contain it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAMPLE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]\w*="([^"\\\n]|\\[\\"
 def introduce(member: str) -> Callable[[MemoryWorld, str], None]:
     def enter(world: MemoryWorld, text: str) -> None:
         client = world.connect("client")
-        client.identity[member] = text[:50_000]  # more is cut off before it is read
+        client.identity[member] = text[:50_000]  # longer identities are refused before parsing
         client.send(codec.control_frame({"clientIdentity": client.identity}))
         world.run()
         if client.link.session is not None and client.link.session.channel.negotiated_at is not None:
@@ -58,7 +58,7 @@ def uri(form: str) -> Callable[[MemoryWorld, str], None]:
 
 
 def app_id(world: MemoryWorld, text: str) -> None:
-    """One that is fit to be shown is taken, and told of."""
+    """A printable app id is accepted and reported."""
     with contextlib.suppress(RequestRefused):
         world.client().open("bmq://f/q", read=1, app_id=text[:200_000])
         assert shown(text) == text
@@ -90,7 +90,7 @@ def command_in_json(world: MemoryWorld, text: str) -> None:
 
 
 def properties(world: MemoryWorld, text: str) -> None:
-    """Of a message that ends in a dump."""
+    """Properties of a message that is dumped."""
     world.domain("p", maxDeliveryAttempts=1)
     producer = world.producer("bmq://p/q")
     assert producer.status_of(b"x", properties={text[:1000]: text[:60_000]}) == 0
@@ -125,7 +125,7 @@ DOORS: dict[str, Callable[[MemoryWorld, str], None]] = {
 
 
 def looks(world: MemoryWorld) -> dict[str, str]:
-    """Every place where a text may come out, as it comes out."""
+    """Return the text of every output."""
     state = at_once(snapshots.broker_in_steps(world.broker, world.now))
     statistics = world.assembled.observe()
     at_once(world.assembled.sampling(world.now))
@@ -172,7 +172,7 @@ def names_below(path: Path) -> set[str]:
 
 
 def test_an_app_that_the_domain_lists_may_have_any_name(tmp_path: Path) -> None:
-    """Its name was written by the operator."""
+    """The operator chose its name."""
     world, name = MemoryWorld(tmp_path), "a" * 200
     world.domain("f", "fanout", apps=[name])
     assert world.client().open("bmq://f/q", read=1, app_id=name)

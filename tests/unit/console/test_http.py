@@ -1,4 +1,4 @@
-"""The console over HTTP, in memory: a real request through a real parser, and no port."""
+"""HTTP endpoints in memory: real requests and parsers, without a port."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STATE = BrokerState(
 
 
 class Stub:
-    """A broker to look at."""
+    """Broker service with fixed answers."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -74,7 +74,7 @@ class Stub:
 
 def get(path: str, source: Stub | None = None, method: str = "GET", log: object = None
         ) -> tuple[int, str, dict[str, str]]:
-    """Status, body and headers of one request."""
+    """Return status, body and headers of one request."""
     client = StubTreq(Console(source or Stub(), log=log).resource())  # type: ignore[arg-type]
     response = []
     client.request(method, f"http://console.test{path}").addCallback(response.append)
@@ -86,23 +86,23 @@ def get(path: str, source: Stub | None = None, method: str = "GET", log: object 
 
 
 def samples(text: str) -> dict[str, float]:
-    """Sample with its labels -> value."""
+    """Return the values by sample name with labels."""
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
 
 def test_livez_answers_while_the_loop_turns() -> None:
-    """A supervisor restarts what does not answer, ready or not."""
+    """A supervisor restarts a process that does not answer, ready or not."""
     assert get("/livez", Stub("recovering"))[:2] == (200, "ok\n")
 
 
 def test_readyz_tells_why_clients_are_not_served() -> None:
-    """Load balancers look at the code, people at the reason."""
+    """Load balancers use the status, operators the reason."""
     assert get("/readyz")[:2] == (200, "ok\n")
     assert get("/readyz", Stub("recovering"))[:2] == (503, "recovering\n")
 
 
 def test_status_is_short_json() -> None:
-    """What a person asks first."""
+    """Operators read it first."""
     code, body, headers = get("/")
     assert code == 200 and headers["content-type"] == "application/json"
     shown = json.loads(body)
@@ -112,7 +112,7 @@ def test_status_is_short_json() -> None:
 
 
 def test_metrics_has_the_content_type_scrapers_want() -> None:
-    """Prometheus refuses anything else."""
+    """Prometheus refuses other types."""
     code, body, headers = get("/metrics")
     assert code == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
     assert headers["cache-control"] == "no-store"
@@ -123,13 +123,13 @@ def test_metrics_has_the_content_type_scrapers_want() -> None:
 @pytest.mark.parametrize(("path", "method", "code"), [("/nope", "GET", 404), ("/metrics/x", "GET", 404),
                                                       ("/", "POST", 405), ("/metrics", "DELETE", 405)])
 def test_what_is_not_offered_is_refused_in_a_word(path: str, method: str, code: int) -> None:
-    """Nothing here changes anything."""
+    """The endpoints only read."""
     found, body, _ = get(path, method=method)
     assert found == code and "<" not in body and len(body) < 40
 
 
 def test_our_own_mistake_is_logged_in_full_and_told_in_short() -> None:
-    """A traceback is for the log, not for whoever asks."""
+    """The traceback is written to the log, not to the answer."""
     failures: list[Failure] = []
     code, body, _ = get("/metrics", Stub("broken"), log=failures.append)
     assert (code, body) == (500, "Internal Server Error\n")
@@ -137,7 +137,7 @@ def test_our_own_mistake_is_logged_in_full_and_told_in_short() -> None:
 
 
 def test_the_text_follows_the_format() -> None:
-    """Samples of one metric stand together below its type, and labels cannot break out of their quotes."""
+    """Samples of one metric follow its type line, and quotes in labels are escaped."""
     text = exposition(STATE, Statistics(0.0), "my.prefix_", "other")
     seen: list[str] = []
     for line in text.splitlines():
@@ -152,18 +152,18 @@ def test_the_text_follows_the_format() -> None:
 
 
 def test_a_sample_without_labels_has_no_braces_and_whole_numbers_no_point() -> None:
-    """Both are as people write them."""
+    """Both are the usual notation."""
     assert sample_text("a", (), 2.0) + sample_text("a", (("L", ""),), 2.5) == "a 2\na 2.5\n"
 
 
 def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:
-    """What stands behind a port."""
+    """Settings of the site of a listener."""
     site = make_site(Console(Stub()).resource())
     assert site.displayTracebacks is False and site.timeOut == 30
 
 
 class Visit:
-    """One connection to a site, in memory; the clock is the visitor's."""
+    """Connection to a site in memory, with its own clock."""
 
     def __init__(self, site: Any) -> None:
         self.transport: Any = StringTransportWithDisconnection()
@@ -215,7 +215,7 @@ def test_few_connections_are_taken_and_none_stays_for_ever(site_and_clock: tuple
     visits[0].transport.loseConnection()
     assert Visit(site).protocol is not None and Visit(site).protocol is None
     visits[1].send(b"GET / HTTP/1.1\r\n")
-    for _ in range(LIFE_SECONDS_MAX // 10 - 1):  # a line of a header now and then keeps it from being idle
+    for _ in range(LIFE_SECONDS_MAX // 10 - 1):  # a header line every 10 s prevents the idle timeout
         clock.advance(10)
         visits[1].send(b"A: b\r\n")
     assert visits[1].transport.connected
@@ -224,7 +224,7 @@ def test_few_connections_are_taken_and_none_stays_for_ever(site_and_clock: tuple
 
 
 def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
-    """What is made of very many queues takes turns, and memory: once, whoever asks."""
+    """The text for very many queues takes several turns and memory, so it is created once for all requests."""
     source, made = Stub(), list[Deferred[str]]()
     source.in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
     client = StubTreq(Console(source).resource())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Alarms and their copies."""
+"""Alarm lines and the rate limit of their copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmqtwist.logs.observer import SOURCES_MAX, AlarmThrottle, TwistedReport
 
 
 def test_an_alarm_reads_as_operators_know_it() -> None:
-    """Monitoring matches on these words."""
+    """Monitoring systems match on this format."""
     copies, lines = io.StringIO(), list[object]()
     report = TwistedReport(Levels("INFO"), copies, lambda: 0.0, lambda event: lines.append(event["text"]))
     report.alarm("QUEUE_STUCK", "Queue '%s' seems to be stuck.", "q")
@@ -19,7 +19,7 @@ def test_an_alarm_reads_as_operators_know_it() -> None:
 
 
 def test_copies_of_one_source_pass_once_a_minute() -> None:
-    """A storm in one place must not hide the others."""
+    """Many alarms of one source must not hide alarms of other sources."""
     throttle = AlarmThrottle()
     assert throttle.passes("a", 0.0)
     assert not throttle.passes("a", 59.9)
@@ -29,7 +29,7 @@ def test_copies_of_one_source_pass_once_a_minute() -> None:
 
 
 def test_memory_of_sources_is_bounded() -> None:
-    """Old sources are forgotten first; beyond the ceiling copies are withheld rather than kept for ever."""
+    """Old sources are dropped first; beyond SOURCES_MAX copies are suppressed."""
     throttle = AlarmThrottle()
     assert all(throttle.passes(number, 0.0) for number in range(SOURCES_MAX))
     assert not throttle.passes("one more", 1.0)

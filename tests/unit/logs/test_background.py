@@ -1,4 +1,4 @@
-"""A log whose reader has stopped reading: nobody waits for it, what is dropped is counted and said."""
+"""Nonblocking stream for a slow reader: writers never wait, dropped lines are counted and reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
 
 def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> None:
     stream = BackgroundStream(pipe[1])
-    for _ in range(2 * BUFFERED_BYTES_MAX // len(LINE)):  # returns: the pipe holds 64 KiB
+    for _ in range(2 * BUFFERED_BYTES_MAX // len(LINE)):  # does not block, although the pipe takes only 64 KiB
         stream.write(LINE)
     assert stream.dropped > 0.9 * BUFFERED_BYTES_MAX / len(LINE)
     heard: list[bytes] = []
@@ -52,7 +52,7 @@ def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> N
     reader.join(30)
     lines = b"".join(heard).decode().splitlines(keepends=True)
     told = [int(number) for line in lines for number in re.findall(r"^\((\d+) lines dropped: ", line)]
-    assert told and sum(told) == stream.dropped  # more than once if the pipe takes some in between
+    assert told and sum(told) == stream.dropped  # several numbers if the reader reads in between
     assert lines[-1] == "the end\n" and lines.count(LINE) == len(lines) - 1 - len(told)
     assert lines.count(LINE) + stream.dropped == 2 * BUFFERED_BYTES_MAX // len(LINE)
     stream.close()
@@ -89,7 +89,7 @@ def test_files_are_written_as_they_are(pipe: tuple[int, int], tmp_path: Path) ->
 
 
 def serving(port: int) -> AdminClient:
-    """A session with the broker, as soon as it serves."""
+    """Return an admin session with the broker when it serves clients."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -107,7 +107,7 @@ def serving(port: int) -> AdminClient:
     (["from twisted.scripts.twistd import run; run()", "-n", "--pidfile=", "bmq", "--config"], -signal.SIGTERM)],
     ids=["bmqbrkr", "twistd"])
 def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path, command: list[str], ended: int) -> None:
-    """twistd itself logs to its output; it ends by the signal it was sent."""
+    """twistd also logs to standard output; it ends by the signal that it received."""
     broker = BrokerProcess(tmp_path)
     reading, writing = os.pipe()
     try:

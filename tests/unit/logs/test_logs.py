@@ -1,4 +1,4 @@
-"""Log lines, log files, levels."""
+"""Log lines, log files, severity thresholds."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ RECORD = Record(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py
 
 
 def test_the_default_line_is_the_originals() -> None:
-    """Log shippers parse it."""
+    """Log collectors parse this format."""
     line = LineFormat("%d (%t) %s %F:%l %m\n").render(RECORD)
     assert line == "21NOV2026_05:00:37.248 (17) INFO session.py:42 hello\n"
 
 
 def test_every_field_of_a_pattern_is_rendered_and_unknown_ones_are_left() -> None:
-    """A pattern of an existing configuration must not fail."""
+    """A pattern of an existing configuration must not cause an error."""
     assert LineFormat("%p %c %f %% %a%A%u|%Z %i %I %D\\n\\t%n").render(RECORD) == (
         "99 bmqtwist.link.session /src/session.py % |%Z 2026-11-21T05:00:37Z 2026-11-21T05:00:37.248Z "
         "21NOV2026_05:00:37.248000\n\t\n")
 
 
 def test_a_time_just_below_a_second_is_not_rounded_into_a_fourth_digit() -> None:
-    """Such a line would not parse."""
+    """Log collectors could not parse such a line."""
     assert date_text(1.9999999).endswith(":02.000")
 
 
 def test_control_characters_of_a_peer_do_not_reach_the_terminal() -> None:
-    """Names and texts of clients end up in messages."""
+    """Log messages contain names and texts of clients."""
     line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
     assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
 
 
 def test_a_record_that_is_too_long_is_cut() -> None:
-    """Whatever a peer has sent, it does not fill the disk with one line."""
+    """A text of a peer cannot fill the disk with one line."""
     line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a" * (20 << 20)))
     assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
 
 
 def test_levels_go_by_category_and_the_last_match_wins() -> None:
-    """One part can be made to talk without the others."""
+    """The severity threshold of one category can be raised alone."""
     levels = Levels("WARN", ["bmqtwist.link*:DEBUG:red", "BMQTWIST.LINK.TCP:ERROR:gray"])
     assert levels.threshold("bmqtwist.broker.broker") == SEVERITIES["WARN"]
     assert levels.threshold("bmqtwist.link.session") == SEVERITIES["DEBUG"]
@@ -78,7 +78,7 @@ def test_a_full_file_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
         wall = [WALL]
         folder = tmp_path / pattern.replace("%", "")
         folder.mkdir()
-        file = LogFile(str(folder / pattern), 30, 0, lambda: wall[0])  # noqa: B023 (used within this round)
+        file = LogFile(str(folder / pattern), 30, 0, lambda: wall[0])  # noqa: B023 (called in this iteration only)
         for number in range(9):
             file.write(f"line {number:04}\n")
             wall[0] += 0.1
@@ -90,7 +90,7 @@ def test_a_full_file_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_after_a_day(tmp_path: Path) -> None:
-    """As with the original."""
+    """The original rotates after a day, too."""
     wall = [WALL]
     file = LogFile(str(tmp_path / "log.%T"), 0, 0, lambda: wall[0])
     file.write("first\n")
@@ -101,7 +101,7 @@ def test_a_file_is_replaced_after_a_day(tmp_path: Path) -> None:
 
 
 def test_old_files_of_this_log_are_deleted_and_no_others(tmp_path: Path) -> None:
-    """A clean-up that takes too much is worse than none."""
+    """Other files in the directory must not be deleted."""
     for name, days in (("log.20200101_000000", 30), ("log.20200102_000000", 1), ("notes.txt", 30),
                        ("log.20200103_000000.gz", 30)):
         (tmp_path / name).write_text("x")
@@ -114,13 +114,13 @@ def test_old_files_of_this_log_are_deleted_and_no_others(tmp_path: Path) -> None
 
 
 def test_a_missing_directory_is_a_sentence(tmp_path: Path) -> None:
-    """The operator has to create it, as with the original."""
+    """The error says that the operator must create the directory, as with the original."""
     with pytest.raises(LocalError, match="Create the directory"):
         LogFile(str(tmp_path / "no" / "log"), 0, 0, lambda: WALL)
 
 
 def test_a_disk_that_is_full_loses_lines_and_stops_nothing() -> None:
-    """/dev/full refuses every write."""
+    """Every write to /dev/full fails."""
     file = LogFile("/dev/full", 0, 0, lambda: WALL)
     file.write("lost\n")
     file.write("lost\n")
@@ -133,7 +133,7 @@ def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:
 
 
 def test_a_report_names_category_and_place_of_its_caller() -> None:
-    """Otherwise every line would come from the log module."""
+    """The line must not name the log module as its source."""
     console, alarms = io.StringIO(), io.StringIO()
     report = TwistedReport(Levels("INFO"), alarms, lambda: 0.0, _observer(console))
     report.info("%s and %d", "text", 5)
@@ -148,7 +148,7 @@ def test_a_report_names_category_and_place_of_its_caller() -> None:
 
 
 def test_an_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
-    """The copy goes to people."""
+    """Operators read the copy."""
     console, alarms, now = io.StringIO(), io.StringIO(), [0.0]
     report = TwistedReport(Levels("INFO"), alarms, lambda: now[0], _observer(console))
     for moment in (0.0, 30.0, 61.0):
@@ -166,7 +166,7 @@ def test_a_broken_console_stops_nothing() -> None:
 
 
 def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
-    """Twisted logs what our code let slip."""
+    """Twisted logs exceptions that this package did not handle."""
     console = io.StringIO()
     logger = Logger("library", observer=_observer(console))
     try:
@@ -179,7 +179,7 @@ def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
 
 
 def test_the_configuration_decides_what_goes_where(tmp_path: Path) -> None:
-    """File takes what the verbosity allows, console what its threshold allows."""
+    """The verbosity limits the file, the console threshold the console."""
     console, alarms = io.StringIO(), io.StringIO()
     logs = Logs(LogController(file_name=str(tmp_path / "l"), console_severity_threshold="ERROR",
                               logging_verbosity="DEBUG", categories=()), console, alarms)

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Authorization by rules and plug-ins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bmqtwist.security.authorization import Action, DefaultAuthorizer, RulesAuth
 
 
 def row(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> RuleConfig:
-    """One row of a table."""
+    """Return a rule."""
     return RuleConfig(principal=principal, actions=actions, domain=domain, effect=effect)  # type: ignore[arg-type]
 
 
@@ -20,7 +20,7 @@ TABLE = (row("BASIC_USER-ops*", ("*",), "*", "allow"),
 
 
 def test_the_default_authorizer_allows_everything_and_logs_it() -> None:
-    """Operators grep for the line."""
+    """Operators search the log for this line."""
     report = ListReport()
     authorizer = DefaultAuthorizer({}, report)
     assert all(authorizer.authorize("anybody", action, "any") for action in Action)
@@ -29,7 +29,7 @@ def test_the_default_authorizer_allows_everything_and_logs_it() -> None:
 
 
 def test_the_first_rule_that_matches_decides() -> None:
-    """Reading one domain must not open another, nor writing."""
+    """Permission to read one domain must not permit writing, or reading another domain."""
     report = ListReport()
     table = RulesAuthorizer(TABLE, "allow", report)
     assert table.authorize("BASIC_USER-ops7", Action.QUEUE_WRITE, "x.anything")
@@ -42,20 +42,20 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 
 def test_a_domain_pattern_counts_for_queues_only() -> None:
-    """A connection has no domain; a rule about it must not be lost for that."""
+    """A connection has no domain, so the domain of a rule does not matter for it."""
     table = RulesAuthorizer(TABLE, "allow", ListReport())
     assert not table.authorize("evil", Action.CONNECT_ADMIN)
     assert table.authorize("good", Action.CONNECT_ADMIN)
 
 
 def test_what_no_rule_speaks_of_is_decided_by_the_default() -> None:
-    """Either way is asked for."""
+    """The default is `allow` or `deny`."""
     assert RulesAuthorizer((), "allow", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
     assert not RulesAuthorizer((), "deny", ListReport()).authorize("x", Action.EXECUTE_ADMIN_COMMAND)
 
 
 def test_patterns_are_case_sensitive() -> None:
-    """Domain names are."""
+    """Domain names are case-sensitive, too."""
     table = RulesAuthorizer((row("u", ("*",), "T.a", "allow"),), "deny", ListReport())
     assert table.authorize("u", Action.QUEUE_WRITE, "T.a")
     assert not table.authorize("u", Action.QUEUE_WRITE, "t.a")

@@ -1,4 +1,4 @@
-"""Passwords at rest."""
+"""Stored passwords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SALT = bytes(range(16))
 
 
 def test_a_hash_matches_its_password_and_no_other() -> None:
-    """Otherwise nobody, or everybody, gets in."""
+    """Other passwords must be rejected."""
     stored = StoredPassword(make_hash("s3cret", SALT))
     assert stored.is_hash
     assert stored.matches(b"s3cret")
@@ -20,12 +20,12 @@ def test_a_hash_matches_its_password_and_no_other() -> None:
 
 
 def test_the_same_password_with_another_salt_is_another_line() -> None:
-    """Two users with one password must not be recognisable."""
+    """Equal passwords of two users must not be recognizable."""
     assert make_hash("same", SALT) != make_hash("same", SALT[::-1])
 
 
 def test_a_password_written_as_it_is_is_compared_literally() -> None:
-    """The original's configurations hold plain passwords."""
+    """Configurations of the original contain plain-text passwords."""
     stored = StoredPassword("pässword")
     assert not stored.is_hash
     assert stored.matches("pässword".encode())
@@ -33,7 +33,7 @@ def test_a_password_written_as_it_is_is_compared_literally() -> None:
 
 
 def test_a_hash_line_itself_is_no_password() -> None:
-    """A leaked configuration must not be a way in."""
+    """A leaked configuration must not permit a login."""
     line = make_hash("s3cret", SALT)
     assert not StoredPassword(line).matches(line.encode())
 
@@ -47,13 +47,13 @@ SALT_TEXT, HASH_TEXT = "AAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAAA"
     f"$scrypt$ln=14,r=8,p=1$AAAA${HASH_TEXT}", f"$scrypt$ln=14,r=8,p=1${SALT_TEXT}$AAAA",
     f"$scrypt$ln=0,r=8,p=1${SALT_TEXT}${HASH_TEXT}"])
 def test_a_broken_or_ruinous_hash_line_is_refused_at_start(line: str) -> None:
-    """Found when the broker starts, not at the first login; and no login may cost gigabytes."""
+    """The error is detected at the start, not at the first login, and no login may use gigabytes."""
     with pytest.raises(LocalError, match="bmq password"):
         StoredPassword(line)
 
 
 def test_an_overlong_password_is_refused_without_being_hashed() -> None:
-    """What a stranger sends is bounded before work is spent on it."""
+    """The length of a client's password is checked before the expensive hash."""
     assert not StoredPassword("x").matches(b"x" * (PASSWORD_BYTES_MAX + 1))
     with pytest.raises(LocalError):
         make_hash("x" * (PASSWORD_BYTES_MAX + 1), SALT)
@@ -61,6 +61,6 @@ def test_an_overlong_password_is_refused_without_being_hashed() -> None:
 
 @pytest.mark.parametrize(("password", "salt"), [("", SALT), ("x", b"short")])
 def test_an_empty_password_or_a_short_salt_makes_no_hash(password: str, salt: bytes) -> None:
-    """Either would be a hash worth nothing."""
+    """Both would create an insecure hash."""
     with pytest.raises(LocalError):
         make_hash(password, salt)

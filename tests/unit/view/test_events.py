@@ -1,4 +1,4 @@
-"""view/events.py, alarms.py, logs/observer.py: events, alarms and log lines that a node keeps."""
+"""Event log and alarm state of a node, and the last lines of its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS,
 
 
 class Moment:
-    """A clock that a test sets."""
+    """Clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -30,7 +30,7 @@ class Moment:
 
 
 def unseen(book: AlarmBook) -> int:
-    """How many alarms are neither over nor acknowledged."""
+    """Return the number of alarms that are neither cleared nor acknowledged."""
     return sum(not alarm.acknowledged_by for alarm in book.active)
 
 
@@ -92,7 +92,7 @@ def test_a_detail_that_json_does_not_know_is_written_as_its_text(log: EventLog) 
     assert [each.kind for each in log.after(1, ("config",))] == ["unheard of"]
 
 
-# -- alarms as a state --------------------------------------------------------------------------------------------------
+# -- alarm state --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_the_book_forgets_what_is_over_before_what_is_not(book: AlarmBook) -> No
     assert book.alarms()[0].count == 1, "it is forgotten, and new"
 
 
-# -- alarms whose condition is over ---------------------------------------------------------------------------------------
+# -- alarms whose condition has ended -------------------------------------------------------------------------------------
 
 
 def alarm(category: str, text: str, at: float = STARTED_WALL) -> AlarmState:

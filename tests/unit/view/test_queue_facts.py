@@ -1,4 +1,4 @@
-"""view/queue_facts.py: one number for one fact, whoever asks."""
+"""State of a queue: admin commands, statistics, metrics and the console show the same values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_view_of_a_queue_says_how_old_and_how_full_it_is() -> None:
 
 
 def test_the_console_reads_the_live_broker_through_view_alone() -> None:
-    """What only view/ may look at: the parts of a cluster, the counters and messages of queues."""
+    """Only view/ may read the parts of a cluster and the counters and messages of queues."""
     live = re.compile(r"\.(metadata|leadership|replication|members|relays|downstreams|meter|stats|apps|handles)\b")
     found = [f"{path.name}: {line.strip()}" for path in sorted((PACKAGE / "console").glob("*.py"))
              for line in path.read_text(encoding="utf-8").splitlines()

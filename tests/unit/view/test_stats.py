@@ -1,4 +1,4 @@
-"""Counters, windows of time, and what is made of them."""
+"""Statistics: counters, the sliding window, tables, JSON and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METER = state.MeterSnapshot("queue", 0, 1000, 0, 1048576)
 
 
 class Lab:
-    """A fanout queue with apps foo, bar and baz, counted by hand."""
+    """Fanout queue with apps foo, bar and baz, with counters set by the test."""
 
     def __init__(self) -> None:
         self.counters = QueueStats()
@@ -173,7 +173,7 @@ def test_app_metrics_can_be_switched_off() -> None:
 
 
 def counted(work: Generator[None, None, str], steps: list[None]) -> Generator[None, None, str]:
-    """The same, with its pauses in a list."""
+    """Run a generator in steps and append its pauses to `steps`."""
     while True:
         try:
             steps.append(next(work))
@@ -266,7 +266,7 @@ def test_a_delta_is_what_was_counted_within_the_window(steps: list[tuple[int, in
 
 
 def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
-    """By bucket, each message once, of queues and of apps; whoever only looks is not told, and takes nothing away."""
+    """The histogram counts each message once, for queues and apps; only the printer of statistics resets it."""
     lab = Lab()
     for after in (0.001, 0.001, 0.004, 0.001):
         for counters in (lab.counters, lab.apps["foo"]):
