@@ -55,7 +55,7 @@ async function request(url, options) {
   try {
     document = await answer.json();
   } catch {
-    // an answer that is no JSON says nothing more than its status
+    // an answer that is not JSON has only its status
   }
   if (answer.status === 401) {
     location.assign(path("/login", { next: location.pathname + location.search }));
@@ -77,7 +77,7 @@ export function query() {
   return new URLSearchParams(location.search);
 }
 
-/** Changes the query of this page without loading it; what is empty is left out. */
+/** Changes the query of this page without loading it; empty values are omitted. */
 export function setQuery(changes) {
   const now = query();
   for (const [name, value] of Object.entries(changes)) {

@@ -1,4 +1,4 @@
-// The entry of every page: header, badge, palette, live documents; then the page's own module.
+// Entry of every page: header, badge, palette, live documents; then the page's own module.
 
 import { prefix, path } from "./api.js";
 import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";
@@ -25,14 +25,14 @@ const PAGES = {
   audit: "audit",
 };
 const home = `${location.origin}${prefix}`;
-let cluster = firstCluster(); // the document that came with the page, then the newest one
+let cluster = firstCluster(); // the document in the page, later the newest one
 let servedBy = cluster?.servedBy ?? "";
 
 function firstCluster() {
   try {
     return JSON.parse(find("#data")?.textContent || "null");
   } catch {
-    return null; // the live documents come anyway
+    return null; // live documents follow in any case
   }
 }
 
@@ -112,7 +112,7 @@ function controls() {
   });
 }
 
-// --- when the node that served this page is gone --------------------------------------------------------------------
+// --- when the node that served this page stops ----------------------------------------------------------------------
 
 function goOn(peer) {
   const target = `${peer}${location.pathname.slice(prefix.length)}${location.search}#moved-from=${encodeURIComponent(servedBy)}`;
@@ -140,7 +140,7 @@ function tellMove() {
   try {
     name = decodeURIComponent(match[1]);
   } catch {
-    // a name that is no text is not told
+    // a name that is not a text is ignored
   }
   toast(`${name ? `Node ${name}` : "The node before"} stopped answering: this page goes on here.`, "warning");
 }
@@ -166,7 +166,7 @@ async function start() {
     live,
     main: find("#page"),
     path,
-    /** Calls with the cluster now (if known) and after each change. */
+    /** Calls the listener with the cluster now (if known) and after each change. */
     onCluster(watcher) {
       watchers.add(watcher);
       if (cluster) watcher(cluster);

@@ -1,4 +1,4 @@
-// Lines over time, drawn as SVG; each chart has its numbers as a table, and a mark that follows the pointer or the arrow keys.
+// Charts over time as SVG; each has its numbers as a table, and a cursor that follows the pointer or the arrow keys.
 
 import { h, replace, setAttribute, setText, svg } from "./dom.js";
 import { bothTimes, moment } from "./format.js";
@@ -11,7 +11,7 @@ const TOP = 10;
 const BOTTOM = 22;
 const TABLE_ROWS_MAX = 180;
 
-/** series: [{name, read(row), format}]; rows are [wall seconds, ...]; marks: [{at, text}] are drawn in. */
+/** series: [{name, read(row), format}]; rows are [wall seconds, ...]; marks: [{at, text}] are drawn as lines. */
 export function chart({ caption, series, empty = "No numbers yet: the first ones come within some seconds." }) {
   const lines = series.map((one, n) => svg("polyline", { class: `line series-${n}`, points: "" }));
   const axis = svg("g", { class: "axis" });
@@ -77,7 +77,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
   let rows = [];
   let marks = [];
   let drawn = "";
-  let width = 720; // in pixels, as the page gives
+  let width = 720; // pixels available in the page
   let chosen = null; // the wall time of the row under the cursor; null = the newest
 
   const x = (wall) => {
@@ -212,14 +212,14 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
       marks = events;
       rows = (given ?? []).filter((row) => Array.isArray(row) && typeof row[0] === "number");
       const now = JSON.stringify([rows.length, rows[0], rows[rows.length - 1], events, settings.utc]);
-      if (now === drawn) return; // most documents bring no new row
+      if (now === drawn) return; // most documents have no new row
       drawn = now;
       draw();
     },
   };
 }
 
-/** The next round number from 1, 2, 5 times a power of ten that is not below the value. */
+/** Returns the smallest number of the form 1, 2 or 5 times a power of ten that is not below the value. */
 export function scale(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));

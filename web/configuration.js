@@ -1,11 +1,11 @@
-// The configuration of one node, and where its peers have another one.
+// Configuration of one node, and its differences from other nodes.
 
 import { get } from "./api.js";
 import { emptyNote, h, replace } from "./dom.js";
 import { counted } from "./format.js";
 import { table, text } from "./table.js";
 
-/** Builds the panel in the box; nodes(names) tells with whom it can be compared. */
+/** Builds the panel in the box; nodes(names) sets the nodes to compare with. */
 export function configurationPanel(box, name) {
   let peers = [];
   const compare = h("button", { type: "button", on: { click: () => load(true) } }, "Compare with the other nodes");
@@ -55,7 +55,7 @@ export function configurationPanel(box, name) {
   };
 }
 
-/** Every value by its path: {"a": [{"b": 1}]} gives a.0.b = 1; members of lists with a name go by that. */
+/** Every value by its path: {"a": [{"b": 1}]} gives a.0.b = 1; members of lists with a name are keyed by it. */
 export function flatten(value, path = "", found = new Map()) {
   if (value !== null && typeof value === "object" && Object.keys(value).length > 0) {
     for (const [key, one] of Object.entries(value)) {

@@ -1,11 +1,11 @@
-// Demonstration traffic, where the configuration of the serving node offers it: what it is, and the button for it.
+// Demonstration traffic, if the configuration of the serving node allows it: its state, and its button.
 
 import { post } from "./api.js";
 import { h, replace, setText, show } from "./dom.js";
 import { actionButton, toast } from "./dialog.js";
 import { count, counted } from "./format.js";
 
-/** Builds the panel in the box; show(demo) with what the cluster's document says. */
+/** Builds the panel in the box; show(demo) with the member of the cluster document. */
 export function demoPanel(box) {
   const words = h("p", { class: "lead" });
   const start = actionButton("Start demonstration traffic", "operator", (button) =>

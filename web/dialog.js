@@ -1,4 +1,4 @@
-// Questions before something is done, and short notes after it.
+// Confirmation dialogs before actions, and short messages after them.
 
 import { may, role } from "./api.js";
 import { find, h, replace, setAttribute } from "./dom.js";
@@ -7,7 +7,7 @@ let lastNumber = 0;
 const TEXT_MAX = 500;
 const newId = () => `field-${++lastNumber}`;
 
-/** A button of an action: one that the role does not allow stays in the tab order and says why it does nothing. */
+/** Button of an action; without the required role it stays in the tab order and shows the reason. */
 export function actionButton(label, wanted, press, { cls = "", name = null } = {}) {
   const allowed = may(wanted);
   const why = `This needs the role ${wanted}; you are ${role}.`;
@@ -21,7 +21,7 @@ export function actionButton(label, wanted, press, { cls = "", name = null } = {
   return button;
 }
 
-/** A field with its label and a place for what is wrong with it. */
+/** Field with its label and a place for its error. */
 export function field(
   label,
   { value = "", kind = "text", hint = "", rows = 3, options = null, required = false, max = TEXT_MAX } = {},
@@ -62,7 +62,7 @@ export function field(
   };
 }
 
-/** Asks, and sends when confirmed. `fields` by name; `typed` must be typed to confirm; send(values) does it and may throw. */
+/** Asks for confirmation, then calls send(values), which may throw. `fields` by name; `typed`: text to type for confirmation. */
 export function ask({ title, intro = [], fields = {}, typed = null, button, danger = false, send, done = () => {} }) {
   const heading = h("h2", { id: newId() }, title);
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -122,7 +122,7 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
   return dialog;
 }
 
-/** Opens a modal dialog around the content; it leaves the page when it is closed. */
+/** Opens a modal dialog around the content; closing removes it from the page. */
 export function openDialog(content, labelledBy, cls = "") {
   const before = document.activeElement;
   const dialog = h("dialog", { "aria-labelledby": labelledBy, class: cls || null }, content);
@@ -135,7 +135,7 @@ export function openDialog(content, labelledBy, cls = "") {
   return dialog;
 }
 
-/** A short note that goes by itself; one about something bad stays until it is put away. */
+/** Short message that disappears after a while; an error stays until it is closed. */
 export function toast(text, level = "good") {
   const box = find("#toasts");
   const note = h(

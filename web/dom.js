@@ -1,4 +1,4 @@
-// Elements from code. Whatever came from the broker enters the page as text, never as markup.
+// Creation of elements. Texts of the broker enter the page as text, never as markup.
 
 import { bothTimes, moment } from "./format.js";
 import { settings } from "./settings.js";
@@ -6,7 +6,7 @@ import { settings } from "./settings.js";
 const SVG = "http://www.w3.org/2000/svg";
 const REFUSED = new Set(["style", "innerhtml", "outerhtml", "srcdoc"]);
 
-/** An element: h("p", {class: "x", on: {click: f}}, "text", otherElement). */
+/** Creates an element: h("p", {class: "x", on: {click: f}}, "text", otherElement). */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -31,7 +31,7 @@ function append(element, children) {
   }
 }
 
-/** Sets an attribute when it differs; null takes it away. */
+/** Sets an attribute if it differs; null removes it. */
 export function setAttribute(element, name, value) {
   if (REFUSED.has(name.toLowerCase()) || name.toLowerCase().startsWith("on"))
     throw new Error(`attribute ${name} is refused`);
@@ -40,7 +40,7 @@ export function setAttribute(element, name, value) {
   } else if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-/** Sets the text when it differs, so that nothing that stays the same is painted anew. */
+/** Sets the text if it differs, to avoid repainting. */
 export function setText(element, text) {
   const value = String(text);
   if (element.textContent !== value) element.textContent = value;
@@ -54,7 +54,7 @@ export function replace(element, ...children) {
 
 export const find = (selector, within = document) => within.querySelector(selector);
 
-/** Shows or hides; a hidden element is not read aloud either. */
+/** Shows or hides an element, also for screen readers. */
 export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }
@@ -105,7 +105,7 @@ export function levelOf(word) {
   return Object.hasOwn(LEVELS, key) ? LEVELS[key] : "unknown";
 }
 
-/** A state mark that can be changed: mark.set("up"), mark.set("behind by 3", "warning"). */
+/** State mark: mark.set("up"), mark.set("behind by 3", "warning"). */
 export function stateMark(word = "", level = undefined) {
   const shape = h("span", { class: "shape", "aria-hidden": "true" });
   const label = h("span", { class: "word" });
@@ -120,7 +120,7 @@ export function stateMark(word = "", level = undefined) {
   return element.set(word, level);
 }
 
-/** A moment in the time zone that the user chose; the tooltip has both. */
+/** Time in the time zone that the user chose; the tooltip has both. */
 export function timeMark(wallSeconds) {
   const element = h("time");
   element.refresh = () => element.set(wallSeconds);
@@ -135,7 +135,7 @@ export function timeMark(wallSeconds) {
   return element.set(wallSeconds);
 }
 
-/** A bar from 0 to 1 with its words beside it. */
+/** Bar from 0 to 1 with a text. */
 export function barMark() {
   const fillRect = svg("rect", { class: "fill", height: "100%", width: "0%", rx: 2 });
   const picture = svg(
@@ -157,7 +157,7 @@ export function barMark() {
   return element;
 }
 
-/** A small line of numbers; its words say first, last and greatest. */
+/** Small line chart; its text has the first, last and largest value. */
 export function sparkMark() {
   const line = svg("polyline", { class: "spark-line", points: "" });
   const element = svg(
@@ -186,7 +186,7 @@ export function sparkMark() {
   return element;
 }
 
-/** What stands where there is nothing: what it means and what to do. */
+/** Placeholder of an empty list: its meaning, and possible actions. */
 export function emptyNote(text, ...more) {
   return h("p", { class: "empty" }, text, ...more);
 }

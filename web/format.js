@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them; every number with its unit.
+// Formatting of numbers, sizes and times, each with its unit.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -11,7 +11,7 @@ export function count(value) {
   return known(value) ? whole.format(value) : NOTHING;
 }
 
-/** The word after its number: 1 message, 2 messages. */
+/** Number with its noun: 1 message, 2 messages. */
 export function counted(value, one, many = `${one}s`) {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
@@ -55,7 +55,7 @@ export function seconds(value) {
   return `${whole.format(Math.floor(total / 86400))} d ${Math.floor((total % 86400) / 3600)} h`;
 }
 
-/** Milliseconds that may be hours. */
+/** Duration from milliseconds to hours. */
 export function lapse(value) {
   return known(value) && value >= 60_000 ? seconds(value / 1000) : milliseconds(value);
 }
@@ -74,7 +74,7 @@ export function clock(date, utc) {
     : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
-/** A moment: the time of day, with its date unless that is today. */
+/** Time of day, with the date unless it is today. */
 export function moment(wallSeconds, utc, now = new Date()) {
   if (!known(wallSeconds)) return NOTHING;
   const date = new Date(wallSeconds * 1000);

@@ -1,15 +1,15 @@
-// Live documents over one WebSocket: a snapshot, then numbered patches. After a drop each subscription goes on where it
-// was; when the node that served the page is gone, a peer takes over.
+// Live documents over one WebSocket: a snapshot, then numbered patches. After a lost connection each subscription resumes;
+// when the node that served the page stops, the page connects to another node.
 
 import { merge } from "./merge.js";
 
-const STALE_MS = 5000; // of nothing from the node
+const STALE_MS = 5000; // without a message of the node
 const GONE_MS = 20000;
-const CONNECT_MS = 2500; // for a node to open its WebSocket
+const CONNECT_MS = 2500; // until the WebSocket of a node is open
 const WAITS_MS = [250, 500, 1000, 2000, 3000];
-const GOING_AWAY = 1001; // codes with which a node closes the connection
+const GOING_AWAY = 1001; // close codes of a node
 const LOGIN_ENDED = 4401;
-const OWN_TRIES = 2; // before peers are asked
+const OWN_TRIES = 2; // before other nodes are tried
 
 export class Live {
   #home;
@@ -28,8 +28,8 @@ export class Live {
   #told = false;
   #watch;
 
-  /** home: base URL of this console; onState(state, url) when it changes; onPeer(url) once a peer gives
-   *  documents; onLogin() when the login has ended. */
+  /** home: base URL of this console; onState(state, url) when it changes; onPeer(url) when another node
+   *  sends documents; onLogin() when the login has ended. */
   constructor(home, { onState = () => {}, onPeer = () => {}, onLogin = () => {} } = {}) {
     this.#home = home;
     this.#at = home;
@@ -61,7 +61,7 @@ export class Live {
     this.#peers = urls.map(base).filter((url) => url && url !== this.#home && sameScheme(url, this.#home));
   }
 
-  /** Calls onDocument(document) with each new state of the topic; close() ends it, change(params) asks for another part. */
+  /** Calls onDocument(document) with each new state of the topic; close() ends it, change(params) requests another part. */
   subscribe(topic, params, onDocument, onError = () => {}) {
     const one = { topic, params, onDocument, onError, id: this.#next++, seq: 0, document: undefined, before: null };
     this.#subscriptions.set(one.id, one);
@@ -113,7 +113,7 @@ export class Live {
     const end = (event) => {
       clearTimeout(slow);
       if (event.code === LOGIN_ENDED) this.#onLogin();
-      if (event.code === GOING_AWAY && this.#peers.length > 0) this.#tries = OWN_TRIES; // it said so: a peer at once
+      if (event.code === GOING_AWAY && this.#peers.length > 0) this.#tries = OWN_TRIES; // the node announced its stop: try another node at once
       this.#abandon(socket);
     };
     socket.addEventListener("open", () => {
@@ -129,7 +129,7 @@ export class Live {
     socket.addEventListener("close", end);
   }
 
-  // Does not wait for the closing handshake: a peer that is gone never answers it.
+  // Does not wait for the closing handshake: a stopped node never answers it.
   #abandon(socket) {
     if (this.#socket !== socket) return;
     socket.close();
@@ -141,7 +141,7 @@ export class Live {
     this.#say("reconnecting");
     this.#tries += 1;
     const choices = [...this.#peers, this.#home];
-    const beyond = this.#tries - 1 - OWN_TRIES; // tries after those at home
+    const beyond = this.#tries - 1 - OWN_TRIES; // tries after those at this console
     this.#at = beyond < 0 ? this.#home : choices[beyond % choices.length];
     const round = beyond < 0 ? this.#tries - 1 : Math.floor(beyond / choices.length);
     const wait = WAITS_MS[Math.min(round, WAITS_MS.length - 1)];
@@ -160,7 +160,7 @@ export class Live {
     try {
       message = JSON.parse(text);
     } catch {
-      return; // no message of ours
+      return; // not a message of the console
     }
     const one = this.#subscriptions.get(message.id);
     if (message.error !== undefined) {
@@ -175,7 +175,7 @@ export class Live {
       one.before = null;
     } else if (one.seq && message.seq === one.seq + 1) one.document = merge(one.document, message.patch);
     else {
-      one.seq = 0; // something was missed: from the beginning
+      one.seq = 0; // a patch is missing: request a snapshot
       this.#ask(one);
       return;
     }
@@ -192,7 +192,7 @@ export class Live {
   #judge() {
     if (this.#socket?.readyState !== WebSocket.OPEN) return;
     if (performance.now() - this.#heard > STALE_MS) this.#say("stale");
-    if (performance.now() - this.#heard > GONE_MS) this.#abandon(this.#socket); // a connection that lives in name only
+    if (performance.now() - this.#heard > GONE_MS) this.#abandon(this.#socket); // the connection is dead
   }
 
   #say(state) {
@@ -207,7 +207,7 @@ function base(text) {
     const url = new URL(text);
     return ["http:", "https:"].includes(url.protocol) ? `${url.origin}${url.pathname.replace(/\/$/, "")}` : null;
   } catch {
-    return null; // a node that says no URL, or none that can be gone to
+    return null; // no URL, or an invalid one
   }
 }
 

@@ -1,6 +1,6 @@
-// JSON merge patch (RFC 7386), and reading of lists that travel as objects so that one row can be patched.
+// JSON merge patch (RFC 7386), and reading of lists that are sent as objects so that single rows can be patched.
 
-/** The document after the patch; the old document is left as it is where nothing changed. */
+/** Returns the document after the patch; unchanged parts are shared with the old document. */
 export function merge(target, patch) {
   if (!isObject(patch)) return patch;
   const result = isObject(target) ? { ...target } : {};
@@ -11,7 +11,7 @@ export function merge(target, patch) {
   return result;
 }
 
-/** Rows of a list: an array, {rows, order}, or an object by key, which is then in the order of `order` or of its keys. */
+/** Returns the rows of a list: an array, {rows, order}, or an object by key, in the order of `order` or of its keys. */
 export function rowsOf(container, order) {
   if (!container) return [];
   if (Array.isArray(container)) return container;
@@ -33,7 +33,7 @@ function own(object, name) {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
-// A key named __proto__ is a key like any other.
+// A key named __proto__ is an ordinary key.
 function define(object, name, value) {
   Object.defineProperty(object, name, { value, writable: true, enumerable: true, configurable: true });
 }

@@ -1,4 +1,4 @@
-// Stored messages of one queue, looked at without consuming any.
+// Browser of stored messages of one queue; reading consumes nothing.
 
 import { get, path, query, setQuery } from "./api.js";
 import { emptyNote, h, replace, setText, stateMark, timeMark } from "./dom.js";
@@ -10,7 +10,7 @@ const PAGE = 50;
 const GUID = /^[0-9A-Fa-f]{32}$/;
 const SHOWN_BYTES = 65536;
 
-/** Builds the browser in the box; nodes(names) tells which nodes can be asked. */
+/** Builds the browser in the box; nodes(names) sets the nodes to read from. */
 export function messageBrowser(box, uri) {
   const given = query();
   const node = field("On node", { options: [{ value: "", label: "the primary" }] });

@@ -1,4 +1,4 @@
-// Ctrl-K: go anywhere by typing.
+// Command palette (Ctrl-K): navigation by typing.
 
 import { path } from "./api.js";
 import { h, replace, setAttribute } from "./dom.js";
@@ -20,7 +20,7 @@ const PAGES = [
   ["Audit log", "/audit"],
 ];
 
-/** What can be gone to: [words, path, kind]. */
+/** Targets: [words, path, kind]. */
 export function choices(cluster, typed) {
   const all = PAGES.map(([words, to]) => [words, path(to), "page"]);
   for (const node of rowsOf(cluster?.nodes)) {

@@ -1,4 +1,4 @@
-// Parts that several pages show: tiles, lists of events and alarms, facts.
+// Parts of several pages: tiles, lists of events and alarms, facts.
 
 import { path } from "./api.js";
 import { emptyNote, h, replace, setAttribute, setText, stateMark, timeMark } from "./dom.js";
@@ -73,7 +73,7 @@ function makeEvent(event) {
   return { element, moment: () => mark.set(event.at) };
 }
 
-/** How many events of each kind: 2 election, 1 primary ... */
+/** Number of events of each kind: 2 election, 1 primary ... */
 export function kinds(events) {
   const counts = new Map();
   for (const event of events) counts.set(event.kind, (counts.get(event.kind) ?? 0) + 1);
@@ -102,7 +102,7 @@ export function facts(box) {
   };
 }
 
-/** Buttons of which one is pressed: choices = [[value, label]]. */
+/** Group of buttons with one selected: choices = [[value, label]]. */
 export function segments(box, choices, chosen, choose) {
   const buttons = choices.map(([value, label]) =>
     h(
@@ -129,13 +129,13 @@ export function segments(box, choices, chosen, choose) {
 
 const LATE_MS = 1000;
 
-/** Whether a replica lacks records that its primary has had for long: some are always on their way. */
+/** Returns whether a replica lacks records that its primary has had for more than a second. */
 export const isLate = ({ lagRecords, lagMs }) => lagRecords > 0 && (typeof lagMs !== "number" || lagMs > LATE_MS);
 
 export const nodeLink = (name) => path("/node", { name });
 export const queueLink = (uri) => path("/queue", { uri });
 
-/** A link to a node, or a word when there is none; a proxy (`isProxy(row)`) has no page of its own. */
+/** Link to a node, or a text if there is none; a proxy (`isProxy(row)`) has no page of its own. */
 export function nodeColumn(label, read, options = {}, isProxy = () => false) {
   return custom(
     label,
@@ -160,7 +160,7 @@ export function nodeColumn(label, read, options = {}, isProxy = () => false) {
   );
 }
 
-/** Says whose clients a page cannot show: show({name: why}). */
+/** Lists the nodes and proxies whose clients are missing: show({name: reason}). */
 export function missingNote() {
   const element = h("div", { class: "missing", role: "status" });
   let told = "";

@@ -1,4 +1,4 @@
-// What the user chose, kept in this browser only.
+// Settings of the user, stored in this browser only.
 
 const listeners = new Set();
 
@@ -6,7 +6,7 @@ function read(name, fallback) {
   try {
     return localStorage.getItem(`bmqtwist.${name}`) ?? fallback;
   } catch {
-    return fallback; // the browser keeps nothing for this site
+    return fallback; // the browser stores nothing for this site
   }
 }
 
@@ -14,7 +14,7 @@ function write(name, value) {
   try {
     localStorage.setItem(`bmqtwist.${name}`, value);
   } catch {
-    // then it lasts as long as the page
+    // then the setting ends with the page
   }
 }
 

@@ -1,4 +1,4 @@
-// Stopping a node gracefully: what would happen, the confirmation, how far it is, and what came of it.
+// Graceful stop of a node: preflight, confirmation, progress and report.
 
 import { get, may, post, role } from "./api.js";
 import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";
@@ -22,7 +22,7 @@ export function stopButton(name, label, afterwards = null) {
   });
 }
 
-/** Asks the node what its stop would do, then asks the user, then stops it. */
+/** Shows the preflight of the node, asks for confirmation, then stops the node. */
 export async function stopNode(name, afterwards = null) {
   if (!may("operator")) {
     toast(`Stopping a node needs the role operator; you are ${role}.`, "warning");
@@ -108,7 +108,7 @@ export async function stopNode(name, afterwards = null) {
   });
 }
 
-/** The panel that follows a stop: show(node). It keeps what it saw, since the node itself goes away. */
+/** Panel of a stop: show(node). It stores the last progress, because the node itself stops. */
 export function stopPanel(panel, body) {
   const bar = h("progress", { max: 1, "aria-label": "How far the stop is" });
   const head = h("p", { class: "headline" }, stateMark());
@@ -149,7 +149,7 @@ export function stopPanel(panel, body) {
   return {
     show(node, clusterLevel) {
       if (node && !node.stop && last?.abortable) {
-        last = null; // it was aborted
+        last = null; // the stop was aborted
         panel.hidden = true;
       }
       const stop = node?.stop ?? (last ? { ...last, gone: true } : null);
@@ -204,7 +204,7 @@ export function stopPanel(panel, body) {
     const words = JSON.stringify(given);
     if (words === reported) return;
     reported = words;
-    const { moved = [], seconds: took, reason, by: who, ...rest } = given; // reason and who stand above
+    const { moved = [], seconds: took, reason, by: who, ...rest } = given; // reason and user are shown above
     replace(
       report,
       h("h3", {}, "Report"),

@@ -1,4 +1,4 @@
-// Tables whose rows stay the same elements while their values change: focus, selection and scroll survive each update.
+// Tables whose rows stay the same elements when values change: updates preserve focus, selection and scrolling.
 
 import { barMark, h, levelOf, setAttribute, setText, sparkMark, stateMark, timeMark } from "./dom.js";
 
@@ -59,7 +59,7 @@ export function spark(label, read, options = {}) {
   });
 }
 
-/** Buttons of a row: make(row) is called once; `current()` gives the newest row when one is pressed. */
+/** Buttons of a row: make(row) is called once; `current()` returns the newest row when one is pressed. */
 export function buttons(label, make, options = {}) {
   return column(label, { cls: "actions", ...options }, () => {
     const element = h("span", { class: "buttons" });
@@ -75,12 +75,12 @@ export function buttons(label, make, options = {}) {
   });
 }
 
-/** Any element of the caller's own: make() gives [element, update(row)]. */
+/** Custom element: make() returns [element, update(row)]. */
 export function custom(label, make, options = {}) {
   return column(label, options, make);
 }
 
-/** The rows of one tbody. */
+/** Rows of one tbody. */
 export class Rows {
   #body;
   #columns;
@@ -103,7 +103,7 @@ export class Rows {
     return this.#rows;
   }
 
-  /** Shows these rows in this order; `before` and `after` are rows of the caller that stand around them. */
+  /** Shows these rows in this order; `before` and `after` are rows of the caller around them. */
   show(rows, { before = [], after = [], first = 0 } = {}) {
     const kept = new Map();
     rows.forEach((row, n) => {

@@ -1,9 +1,9 @@
-// Before the first paint: the theme that the user chose.
+// Theme of the user, applied before the first paint.
 (() => {
   try {
     const theme = localStorage.getItem("bmqtwist.theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   } catch {
-    // the browser keeps nothing for this site: the system's theme it is
+    // the browser stores nothing for this site: use the system's theme
   }
 })();

@@ -1,4 +1,4 @@
-// What can be done with one queue: post test messages, try a subscription, purge.
+// Tools of one queue: post test messages, test a subscription, purge.
 
 import { post } from "./api.js";
 import { emptyNote, h, replace } from "./dom.js";
@@ -89,7 +89,7 @@ export function purgeButton(uri) {
   );
 }
 
-/** The tester stays open, so that an expression can be tried again and again. */
+/** The tester stays open for repeated tests of expressions. */
 export function subscriptionButton(uri) {
   return actionButton("Try a subscription …", "viewer", () => {
     const expression = field("Expression", {

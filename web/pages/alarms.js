@@ -1,4 +1,4 @@
-// What needs somebody: open alarms, with the button that says "I have seen it"; then those that are over.
+// Active alarms with buttons to acknowledge and clear them, then cleared alarms.
 
 import { get, post } from "../api.js";
 import { emptyNote, find, h } from "../dom.js";
@@ -12,7 +12,7 @@ const TEXT_MAX = 1000;
 export function start({ onCluster }) {
   let newest = null;
   find("#raise").append(actionButton("Raise an alarm …", "operator", () => raise(newest)));
-  const seen = new Map(); // past ones that came with the page's own request
+  const seen = new Map(); // cleared alarms from the page's own request
   const open = table({
     caption: "Open alarms",
     key: (alarm) => alarm.id,
@@ -62,7 +62,7 @@ export function start({ onCluster }) {
     .catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
 }
 
-/** An alarm by hand: whoever watches log, list or alarm channel sees it as one of the broker's own. */
+/** Raises an operator's alarm, which is logged and listed like an alarm of the broker. */
 function raise(cluster) {
   const names = rowsOf(cluster?.nodes, cluster?.nodesOrder).filter((node) => node.state === "up");
   ask({
@@ -94,7 +94,7 @@ function raise(cluster) {
   });
 }
 
-/** What an alarm is about is over; the broker raises it again when it is not. */
+/** Clears an alarm; the broker raises it again if its condition persists. */
 function clearButton(current, row) {
   return actionButton("Clear", "operator", (button) => tell(current(), "clear", "cleared", button), {
     name: `Clear alarm ${row.category} of ${row.node}`,

@@ -1,4 +1,4 @@
-// Who asked for what, why, and what came of it.
+// Audit log: user, action, reason and result.
 
 import { get } from "../api.js";
 import { emptyNote, find, h, replace } from "../dom.js";

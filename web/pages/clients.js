@@ -1,4 +1,4 @@
-// Applications that are connected to any node, or to a proxy whose console answers.
+// Applications connected to any node, or to a proxy whose console answers.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, setText } from "../dom.js";

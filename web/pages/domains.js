@@ -1,4 +1,4 @@
-// All domains; one of them with what is in force at each node, what the nodes' files say, and the button that reads them again.
+// All domains; one of them with the active configuration and the file of each node, and the button to reload it.
 
 import { get, post, query, setQuery } from "../api.js";
 import { flatten } from "../configuration.js";
@@ -203,7 +203,7 @@ function used(domain) {
   return Math.max(...shares);
 }
 
-/** Members in which what is in force at a node is not what its file says. */
+/** Members that differ between the active configuration of a node and its file. */
 function differences(one) {
   if (one.config === null || one.file === null) return [];
   const [now, file] = [flatten(one.config), flatten(one.file)];

@@ -1,4 +1,4 @@
-// Terms of leaders, and what led from one to the next.
+// Terms of leaders, and the causes of changes.
 
 import { emptyNote, find, replace, setAttribute, stateMark, svg, timeMark, h } from "../dom.js";
 import { count, seconds } from "../format.js";
@@ -80,7 +80,7 @@ export function start({ live, onCluster }) {
   live.subscribe("elections", {}, show, (problem) => replace(line, emptyNote(`The terms cannot be shown: ${problem}`)));
 }
 
-/** One box for each term, as wide as it lasted, but never too small to be seen. */
+/** One box for each term, with a width proportional to its duration and a minimum width. */
 function draw(box, terms, now) {
   if (terms.length === 0) {
     replace(box);

@@ -1,4 +1,4 @@
-// One node: how it is, what it leads, what it logs; and its graceful stop from the first question to the report.
+// One node: state, partitions, log; and its graceful stop from the confirmation to the report.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, h, replace, setAttribute, setText, stateMark, timeMark } from "../dom.js";

@@ -1,4 +1,4 @@
-// All nodes of the cluster, and a restart of all of them, one at a time.
+// All nodes of the cluster, and the rolling restart.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, show, stateMark, timeMark } from "../dom.js";

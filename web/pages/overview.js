@@ -1,4 +1,4 @@
-// The first page: is all well, how much goes through, what needs a look.
+// Overview: verdict, traffic, problems.
 
 import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../dom.js";
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";

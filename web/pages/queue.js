@@ -1,4 +1,4 @@
-// One queue: how deep, who reads and writes it, how its messages travel; a look at them, and tools.
+// One queue: depth, consumers and producers, distribution tree, stored messages, tools.
 
 import { query } from "../api.js";
 import { chart } from "../chart.js";

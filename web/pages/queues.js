@@ -1,4 +1,4 @@
-// All queues: the server sorts, filters and cuts out the part in view; only rows in view are in the page.
+// All queues: the server sorts, filters and returns the part in view; the page contains only the visible rows.
 
 import { query, setQuery } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText } from "../dom.js";
@@ -10,7 +10,7 @@ import { bar, link, number, spark, table, text } from "../table.js";
 const ROW_PX = 32;
 const MARGIN_ROWS = 20;
 const WINDOW_ROWS = 80;
-const HEIGHT_PX_MAX = 15_000_000; // browsers draw nothing beyond about twice that
+const HEIGHT_PX_MAX = 15_000_000; // browsers support about twice that
 const SETTLE_MS = 120;
 const VIEWS = [
   ["messages desc", "Deepest"],
@@ -91,7 +91,7 @@ export function start({ live }) {
     fromTop();
   });
 
-  // A list longer than what a browser can draw is squeezed: one pixel of scroll is then more than one pixel of rows.
+  // A list beyond the browser's limit is scaled: one pixel of scrolling is then more than one pixel of rows.
   const rowPx = () => Math.min(ROW_PX, HEIGHT_PX_MAX / Math.max(1, total));
 
   function showRows(document) {
@@ -202,7 +202,7 @@ export function start({ live }) {
   find("#filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
-/** A row that stands for the rows above or below those in the page. */
+/** Placeholder row for the rows above or below those in the page. */
 function space() {
   const cell = h("td", { colspan: columns.length });
   return {

@@ -1,4 +1,4 @@
-// Partitions by nodes: who is primary, who is behind and by how much; move a primary, begin a new file set.
+// Partitions by nodes: primaries, lag of replicas; moves and rollovers.
 
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";

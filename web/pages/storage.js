@@ -1,4 +1,4 @@
-// The storage files of a node, the records of a journal, and whether all copies of a partition say the same.
+// Storage files of a node, records of a journal, comparison of the copies of a partition.
 
 import { get, query, setQuery } from "../api.js";
 import { field } from "../dialog.js";

@@ -1,5 +1,5 @@
-// The cluster as a picture: nodes on a circle, a line from each primary to its replicas, the proxies below with their
-// connections; the same as tables.
+// Diagram of the cluster: nodes on a circle, a line from each primary to its replicas, the proxies below with their
+// connections; the same data as tables.
 
 import { emptyNote, find, levelOf, replace, svg } from "../dom.js";
 import { bytes, count, counted, rate } from "../format.js";
@@ -9,7 +9,7 @@ import { number, state, table, text } from "../table.js";
 
 const WIDTH = 900;
 const BOX = { width: 200, height: 74 };
-const PROXY = { width: 200, height: 58, gap: 20, space: 70, row: 96, across: 4, most: 12 }; // most: the table has them all
+const PROXY = { width: 200, height: 58, gap: 20, space: 70, row: 96, across: 4, most: 12 }; // most: boxes drawn, the table has all proxies
 
 export function start({ onCluster }) {
   const picture = find("#picture");
@@ -133,7 +133,7 @@ function draw(nodes, edges, proxies, links) {
     .map((edge) => {
       const [a, b] = [places.get(edge.from), places.get(edge.to)];
       const length = Math.hypot(b.x - a.x, b.y - a.y) || 1;
-      const bend = 22; // to the right of the way, so that both directions are seen
+      const bend = 22; // to the right, so that both directions are visible
       const middle = {
         x: (a.x + b.x) / 2 - ((b.y - a.y) / length) * bend,
         y: (a.y + b.y) / 2 + ((b.x - a.x) / length) * bend,
@@ -183,7 +183,7 @@ function draw(nodes, edges, proxies, links) {
   );
 }
 
-/** Boxes of the first proxies in rows below the nodes, and a line from each to every node that it is connected with. */
+/** Boxes of the first proxies in rows below the nodes, and a line from each to every node that it is connected to. */
 function drawProxies(proxies, links, nodes, top) {
   const shown = proxies.slice(0, PROXY.most);
   const places = new Map(
