@@ -1,8 +1,8 @@
-"""Declaration of an admin command, its context and its results: syntax in words and in JSON, function, answer.
+"""Declarations of admin commands, their context and their results: syntax in words and in JSON, function, answer.
 
-The words of a syntax are the grammar itself: `WORD` is a keyword (any case), `<name>` an argument, `[A|B]` one of the
-keywords, `[A]` a keyword and `[<name>]` an argument that may be left out, `(<name>|ALL)` an argument or the keyword.
-A JSON template is an object whose `"<name>"` values are the arguments; `?key` marks a member that may be absent or null.
+The text of a syntax is its grammar: `WORD` is a keyword (any case), `<name>` an argument, `[A|B]` one of the keywords, `[A]`
+an optional keyword, `[<name>]` an optional argument, `(<name>|ALL)` an argument or the keyword. A JSON template is an object
+whose `"<name>"` values are the arguments; `?key` marks an optional or nullable member.
 """
 
 from __future__ import annotations
@@ -80,9 +80,8 @@ class Entry(Struct, frozen=True):
     """Command. `run` receives the context and the arguments in the order of the syntax, None for an omitted one; `answer`
     formats its result (or the result of its generator), and None is SUCCESS.
 
-    `json` holds (template, arguments that the template implies) pairs; `hidden` is an end of the syntax that HELP
-    does not show; `help` is the text of HELP when it is longer than the summary. HELP is that of the original: commands
-    that are `ours` are not in it.
+    `json`: pairs of a template and its implied arguments; `hidden`: end of the syntax that HELP does not show; `help`: text
+    of HELP if it is longer than the summary. HELP is that of the original, so it excludes commands with `ours`.
     """
 
     syntax: str
@@ -176,15 +175,15 @@ class StopStatus(Struct, frozen=True):
 
 QUORUM = "QUORUM"
 _INTERVAL = ".PUBLISHINTERVAL"
-_SHOWN = {QUORUM: "Quorum"}  # but in lists
+_SHOWN = {QUORUM: "Quorum"}  # except in lists
 _UNSUPPORTED = "Unsupported tunable '{}': Issue the LIST_TUNABLES command for the list of supported tunables."
 
 
 class Tunables:
     """Whole numbers that an operator may change at run time; a restart resets them.
 
-    `values`: by upper-case name; `least`, `wanted`: of a new value, the second in words; `describe`: a name, for people;
-    `accept` gives the number that is set, or raises LocalError.
+    `values`: by upper-case name; `least`: minimum of a new value; `wanted`: valid values in words; `describe` returns the
+    description of a name; `accept` returns the number to set, or raises LocalError.
     """
 
     def __init__(self, values: dict[str, int], least: int, wanted: str, describe: Callable[[str], str],

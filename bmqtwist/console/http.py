@@ -86,7 +86,7 @@ class Console:
     @app.handle_errors(HTTPException)
     def refused(self, request: Request, failure: Failure) -> str | bytes:
         error = failure.value
-        assert isinstance(error, HTTPException)  # handler of HTTPException
+        assert isinstance(error, HTTPException)  # registered for HTTPException
         request.setResponseCode(error.code or 500)
         return _text(request, f"{error.name}\n")
 

@@ -359,7 +359,7 @@ class WebConsole(Console):
     @app.handle_errors(HTTPException)
     def refused(self, request: Request, failure: Failure) -> bytes:
         error = failure.value
-        assert isinstance(error, HTTPException)  # handler of HTTPException
+        assert isinstance(error, HTTPException)  # registered for HTTPException
         if _path_of(request).startswith("/api/"):
             return self._json(request, error.code or 500,
                               {"error": f"{error.name}: see /api/v1/openapi.json."})

@@ -1,1 +1,1 @@
-"""Who may connect and what they may do: authenticators, authorizers, passwords, TLS."""
+"""Authentication, authorization, passwords and TLS of the broker."""

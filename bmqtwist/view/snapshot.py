@@ -57,7 +57,7 @@ class StorageState(Struct, frozen=True):
 
 
 class SubscriptionState(Struct, frozen=True):
-    """One subscription of a substream with its window of unconfirmed messages."""
+    """Subscription of a substream with its window of unconfirmed messages."""
 
     s_id: int
     text: str
