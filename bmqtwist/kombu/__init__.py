@@ -1,17 +1,17 @@
-"""A kombu transport over BlazingMQ, for Celery and for programs that use kombu (`pip install 'bmqtwist[kombu]'`).
+"""kombu transport over BlazingMQ, for Celery and other programs with kombu (`pip install 'bmqtwist[kombu]'`).
 
-    import bmqtwist.kombu                               # makes bmq:// and bmqs:// known to kombu
+    import bmqtwist.kombu                               # registers bmq:// and bmqs:// with kombu
     app = Celery("shop", broker="bmq://localhost:30114/bmq.test.persistent.priority")
 
-| AMQP | here |
+| AMQP | BlazingMQ |
 |---|---|
-| queue | a queue of a priority domain; private to its connection if it is a mailbox or the like (`transport.is_private`) |
-| fanout exchange, events, remote control | a queue of a broadcast domain, named like the exchange |
-| ack, late or early | CONFIRM |
+| queue | a queue of a priority domain; mailboxes and similar queues are private to a connection (`transport.is_private`) |
+| fanout exchange, events, remote control | a queue of a broadcast domain with the exchange's name |
+| ack | CONFIRM |
 | reject with requeue | the message is posted again, then confirmed |
-| prefetch count | the most unconfirmed messages of each queue that is consumed |
+| prefetch count | maximum of unconfirmed messages per consumed queue |
 
-docs/celery.md says how it is used and what differs from other transports. Where to start reading: `transport.py`.
+docs/celery.md describes its use and the differences from other transports. Start reading with `transport.py`.
 """
 
 from __future__ import annotations

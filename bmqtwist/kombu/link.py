@@ -1,11 +1,11 @@
-"""One connection to the broker: a session core, a thread that moves its bytes, and calls that wait; its settings and errors.
+"""Link to the broker: a session core with an I/O thread, blocking calls, settings and errors.
 
-The thread answers heartbeats while the program works or sleeps, and reconnects. Deliveries go to the inboxes of readers;
-`news` counts them, and `fileno` is readable until an event loop has inspected them (`calm`).
+The thread answers heartbeats independently of the program, and reconnects. Deliveries go to the inboxes of readers; `news`
+counts them, and `fileno` is readable until an event loop has processed them (`calm`).
 
-A connection that only posts survives: the core reconnects and posts again without acknowledgement, and the broker drops
-duplicates. A connection that reads ends with its channel (`LinkLost`): the broker gives unconfirmed messages to other
-consumers, so its inboxes are void, and kombu and Celery discard them when they connect again.
+A link without readers survives a connection loss: the core reconnects and retransmits unacknowledged posts, and the broker
+drops duplicates. A link with readers ends with its connection (`LinkLost`): the broker gives unconfirmed messages to other
+consumers, so kombu and Celery discard the inboxes when they reconnect.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 
 
 class LinkLost(ConnectionError):
-    """The connection is gone or does not answer: kombu and Celery connect again."""
+    """The connection is lost or does not answer: kombu and Celery reconnect."""
 
 
 class Refused(OperationalError):
-    """The broker refuses: no such domain, wrong password, queue full. Trying again at once is no use."""
+    """The broker refused a request: no such domain, wrong password, queue full. An immediate retry fails again."""
 
 
 _PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY,
@@ -48,7 +48,7 @@ _PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Res
 
 
 def refusal(what: str, result: Result, message: str = "") -> LinkLost | Refused:
-    """The error for a result other than SUCCESS: LinkLost if a new connection may help."""
+    """Return the error for a result other than SUCCESS: LinkLost if a new connection may help."""
     text = f"{what}: {result.value} {message}".rstrip()
     return LinkLost(text) if result in _PASSING else Refused(text)
 
@@ -60,7 +60,7 @@ def translated(what: str, error: SdkError) -> LinkLost | Refused:
 DOMAIN = "bmq.test.persistent.priority"
 BROADCAST_DOMAIN = "bmq.test.mem.broadcast"
 CONNECT_TIMEOUT_S = 5.0
-_BACKOFF_MAX_S = 2.0  # a publisher waits for its post: try often
+_BACKOFF_MAX_S = 2.0  # short, since publishers wait for their posts
 _UNACKED_BYTES_MAX = 64 << 20
 
 
@@ -71,12 +71,12 @@ class Settings:
     domain: str = DOMAIN
     broadcast_domain: str | None = BROADCAST_DOMAIN  # None: no fanout, no events, no remote control
     queue_name_prefix: str = ""
-    max_unconfirmed: int = 1000  # messages of one queue held at once where no prefetch count is set
+    max_unconfirmed: int = 1000  # unconfirmed messages per queue without a prefetch count
     max_unconfirmed_bytes: int = 256 << 20
-    confirm_publish: bool = True  # a publish waits until the broker has taken the message into its care
+    confirm_publish: bool = True  # a publish waits for the acknowledgement
     post_timeout_s: float = 10.0
     request_timeout_s: float = 10.0
-    get_wait_s: float = 0.2  # a get without consumer waits that long for a message
+    get_wait_s: float = 0.2  # maximum wait of a get without a consumer
 
     def __post_init__(self) -> None:
         for domain in (self.domain, self.broadcast_domain):
@@ -88,10 +88,9 @@ class Settings:
 
 
 def settings_of(client: Any, secure: bool = False) -> Settings:
-    """Settings from a kombu.Connection. LocalError if something of it makes no sense.
+    """Return the settings of a kombu.Connection. LocalError for invalid values.
 
-    Members of `transport_options` that are not ours are left to kombu; `session` there replaces members of
-    SessionOptions.
+    Other members of `transport_options` are left to kombu; its member `session` replaces members of SessionOptions.
     """
     given: Mapping[str, Any] = client.transport_options or {}
     tls = tls_of(client.ssl)
@@ -111,8 +110,8 @@ def settings_of(client: Any, secure: bool = False) -> Settings:
 
 
 def tls_of(given: Any) -> ssl.SSLContext | None:
-    """A TLS context from what kombu calls `ssl` and Celery `broker_use_ssl`: a context, True, or a mapping with
-    `ca_certs`, `certfile`, `keyfile`, `cert_reqs`, `check_hostname`."""
+    """Return the TLS context for kombu's `ssl` or Celery's `broker_use_ssl`: a context, True, or a mapping with `ca_certs`,
+    `certfile`, `keyfile`, `cert_reqs`, `check_hostname`."""
     if not given or isinstance(given, ssl.SSLContext):
         return given or None
     values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
@@ -129,13 +128,13 @@ _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 
 class Reader:
-    """A queue that is read: `inbox` holds untaken messages, `unconfirmed` counts taken ones."""
+    """Consumer of a queue: `inbox` contains messages not taken yet, `unconfirmed` counts taken ones."""
 
     __slots__ = ("configuring", "inbox", "options", "queue", "unconfirmed", "uri", "wanted")
 
     def __init__(self, uri: str, options: QueueOptions, inbox_max: int | None) -> None:
         self.uri = uri
-        self.options = self.wanted = options  # the broker's, and ours
+        self.options = self.wanted = options  # in force at the broker, and requested
         self.configuring = False
         self.inbox: deque[Message] = deque(maxlen=inbox_max)
         self.unconfirmed = 0
@@ -143,15 +142,15 @@ class Reader:
 
 
 class Link:
-    """Connects when it is made. LinkLost or Refused from every call that cannot be done."""
+    """The constructor connects. Calls that fail raise LinkLost or Refused."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.lost = ""  # why this connection has ended
-        self.told = False  # was that raised?
+        self.lost = ""  # reason of the end of the connection
+        self.told = False  # LinkLost was raised
         self.news = 0
         self._readers: dict[str, Reader] = {}
-        self._queues: dict[str, Queue] = {}  # what is open, by URI
+        self._queues: dict[str, Queue] = {}  # open queues, by URI
         self._opening = threading.RLock()
         self._near, self._far = socket.socketpair()
         self._near.setblocking(False)
@@ -184,7 +183,7 @@ class Link:
             raise LinkLost(self.lost)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
-        """Wait for a condition, under the lock; return it. LinkLost if the connection ends before."""
+        """Wait for a condition, evaluated under the lock; return its value. LinkLost if the connection ends first."""
         self._here()
         if self._threaded.wait(lambda: done() or self.lost, timeout_s) and done():
             return True
@@ -195,13 +194,13 @@ class Link:
         return self.wait(lambda: self.news != seen, timeout_s)
 
     def _here(self) -> None:
-        """Before any lock is taken: a child process cannot use those of its parent."""
+        """Raise in a child process, before a lock is taken: it cannot use the locks of its parent."""
         if self.forked:
             self.check()
 
     def _request(self, what: str, make: Callable[[object, float], object], timeout_s: float) -> None:
-        """Make a request of the core and wait for its end. One without answer leaves the broker's state unknown, and the
-        connection useless."""
+        """Start a request of the core and wait for its result. Without an answer the state at the broker is unknown, and the
+        link ends."""
         self.check()
         try:
             answered = self._threaded.request(make, timeout_s)
@@ -215,7 +214,7 @@ class Link:
 
     def post(self, uris: Iterable[str], payload: bytes, properties: Mapping[str, object], *, confirm: bool,
              timeout_s: float) -> None:
-        """Post to several queues. With `confirm`, until the broker has acknowledged all of them."""
+        """Post to several queues; with `confirm`, wait for all acknowledgements."""
         self.check()
         end = time.monotonic() + timeout_s
         waiters = []
@@ -233,13 +232,13 @@ class Link:
         for waiter in waiters:
             ack = waiter.outcome
             assert isinstance(ack, Ack)
-            if ack.status is Result.UNKNOWN:  # it is not known whether the broker has it
+            if ack.status is Result.UNKNOWN:  # the message may be stored
                 raise LinkLost(f"post to {ack.uri}: no acknowledgement")
             if not ack.ok:
                 raise refusal(f"post to {ack.uri}", ack.status)
 
     def cast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
-        """Post to a broadcast queue, for its current consumers. Dropped if there is no room."""
+        """Post to a broadcast queue without acknowledgement; drop the message if there is no room."""
         self.check()
         self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
 
@@ -283,10 +282,10 @@ class Link:
                           self.settings.request_timeout_s)
 
     def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
-        """Read a queue. With `inbox_max` the oldest messages make room for new ones."""
+        """Open a queue for reading. With `inbox_max`, new messages replace the oldest ones in a full inbox."""
         self._here()
         with self._opening:
-            self._close(uri)  # open for writing only
+            self._close(uri)  # it may be open for writing only
             reader = Reader(uri, options, inbox_max)
             self._readers[uri] = reader
             try:
@@ -304,7 +303,7 @@ class Link:
             self._close(reader.uri)
 
     def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
-        """Configure a queue. During one change only the newest other one is kept; `wait` until it is in force."""
+        """Configure a queue. During a pending change only the latest further one is stored. `wait`: until it is in force."""
         self._here()
         with self._changed:
             reader.wanted = options
@@ -325,7 +324,7 @@ class Link:
             self._fail(str(translated(f"configure {reader.uri}", error)))
 
     def take(self, reader: Reader) -> Message:
-        """The next message of an inbox, or IndexError."""
+        """Take the next message of an inbox, or raise IndexError."""
         self._here()
         with self._changed:
             message = reader.inbox.popleft()
@@ -343,13 +342,13 @@ class Link:
             message.queue.owner.unconfirmed -= 1
             self._threaded.transport.perform()
 
-    # -- news -------------------------------------------------------------------------------------------------------
+    # -- notification -----------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
         return self._far.fileno()
 
     def alarm(self) -> None:
-        """Notify callers that wait and the event loop."""
+        """Notify waiting callers and the event loop."""
         if self.forked:
             return
         with self._changed:
@@ -361,7 +360,7 @@ class Link:
             self._changed.notify_all()
 
     def calm(self, seen: int) -> None:
-        """No message could be taken after news number `seen`: `fileno` is not readable until the next."""
+        """Make `fileno` unreadable until the next notification, unless there was one after number `seen`."""
         self._here()
         with self._changed:
             if self._signalled and self.news == seen and not self.lost:
@@ -419,12 +418,12 @@ class Link:
 
     @property
     def forked(self) -> bool:
-        """Does the connection belong to the parent process?"""
+        """True if the connection belongs to the parent process."""
         return self.lost == _FORKED
 
     def forget(self) -> None:
-        """In a child process, right after the fork: the thread is missing, locks may stay held. Only the descriptors are
-        closed, so that the broker notices the end of the parent."""
+        """Close the descriptors in a child process after a fork, so that the broker detects the end of the parent. The child
+        has no I/O thread, and locks may stay locked."""
         self.lost = _FORKED
         self._threaded.transport.hang_up()
         self._near.close()

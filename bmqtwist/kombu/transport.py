@@ -1,10 +1,9 @@
 # mypy: disable-error-code="no-untyped-call"
-"""The transport that kombu is given, one link per connection, and its channels: operations of kombu on queues and messages,
-performed with a link.
+"""kombu transport, with one link per connection, and its channels: kombu's operations on queues and messages.
 
-Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. Messages for
-processes that do not know each other's queues (fanout, events, remote control and its replies) go through a broadcast queue
-named like the exchange; each reader picks those that its bindings match.
+Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. Messages between
+processes that have not declared each other's queues (fanout, events, remote control and its replies) go through a broadcast
+queue with the exchange's name; each reader selects messages by its bindings.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _DIGEST_CHARS = 12
 
 
 def queue_name(name: str) -> str:
-    """`name` where BlazingMQ permits it; else with `_` for what is not permitted, cut to length, and a digest of `name`
-    after it, so that different names stay different."""
+    """Return `name` if it is a valid queue name; else with `_` for invalid characters, truncated, and with a digest as
+    suffix, so that names stay distinct."""
     clean = _FORBIDDEN.sub("_", name)
     if clean == name and 0 < len(name) <= QUEUE_NAME_CHARS_MAX:
         return name
@@ -48,33 +47,33 @@ def queue_uri(domain: str, name: str, prefix: str = "") -> str:
 
 
 def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_passing: bool) -> bool:
-    """Does a binding make a queue private to its connection, fed by the exchange's broadcast queue?
+    """Return whether a binding makes a queue private to its connection, fed by the exchange's broadcast queue.
 
-    `kind` direct, topic or fanout; `queue_passing`: exclusive or auto-deleted. Everything bound to a fanout exchange that
-    does not outlive its reader; for the other kinds it must not be durable either, for a direct exchange neither may the
-    exchange. So event receivers, mailboxes and reply queues are private, and queues of tasks are not.
+    `kind`: direct, topic or fanout; `queue_passing`: exclusive or auto-deleted. Private are passing queues of a fanout
+    exchange, non-durable passing queues of a topic exchange, and of a non-durable direct exchange. So event receivers,
+    mailboxes and reply queues are private, and task queues are not.
     """
     if not queue_passing:
         return False
     return kind == "fanout" or not queue_durable and (kind == "topic" or not exchange_durable)
 
 
-MAILBOX_MESSAGES_MAX = 10_000  # of a private queue, or broadcast by one exchange and not looked at; then the oldest go
-_BURST = 100  # messages delivered before an event loop gets its turn
-_MARK = "kombu"  # property of messages that this transport made
-_IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
-_QUIET_S = 0.5  # a queue that delivers nothing for so long is taken for empty by a purge
+MAILBOX_MESSAGES_MAX = 10_000  # per private queue or exchange; the oldest are dropped
+_BURST = 100  # messages per call from the event loop
+_MARK = "kombu"  # property of messages posted by this transport
+_IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # receives no further messages
+_QUIET_S = 0.5  # a purge ends after this time without a delivery
 _FATES_MAX = 10_000
 _KINDS = frozenset(("direct", "topic"))
-Raw = dict[str, Any]  # a message as kombu has it
+Raw = dict[str, Any]  # a message in kombu's form
 _tags = itertools.count(1)
-_fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed: acknowledged since?
+_fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed -> acknowledged since
 
 
 class QoS(virtual.QoS):
-    """Confirms acknowledged messages; the prefetch count is also the window at the broker."""
+    """Confirms acknowledged messages; the prefetch count is also the limit of unconfirmed messages at the broker."""
 
-    restore_at_shutdown = False  # the broker gives what was not confirmed to others
+    restore_at_shutdown = False  # the broker redelivers unconfirmed messages
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.settle(delivery_tag)
@@ -82,7 +81,7 @@ class QoS(virtual.QoS):
         self.channel.nudge()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Post a message again, with `requeue`; confirm it."""
+        """Confirm a message; with `requeue`, post it again first."""
         if requeue:
             self.channel.requeue(delivery_tag)
         self.ack(delivery_tag)
@@ -101,7 +100,7 @@ class Channel(virtual.Channel):
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def basic_publish(self, message: Raw, exchange: str, routing_key: str, **kwargs: Any) -> None:
-        """Post to every queue that is bound to the exchange here, and to its broadcast queue."""
+        """Post to the queues bound to the exchange in this process, and to its broadcast queue."""
         self._inplace_augment_message(message, exchange, routing_key)
         queues, casting = [routing_key], False
         if exchange:
@@ -112,10 +111,9 @@ class Channel(virtual.Channel):
             transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
 
     def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
-        """(shared queues, is it to be broadcast as well). Refused if no queue could receive it.
+        """Return (shared queues, also broadcast). Refused if no queue can receive the message.
 
-        An exchange that was not declared on this connection may be anything, and is broadcast: so does Celery use those
-        of its Broadcast queues.
+        Messages for an exchange that this connection has not declared are broadcast, as Celery's Broadcast queues need.
         """
         entry = self.state.exchanges.get(exchange, {"durable": False, "table": []})
         kind = self.typeof(exchange)
@@ -137,7 +135,7 @@ class Channel(virtual.Channel):
         self._post([queue], message)
 
     def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
-        """Text as it is, bytes in base64."""
+        """Encode bytes as base64; leave text unchanged."""
         return super().encode_body(body, "base64" if isinstance(body, bytes) else None)  # type: ignore[no-any-return]
 
     # -- declaring --------------------------------------------------------------------------------------------------
@@ -151,18 +149,18 @@ class Channel(virtual.Channel):
 
     def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None,
                    **kwargs: Any) -> None:
-        """Bind a queue; one that becomes private by that reads the broadcast queue."""
+        """Bind a queue; a private one then reads the exchange's broadcast queue."""
         super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
         exchange = exchange or "amq.direct"
         if self.supports_fanout:
             self.connection.listen(queue, exchange, self.typeof(exchange).type)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        """The table has it already."""
+        """Do nothing: the base class has added the binding to its table."""
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Forget a queue and its bindings. A shared one is emptied unless a condition is given; the broker removes queues
-        that nobody uses."""
+        """Remove a queue and its bindings. A shared queue is purged unless a condition is given; the broker removes unused
+        queues."""
         private = queue in self.connection.mailboxes
         if not private and not if_unused and not if_empty:
             self._purge(queue)
@@ -187,7 +185,7 @@ class Channel(virtual.Channel):
         return len(reader.inbox) if reader else 0
 
     def _purge(self, queue: str) -> int:
-        """Confirm delivered messages until none comes for _QUIET_S seconds; return their number."""
+        """Confirm deliveries until there is none for _QUIET_S seconds; return their number."""
         transport, count = self.connection, self._size(queue)
         if queue in transport.mailboxes:
             transport.mailboxes[queue].clear()
@@ -231,7 +229,7 @@ class Channel(virtual.Channel):
             self._relax(queue)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Set how many messages may be held; 0 = as many as `max_unconfirmed`. It may change at any time."""
+        """Set the limit of unconfirmed messages, also during consumption; 0 = `max_unconfirmed`."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
         transport = self.connection
         for queue in self._active_queues:
@@ -259,7 +257,7 @@ class Channel(virtual.Channel):
         return message
 
     def _relax(self, queue: str) -> None:
-        """Close a queue without consumer; while messages of it are held, only stop its deliveries."""
+        """Close a queue without a consumer, or stop its deliveries while it has unconfirmed messages."""
         transport = self.connection
         reader = transport.readers.get(queue)
         if reader is None or queue in transport.consumed:
@@ -298,22 +296,22 @@ class Channel(virtual.Channel):
         for exchange, (reader, _) in transport.heard.items():
             while reader.inbox:
                 raw = _unpacked(transport.link.take(reader), "")
-                reader.unconfirmed -= 1  # nothing to confirm: at most once
+                reader.unconfirmed -= 1  # broadcast messages are not confirmed
                 key = raw["properties"]["delivery_info"].get("routing_key") or ""
                 for name in self.typeof(exchange).lookup(self.get_table(exchange), exchange, key, None):
                     if name in transport.mailboxes:
                         transport.mailboxes[name].append(raw)
 
     def nudge(self) -> None:
-        """After a change of room or consumers: notify the event loop if messages wait."""
+        """Notify the event loop if messages are waiting, after a change of the limit or of consumers."""
         if any(self._size(queue) for queue in self._active_queues):
             self.connection.link.alarm()
 
-    # -- ends of messages -------------------------------------------------------------------------------------------
+    # -- confirmation -----------------------------------------------------------------------------------------------
 
     def settle(self, delivery_tag: str) -> None:
-        """Confirm what is held under a tag. If that comes too late it is remembered, for the case that the message comes
-        back to this process."""
+        """Confirm the message of a tag. Without a connection the acknowledgement is stored: it confirms the message if it is
+        redelivered to this process."""
         message = self._held.get(delivery_tag)
         if self.closed:
             if message is not None:
@@ -332,7 +330,7 @@ class Channel(virtual.Channel):
                 self._relax(self.connection.names[reader.uri])
 
     def requeue(self, delivery_tag: str) -> None:
-        """Post the held message of a tag again, at the end of its queue and marked as redelivered."""
+        """Post the message of a tag again, to the end of its queue and marked as redelivered."""
         message = self._held.get(delivery_tag)
         if message is not None and not self.closed:
             transport = self.connection
@@ -361,7 +359,7 @@ class Channel(virtual.Channel):
 
 
 def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
-    """(payload, properties): the whole message as JSON, and what subscriptions may ask for."""
+    """Return (payload, properties): the message as JSON, and the properties for subscriptions."""
     properties: dict[str, object] = {_MARK: True}
     task = message["headers"].get("task")
     key = message["properties"]["delivery_info"].get("routing_key")
@@ -378,8 +376,8 @@ def _remember(message: Message, acknowledged: bool) -> None:
 
 
 def _unpacked(message: Message, queue: str, known: bool = False) -> Raw:
-    """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers. `known`: it
-    was here before, whatever the broker says (it forgets that when it is restarted)."""
+    """Convert a message to kombu's form; of another producer: payload as bytes, properties as headers. `known`: this process
+    received it before, even if the broker does not mark it as redelivered (after a restart)."""
     headers: dict[str, Any] = {}
     payload = b""
     with contextlib.suppress(BmqError):
@@ -401,8 +399,7 @@ def _tagged(raw: Raw) -> Raw:
 
 
 class Transport(virtual.Transport):
-    """bmq://[user:password@]host[:port][/domain]. Its channels share a link to the broker, the queues that are read, and
-    their mailboxes."""
+    """Transport for bmq://[user:password@]host[:port][/domain]. Its channels share a link, readers and mailboxes."""
 
     Channel = Channel
     default_port: Any = DEFAULT_PORT
@@ -419,12 +416,12 @@ class Transport(virtual.Transport):
         self.settings: Settings = settings_of(client, self.secure)
         if not self.settings.broadcast_domain:
             self.implements = self.implements.extend(exchange_type=_KINDS)
-        self.readers: dict[str, Reader] = {}  # shared queues that are read, by name
-        self.names: dict[str, str] = {}  # their names, by URI
-        self.consumed: dict[str, tuple[bool, Mapping[str, Any]]] = {}  # those with a consumer: (no_ack, its arguments)
+        self.readers: dict[str, Reader] = {}  # readers of shared queues, by name
+        self.names: dict[str, str] = {}  # names of these queues, by URI
+        self.consumed: dict[str, tuple[bool, Mapping[str, Any]]] = {}  # queues with a consumer -> (no_ack, arguments)
         self.declared: dict[str, tuple[bool, bool]] = {}  # queue -> (durable, exclusive or auto-deleted)
-        self.mailboxes: dict[str, deque[Raw]] = {}  # private queues
-        self.heard: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (its broadcast queue, private queues bound to it)
+        self.mailboxes: dict[str, deque[Raw]] = {}  # messages of private queues
+        self.heard: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (broadcast reader, bound private queues)
         self._link: Link | None = None
         self._loop: Any = None
 
@@ -434,7 +431,7 @@ class Transport(virtual.Transport):
     # -- the connection ---------------------------------------------------------------------------------------------
 
     def establish_connection(self) -> Any:
-        """Connect; LinkLost if that does not work in time, Refused if the broker does not want us."""
+        """Connect; LinkLost without a connection in time, Refused if the broker refuses the session."""
         self._collect(self)
         self._link = Link(self.settings)
         return super().establish_connection()
@@ -446,8 +443,8 @@ class Transport(virtual.Transport):
         return self._link
 
     def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Is this connection of use? It is taken for that until its loss was raised somewhere: kombu would replace it
-        without a word, and its consumers would wait for ever."""
+        """Return whether the connection is usable: True until its loss was raised, since kombu would replace it silently and
+        its consumers would wait forever."""
         return self._link is not None and not self._link.told
 
     def close_connection(self, connection: Any) -> None:
@@ -457,7 +454,7 @@ class Transport(virtual.Transport):
             self._link.stop()
 
     def _collect(self, connection: Any) -> None:
-        """After an error, or in a child process: release all resources without a disconnect request."""
+        """Release all resources without a disconnect request, after an error or in a child process."""
         link = self._link
         if link is not None:
             self._leave_loop()
@@ -490,7 +487,7 @@ class Transport(virtual.Transport):
             self.link.unread(reader)
 
     def listen(self, queue: str, exchange: str, kind: str) -> None:
-        """After a binding: read the broadcast queue of the exchange if the bound queue is private."""
+        """Read the broadcast queue of the exchange if the bound queue is private."""
         durable, passing = self.declared.get(queue, (True, False))
         exchanges: Any = self.state.exchanges
         if not is_private(kind, exchanges[exchange]["durable"], durable, passing):

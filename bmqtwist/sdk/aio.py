@@ -1,4 +1,4 @@
-"""The asyncio front.
+"""Sessions and queues for asyncio.
 
     async with Session("tcp://localhost:30114") as session:
         async with session.open("bmq://domain/queue", read=True, write=True) as queue:
@@ -7,9 +7,9 @@
                 async with message:         # confirmed unless the block raises
                     print(message.payload)
 
-From the loop: the protocol's callbacks, one delayed call for the next deadline, one turn for everything that happened
-in an iteration of the loop. Callbacks may call anything of this module, and may be coroutine functions. Whatever is
-awaited here can be cancelled: no message is lost by that, and nothing stays open.
+The loop calls the protocol's callbacks, one delayed call for the next deadline, and one turn per iteration. Callbacks of the
+application may call any method of this module and may be coroutine functions. Every awaitable can be cancelled: no message
+is lost, and no queue or session stays open.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Connector = Callable[[Callable[[], asyncio.BaseProtocol], Address, ssl.SSLContex
 
 async def connect_tcp(make_protocol: Callable[[], asyncio.BaseProtocol], address: Address,
                       tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-    """The connector that is used by default: TCP, with TLS if there is a context."""
+    """Default connector: TCP, with TLS if a context is given."""
     return await asyncio.get_running_loop().create_connection(make_protocol, address.host, address.port, ssl=tls)
 
 
 class _Channel(asyncio.BufferedProtocol):
-    """One connection. Its buffer bounds how much is worked on before everybody else has a turn of the loop."""
+    """One connection. The buffer size bounds the work per iteration of the loop."""
 
     session: Session
     attempt: int
@@ -88,8 +88,8 @@ class _Channel(asyncio.BufferedProtocol):
 
 
 class Queue(LoopQueue[ValueT], Generic[ValueT]):
-    """One opened queue; async iteration gives its messages until it is closed. With `async with` it is closed at the
-    end of the block, after a flush unless the block raises."""
+    """One opened queue; async iteration yields its messages until it is closed. `async with` closes it at the end of the
+    block, after a flush unless the block raises."""
 
     session: Session
 
@@ -114,7 +114,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         await self._flush()
 
     async def get(self) -> Message[ValueT]:
-        """The next message; SdkError if the queue is closed meanwhile."""
+        """Wait for the next message; SdkError if the queue is closed."""
         if self._inbox:
             return self.get_nowait()
         return cast(Message[ValueT], await self._get())
@@ -137,7 +137,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
 
 class Opening(Awaitable[Queue[ValueT]], Generic[ValueT]):
-    """What `Session.open` gives: to be awaited, or entered with `async with`."""
+    """Result of `Session.open`: await it, or enter it with `async with`."""
 
     def __init__(self, coroutine: Callable[[], Coroutine[Any, Any, Queue[ValueT]]]) -> None:
         self._coroutine = coroutine
@@ -164,12 +164,12 @@ class Opening(Awaitable[Queue[ValueT]], Generic[ValueT]):
 
 
 class Session(LoopSession):
-    """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
+    """One session with a broker. Options: a SessionOptions object, or its members by name.
 
-    `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
-    `tls` is for tls:// addresses, by default a context with the system's trust.
-    `connect(make_protocol, address, tls)` opens a connection in place of `connect_tcp`, for tunnels, proxies and tests: it
-    gives what `loop.create_connection` gives; an exception is a failed attempt.
+    `on_event` receives session events; `on_nack` failed posts without a waiting caller; `health` suspends queues.
+    `tls`: context for tls:// addresses, by default with the system's trusted certificates.
+    `connect(make_protocol, address, tls)` replaces `connect_tcp`, for tunnels, proxies and tests: it returns the same as
+    `loop.create_connection`; an exception is a failed attempt.
     """
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
@@ -184,7 +184,7 @@ class Session(LoopSession):
     # -- the application --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect; SdkError TIMEOUT if no broker answers in time, or its result if it refuses us."""
+        """Connect; SdkError TIMEOUT if no broker answers in time, or the result of a refusal."""
         await self._start()
 
     async def stop(self, drain: bool = True) -> None:
@@ -196,10 +196,10 @@ class Session(LoopSession):
         return Opening(lambda: self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     async def room(self, timeout_s: float | None = None, *, size: int = 1) -> bool:
-        """Wait until there is room for a payload of so many bytes with `post_nowait`, not longer than that; is there?"""
+        """Wait until `post_nowait` has room for a payload of `size` bytes; False after `timeout_s` seconds."""
         return await self._wait_for_room(size, timeout_s)
 
-    # -- what the base asks for ---------------------------------------------------------------------------------------
+    # -- methods of the base class ------------------------------------------------------------------------------------
 
     _queue_class = Queue
 
@@ -215,7 +215,7 @@ class Session(LoopSession):
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:
             result = callback(argument)
-        except (Exception, asyncio.CancelledError) as error:  # one callback's mistake must not cost what else is due
+        except (Exception, asyncio.CancelledError) as error:  # an error in a callback must not affect other effects
             self._report(callback, error)
             return
         if asyncio.iscoroutine(result):

@@ -1,9 +1,8 @@
-"""Transport of sessions without an event loop: `Pump` defines its methods and does the common part; `SocketPump` is the
-default. Another pump (an in-memory channel of a test, a tunnel) derives from `Pump` and is passed to
-`simple.Session(..., pump=...)` as a callable that makes it.
+"""Transport of sessions without an event loop: base class `Pump`, and `SocketPump`, the default. Another transport (a test's
+in-memory channel, a tunnel) is a subclass of `Pump`, passed to `simple.Session(..., pump=...)` as a factory.
 
-`perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it. From the kernel:
-readable, writable, time passed. From our code: `perform` after calling the core, `poke` to end a waiting `step`.
+Any thread that holds `lock` may call `perform`; one thread at a time calls `step`, without the lock. A caller of the core
+calls `perform` afterwards; `poke` ends a waiting `step`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from bmqtwist.sdk.options import SessionOptions
 
 __all__ = ["Connect", "Dispatch", "Pump", "PumpFactory", "SocketPump"]
 
-Dispatch = Callable[[object], None]  # given an Effect
+Dispatch = Callable[[object], None]  # takes an Effect
 _READ_BYTES = 1 << 18
-_WAIT_S = 60.0  # a step without a deadline returns after that
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` knows no descriptors above 1023
+_WAIT_S = 60.0  # maximum wait of a step without a deadline
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` supports descriptors up to 1023
 _AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -49,38 +48,38 @@ class Pump(ABC):
         self._performing = False
 
     def clock(self) -> float:
-        """Seconds of the clock that `core` lives by."""
+        """Return the time of the core's clock, seconds."""
         return time.monotonic()
 
     @abstractmethod
     def dial(self, effect: Connect) -> None:
-        """Begin to open a channel to `effect.address`, with the lock held; `core.connected(effect.attempt, now)` or
-        `core.failed(effect.attempt, reason, now)` says how that ended."""
+        """Start opening a channel to `effect.address`, with the lock held; report the result with
+        `core.connected(effect.attempt, now)` or `core.failed(effect.attempt, reason, now)`."""
 
     @abstractmethod
     def hang_up(self) -> None:
-        """Close the channel, or give up opening it; nothing of it may be reported any more."""
+        """Close the channel, or cancel the attempt; report no further event of it."""
 
     @abstractmethod
     def write(self, chunks: list[bytes]) -> None:
-        """Hand bytes to the channel; drop them without one."""
+        """Write bytes to the channel; drop them without a channel."""
 
     @abstractmethod
     def step(self, timeout_s: float | None = None) -> None:
-        """Wait for the channel, a deadline or a poke, at most that long, and do what is due."""
+        """Wait for the channel, a deadline or a poke, at most `timeout_s`, and process it."""
 
     @abstractmethod
     def poke(self) -> None:
-        """End a waiting step. Called from any thread, and before the constructor of a derived class has gone on."""
+        """End a waiting step. Callable from any thread, also while the base constructor runs."""
 
     @abstractmethod
     def dispose(self) -> None:
         """Release all resources; no step follows."""
 
     def perform(self, flush: bool = False) -> None:
-        """Perform effects and write; call it with the lock held, after calling the core. `flush`: batches that could
-        still wait leave, too."""
-        if self._performing:  # called back by an effect: the loop below goes on with what was added
+        """Perform effects and write; call it with the lock held, after calls of the core. `flush`: including batches whose
+        delay has not passed."""
+        if self._performing:  # called by an effect: the running loop performs the new effects
             return
         self._performing = True
         try:
@@ -162,7 +161,7 @@ class SocketPump(Pump):
             if self._far in ready:
                 with contextlib.suppress(*_AGAIN):
                     self._far.recv(1024)
-                self._poked = False  # last: a poke without the lock would be taken out here, and be the last one ever
+                self._poked = False  # after recv: else a concurrent poke would be lost, and with it all later ones
             if channel is not None and channel is self._socket:
                 mask = ready.get(channel, 0)
                 if mask & selectors.EVENT_WRITE:
@@ -172,7 +171,7 @@ class SocketPump(Pump):
             self.tick_and_perform()
 
     def _connect(self, dial: Connect) -> None:
-        """Dial, without the lock, which other threads may need meanwhile."""
+        """Connect without the lock, so that other threads can use the core."""
         address, made = dial.address, None
         try:
             made = socket.create_connection((address.host, address.port), dial.timeout_s or None)
@@ -181,7 +180,7 @@ class SocketPump(Pump):
             if context is not None:
                 made = context.wrap_socket(made, server_hostname=address.host)
             made.setblocking(False)
-        except Exception as error:  # noqa: BLE001 - a host name that is none, say: whatever it is, there is no connection
+        except Exception as error:  # noqa: BLE001 - any error, such as an invalid host name, is a failed attempt
             if made is not None:
                 made.close()
             with self.lock:
@@ -216,7 +215,7 @@ class SocketPump(Pump):
         elif sent < len(data):
             unsent += memoryview(data)[sent:]
         if unsent:
-            self.poke()  # whoever waits in `step` has to wait for this, too
+            self.poke()  # a waiting `step` must wait for writability as well
         if len(unsent) > self.options.channel_high_bytes:
             self.core.pause(self.clock())
         elif self.core.blocked and len(unsent) <= self.options.channel_low_bytes:

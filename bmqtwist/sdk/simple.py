@@ -1,4 +1,4 @@
-"""A session for tools and workers: no reactor, no threads. Calls block, and nothing happens between them.
+"""Blocking sessions and queues without reactor and threads, for tools and workers. All work is done within calls.
 
     with Session("tcp://localhost:30114") as session, session.open("bmq://domain/queue", read=True, write=True) as queue:
         ack = queue.post(b"hello")
@@ -6,10 +6,10 @@
             with message:                   # confirmed unless the block raises
                 print(message.payload)
 
-A session that is left running is stopped when it is collected or the program ends, with a warning: what was posted is
-delivered. While no call is made heartbeats go unanswered: a program that works on messages for long calls
-`session.step()` now and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may
-make any. One thread at a time may use a session.
+A running session is stopped with a warning when it is garbage-collected or the program ends; its posts are delivered.
+Heartbeats are answered only within calls: a program with long processing times calls `session.step()` regularly, or the
+broker's heartbeat limits are raised. Callbacks run within calls, and may call any method. One thread at a time may use a
+session.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from bmqtwist.wire.properties import PropertyType
 __all__ = ["Queue", "Session"]
 
 _T = TypeVar("_T")
-_STALE_S = 1.0  # without a call: then a confirmation looks for the connection first
+_STALE_S = 1.0  # time without calls after which a confirmation checks the connection first
 
 
 class _Waiter:
-    """Where the outcome of one request is put; awaiting it hands control to `Session.run`."""
+    """Promise of one request; awaiting it yields to `Session.run`."""
 
     __slots__ = ("done", "value")
 
@@ -61,8 +61,8 @@ class _Waiter:
 
 
 class Queue(BaseQueue[ValueT], Generic[ValueT]):
-    """One opened queue; iteration gives its messages until it is closed. With `with` it is closed at the end of the
-    block, after a flush unless the block raises."""
+    """One opened queue; iteration yields its messages until it is closed. `with` closes it at the end of the block, after a
+    flush unless the block raises."""
 
     session: Session
 
@@ -74,13 +74,13 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                     types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
                     correlation: object = None, compress: bool | None = None, guid: bytes | None = None) -> bytes:
-        """Post and go on; the GUID. Only if there is no room it waits for that, as `post` does.
+        """Post without waiting; return the GUID. Without room it waits, as `post` does.
 
-        `guid`: name the message yourself, so that a broker that has it drops it (within its deduplication time); SdkError
-        ALREADY_IN_PROGRESS while a post of that name has no acknowledgement.
+        `guid`: GUID of the message, so that the broker drops a repetition (within its deduplication time); SdkError
+        ALREADY_IN_PROGRESS while a post with this GUID has no acknowledgement.
 
-        `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
-        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
+        `flush` waits for the acknowledgements and reports refusals. In addition `on_ack` is called with the
+        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: no acknowledgement.
         """
         session = self.session
         post = self._post_options(ack, on_ack, correlation, compress)
@@ -111,7 +111,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         self.session.run(self._flush())
 
     def get(self, timeout_s: float | None = None) -> Message[ValueT] | None:
-        """The next message; None if none comes in time, or the queue is closed."""
+        """Return the next message; None after `timeout_s` seconds, or if the queue is closed."""
         session = self.session
         end = None if timeout_s is None else session.clock() + timeout_s
         if not self._inbox and session.running:
@@ -124,7 +124,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             raise
 
     def poll(self, count_max: int, timeout_s: float = 0.0) -> list[Message[ValueT]]:
-        """Up to so many messages: what is there, or what comes first within the timeout."""
+        """Return up to `count_max` received messages; wait up to `timeout_s` seconds for the first."""
         first = self.get(timeout_s)
         if first is None:
             return []
@@ -148,10 +148,11 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         self.session.run(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close it; what was posted without waiting is flushed first.
+        """Flush, then close the queue.
 
-        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError:
-        INVALID_QUEUE if it was closed; TIMEOUT or the broker's reason, closed all the same. At once without a connection.
+        `timeout_s` seconds, by default the options' `close_timeout_s`. Unconfirmed messages go to other consumers.
+        SdkError: INVALID_QUEUE if it is already closed; TIMEOUT or the broker's result, the queue is closed nevertheless.
+        Completes at once without a connection.
         """
         try:
             self.flush()
@@ -159,8 +160,8 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             self.session.run(self._close(timeout_s))
 
     def confirm(self, message: Message[Any]) -> None:
-        """Confirm a message, as `message.confirm()` does. If no call was made for a while, first find out whether the
-        connection is still there: SdkError NOT_CONNECTED if it is not, and the message comes again."""
+        """Confirm a message, as `message.confirm()` does. After 1 s without calls it checks the connection first: SdkError
+        NOT_CONNECTED if it is lost, and the message is redelivered."""
         session = self.session
         if session.running and session.clock() - session.moved_at > _STALE_S:
             session.step()
@@ -176,11 +177,11 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
 
 
 class Session(BaseSession):
-    """A session that starts when it is made. Options: whole ones, or single members of SessionOptions by name.
+    """One session with a broker; the constructor connects. Options: a SessionOptions object, or its members by name.
 
-    `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
-    `tls` is for tls:// addresses, by default a context with the system's trust.
-    `pump` makes what moves the bytes, by default a SocketPump: see `pump.Pump` for tunnels and in-memory brokers.
+    `on_event` receives session events; `on_nack` failed posts without a waiting caller; `health` suspends queues.
+    `tls`: context for tls:// addresses, by default with the system's trusted certificates.
+    `pump`: factory of the transport, by default SocketPump; see `pump.Pump` for tunnels and in-memory brokers.
     """
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
@@ -193,11 +194,11 @@ class Session(BaseSession):
         self._transport = pump(self.options, cast(Dispatch, self._perform), tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
-        self.moved_at: float = self.clock()  # when bytes were last looked for
+        self.moved_at: float = self.clock()  # time of the last step
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False
-        self._health: deque[bool] = deque()  # what the monitor has said, from whichever thread
+        self._health: deque[bool] = deque()  # changes of the health monitor, from any thread
         self._listen(health, self._hear)
         self._process = os.getpid()
         self._exit_handler = partial(_stop_at_exit, weakref.ref(self))
@@ -214,7 +215,7 @@ class Session(BaseSession):
             self._stop_forgotten()
 
     def _stop_forgotten(self) -> None:
-        """Nobody has stopped this session, and nobody will. A child process leaves that to its parent."""
+        """Stop a session that the application has not stopped. In a child process do nothing."""
         if os.getpid() != self._process:
             return
         warnings.warn(f"{self!r} was not stopped: use it with `with`, or call `stop`", UserWarning, stacklevel=3)
@@ -240,13 +241,13 @@ class Session(BaseSession):
                 self._transport.dispose()
 
     def step(self, timeout_s: float = 0.0) -> None:
-        """Do what is due; wait that long if nothing is."""
+        """Process input and deadlines; wait up to `timeout_s` seconds for them."""
         self._check_running()
         self._transport.perform()
         self._step(timeout_s)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None, quiet: bool = False) -> None:
-        """Work until something is so; SdkError TIMEOUT if it is not in time (unless `quiet`)."""
+        """Run the session until `done()`; SdkError TIMEOUT after `timeout_s` seconds, unless `quiet`."""
         end = None if timeout_s is None else self.clock() + timeout_s
         self._check_running()
         self._transport.perform()
@@ -264,10 +265,10 @@ class Session(BaseSession):
                  trace: TracebackType | None) -> None:
         self.stop(kind is None)
 
-    # -- how coroutines of the common part are run ------------------------------------------------------------------
+    # -- coroutines of the base class -------------------------------------------------------------------------------
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Move bytes until a coroutine of the common part has ended; its value."""
+        """Run a coroutine of the base class; return its value."""
         try:
             self._check_running()
         except SdkError:
@@ -287,7 +288,7 @@ class Session(BaseSession):
                     self._transport.perform()
                     while not waiter.done:
                         self._step(None)
-                except BaseException as error:  # Ctrl-C, say: the coroutine has to leave things in order
+                except BaseException as error:  # such as Ctrl-C: the coroutine must clean up
                     coroutine.throw(error)
                     raise
         except StopIteration as ended:
@@ -295,7 +296,7 @@ class Session(BaseSession):
             return cast(_T, ended.value)
 
     def _step(self, timeout_s: float | None) -> None:
-        """Wait for bytes, deadlines of the core or of this session, at most that long, and do what is due."""
+        """Wait for input and for deadlines of the core or the session, at most `timeout_s`, and process them."""
         timers = self._timers
         due = timers.next()
         if self._calls and not self._calling:
@@ -313,7 +314,7 @@ class Session(BaseSession):
         self._call_back()
 
     def _call_back(self) -> None:
-        """Callbacks wait until the core is done, and while one of them runs: so they may make calls, in any number."""
+        """Run pending callbacks, one at a time and outside of the core, so that they may call any method."""
         if self._calling:
             return
         self._calling = True
@@ -322,7 +323,7 @@ class Session(BaseSession):
                 callback, argument = self._calls.popleft()
                 try:
                     callback(argument)
-                except Exception:  # noqa: BLE001 - one callback's mistake must not cost what else is due
+                except Exception:  # noqa: BLE001 - an error in a callback must not affect others
                     LOG.exception("error in %r", callback)
                 self._transport.perform()
         finally:
@@ -332,12 +333,12 @@ class Session(BaseSession):
         self._health.append(healthy)
         self._transport.poke()
 
-    # -- what the base asks for ---------------------------------------------------------------------------------------
+    # -- methods of the base class ------------------------------------------------------------------------------------
 
     _queue_class = Queue
 
     def _on_connect(self, effect: Connect) -> None:
-        """The transport dials."""
+        """Do nothing: the transport connects."""
 
     def turn(self, flush: bool = False) -> None:
         self._transport.perform(flush)
@@ -352,7 +353,7 @@ class Session(BaseSession):
         return True
 
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call the application back before the call under way returns; its mistakes are logged."""
+        """Call back the application before the current call returns; exceptions are logged."""
         self._calls.append((callback, argument))
 
     def call_at(self, due: float, action: Callable[[], object]) -> Cancel:

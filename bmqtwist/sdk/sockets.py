@@ -1,4 +1,4 @@
-"""`SocketPump` of `pump`."""
+"""Alias of `pump.SocketPump`."""
 
 from bmqtwist.sdk.pump import SocketPump
 

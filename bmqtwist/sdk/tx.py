@@ -1,4 +1,4 @@
-"""The Twisted front: the calls of the asyncio one, with Deferreds.
+"""Sessions and queues for Twisted: the calls of `aio`, with Deferreds.
 
     async with Session(reactor, "tcp://localhost:30114") as session:
         queue = await session.open("bmq://domain/queue", read=True, write=True)
@@ -7,10 +7,10 @@
             async with message:             # confirmed unless the block raises
                 print(message.payload)
 
-A queue is a consumer in Twisted's sense, too: a push producer registered with `registerProducer` is paused while there
-is no room for posts. From the reactor: the protocol's callbacks and delayed calls; it is handed in, never imported.
-Callbacks may call anything of this module, may give Deferreds and be coroutine functions. Every Deferred can be
-cancelled: no message is lost by that, and nothing stays open.
+A queue is also an IConsumer: a push producer registered with `registerProducer` is paused while there is no room for posts.
+The reactor, passed by the caller, calls the protocol's callbacks and delayed calls. Callbacks of the application may call
+any method of this module, may return Deferreds and may be coroutine functions. Every Deferred can be cancelled: no message
+is lost, and no queue or session stays open.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = Logger()
 
 
 class Endpoint(TypingProtocol):
-    """What a session needs of an IStreamClientEndpoint, for type checkers that do not know zope's interfaces."""
+    """The method of IStreamClientEndpoint that a session uses, for type checkers without support of zope.interface."""
 
     def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
         """Connect the protocol that the factory builds."""
@@ -59,8 +59,8 @@ MakeEndpoint = Callable[[Address], Endpoint | IStreamClientEndpoint]
 class _Channel(Protocol):
     """One connection, a push producer of its transport.
 
-    A transport pauses its producer with less than we are willing to let wait (and `bufferSize`, which says when, is also
-    what it reads at a time): what is written while it is paused is counted here.
+    The transport pauses its producer below `channel_high_bytes` (its limit `bufferSize` is also its read size), so bytes
+    written while it is paused are counted here.
     """
 
     transport: Any
@@ -71,7 +71,7 @@ class _Channel(Protocol):
     def __init__(self, session: Session, attempt: int) -> None:
         self.session, self.attempt = session, attempt
         self._paused = self._blocked = False
-        self._unsent_bytes = 0  # written while the transport has enough
+        self._unsent_bytes = 0  # written while paused
 
     def connectionMade(self) -> None:
         transport = self.transport
@@ -99,7 +99,7 @@ class _Channel(Protocol):
             self.session.blocked(self, False)
 
     def stopProducing(self) -> None:
-        """From the transport: the connection is going away."""
+        """Called by the transport: the connection is closing."""
 
     def up(self) -> bool:
         return bool(self.connected)
@@ -121,8 +121,8 @@ classImplements(_Channel, IPushProducer)
 
 
 class Queue(LoopQueue[ValueT], Generic[ValueT]):
-    """One opened queue, an IConsumer; `async for` in a coroutine gives its messages until it is closed. With `async with`
-    it is closed at the end of the block, after a flush unless the block raises."""
+    """One opened queue, an IConsumer; `async for` yields its messages until it is closed. `async with` closes it at the end
+    of the block, after a flush unless the block raises."""
 
     def __init__(self, session: Session, uri: str, codec: Codec[ValueT] | None,
                  on_message: Callable[[Message[ValueT]], object] | None) -> None:
@@ -145,7 +145,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
                 if error.result is not Result.BW_LIMIT:
                     raise
                 return Deferred.fromCoroutine(self._post(payload, properties, types, correlation, compress))
-        except Exception:  # noqa: BLE001 - whatever was wrong with the payload, the caller hears of it in one place
+        except Exception:  # noqa: BLE001 - all errors are reported by the Deferred
             return fail()
         return promise.addCallback(accepted)
 
@@ -164,10 +164,10 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     def flush(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._flush())
 
-    # -- as a consumer of a producer --------------------------------------------------------------------------------
+    # -- IConsumer --------------------------------------------------------------------------------------------------
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """A push producer is paused while there is no room; a pull producer is asked whenever there is."""
+        """Register a producer: a push producer is paused without room, a pull producer is resumed when there is room."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         self._producer, self._streaming, self._producer_paused = producer, streaming, False
@@ -175,11 +175,11 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """The producer has nothing more."""
+        """Unregister the producer."""
         self._producer = None
 
     def write(self, data: bytes) -> None:
-        """From a producer: one message."""
+        """Called by a producer: post one message."""
         session = self.session
         self.post_nowait(cast(ValueT, data))
         if self._producer is None:
@@ -206,7 +206,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     # -- consuming --------------------------------------------------------------------------------------------------
 
     def get(self) -> Deferred[Message[ValueT]]:
-        """Fires with the next message; fails with SdkError if the queue is closed meanwhile."""
+        """Fire with the next message; fail with SdkError if the queue is closed."""
         if self._inbox:
             return succeed(self.get_nowait())
         return cast("Deferred[Message[ValueT]]", Deferred.fromCoroutine(self._get()))
@@ -234,12 +234,12 @@ classImplements(Queue, IConsumer)
 
 
 class Session(LoopSession):
-    """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
+    """One session with a broker. Options: a SessionOptions object, or its members by name.
 
-    `reactor` is Twisted's. `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for;
-    `health` suspends queues. `tls`: Twisted's connection creator for tls:// addresses, by default one that checks the
-    host name. `endpoint(address)` gives the client endpoint to connect to in place of a HostnameEndpoint (with TLS for
-    tls://), for tunnels, proxies and tests.
+    `reactor`: Twisted's reactor. `on_event` receives session events; `on_nack` failed posts without a waiting caller;
+    `health` suspends queues. `tls`: Twisted's connection creator for tls:// addresses, by default one that verifies the
+    host name. `endpoint(address)` returns a client endpoint that replaces the HostnameEndpoint (with TLS for tls://), for
+    tunnels, proxies and tests.
     """
 
     def __init__(self, reactor: Any, broker: str | Iterable[str] | None = None, *,
@@ -253,7 +253,7 @@ class Session(LoopSession):
     # -- the application --------------------------------------------------------------------------------------------
 
     def start(self) -> Deferred[None]:
-        """Connect; fails with SdkError TIMEOUT if no broker answers in time, or with its result if it refuses us."""
+        """Connect; fail with SdkError TIMEOUT if no broker answers in time, or with the result of a refusal."""
         return Deferred.fromCoroutine(self._start())
 
     def stop(self, drain: bool = True) -> Deferred[None]:
@@ -265,11 +265,10 @@ class Session(LoopSession):
         return Deferred.fromCoroutine(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def room(self, timeout_s: float | None = None, *, size: int = 1) -> Deferred[bool]:
-        """Fires with True when there is room for a payload of so many bytes with `post_nowait`, with False after that
-        time."""
+        """Fire with True when `post_nowait` has room for a payload of `size` bytes, with False after `timeout_s` seconds."""
         return Deferred.fromCoroutine(self._wait_for_room(size, timeout_s))
 
-    # -- what the base asks for ---------------------------------------------------------------------------------------
+    # -- methods of the base class ------------------------------------------------------------------------------------
 
     _queue_class = Queue
 

@@ -1,4 +1,4 @@
-"""One small Spark session for all these tests, without any network but loopback; a broker process."""
+"""Fixtures: one small Spark session for all tests, on the loopback network only, and a broker process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="session")
 def spark_is_there() -> None:
-    """Without PySpark or Java these tests fail with what is to be installed."""
+    """Fail with the package to install if PySpark or Java is missing."""
     check_pyspark()
     check_java()
 
@@ -41,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_is_there: None) -> Ite
 
 
 def small(place: Path) -> dict[str, Any]:
-    """Settings of a session that starts fast and takes little."""
+    """Settings of a session with fast start and small memory."""
     return {"spark__sql__shuffle__partitions": 2, "spark__default__parallelism": 2, "spark__driver__memory": "512m",
             "spark__sql__adaptive__enabled": "false", "spark__ui__showConsoleProgress": "false",
             "spark__sql__warehouse__dir": str(place / "warehouse"), "spark__local__dir": str(place / "local"),

@@ -1,4 +1,4 @@
-"""The recorded journals, and their records in the words of the storage tool."""
+"""Recorded journals, and their records in the storage tool's form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETS, TOLD = VECTORS / "storage-recorded", VECTORS / "storage-tool"
 
 
 def as_told(row: dict[str, Any]) -> dict[str, str]:
-    """A row in the words of the storage tool's details of a journal."""
+    """Convert a row to the storage tool's form."""
     found = {"RecordType": row["type"], "Index": (row["offset"] - JOURNAL_HEADER_BYTES) // RECORD_BYTES,
              "Offset": row["offset"], "PrimaryLeaseId": row["lease"], "SequenceNumber": row["sequence"],
              "Timestamp": timestamp(int(row["time"].timestamp())), "Epoch": int(row["time"].timestamp())}
@@ -41,7 +41,7 @@ def as_told(row: dict[str, Any]) -> dict[str, str]:
 
 
 def ours(path: Path) -> list[dict[str, str]]:
-    """What `bmq storage` says of a journal, record by record."""
+    """Return the records of a journal as shown by `bmq storage`."""
     file = ReadOnlyFile(str(path))
     try:
         return [{name: str(value) for name, value in record_fields(record, {})} for record in records(

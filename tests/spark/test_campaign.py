@@ -1,4 +1,4 @@
-"""The small form of the campaign: a query, a broker and its connections are killed while messages pass."""
+"""Short fault campaign: query, broker and connections are killed during processing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from soak.spark import Campaign
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("spark_is_there")
 def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
-    """Two Spark sessions of its own."""
+    """Uses two separate Spark sessions."""
     numbers = Campaign(tmp_path, 400, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
     assert (numbers["lost"], numbers["twice"], numbers["left in the queue"]) == (0, 0, 0)
     assert numbers["killed queries"] == 1 and numbers["killed brokers"] == 1

@@ -1,4 +1,4 @@
-"""The source without Spark: asked in Spark's order, with a crash at each step, over a stand-in for the broker."""
+"""Engine of the queue source without Spark: calls in Spark's order, with a crash at each step, and a simulated broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bmqtwist.spark.receiver import Delivery
 
 
 class Queue:
-    """What a broker does with one queue and one consumer: a window, and what is not confirmed comes again."""
+    """Simulated queue with one consumer: a limit of unconfirmed messages, and redelivery."""
 
     def __init__(self, count: int, window: int = 1000) -> None:
         self.held = {b"\x40" + number.to_bytes(15, "big"): b"%d" % number for number in range(count)}
@@ -29,7 +29,7 @@ class Queue:
 
 
 class Consumer:
-    """A session with that queue."""
+    """Simulated session of the queue."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.given, self.fresh = queue, set[bytes](), list[Any]()
@@ -81,7 +81,7 @@ def values(parts: list[bytes]) -> list[int]:
 
 
 class Query:
-    """Spark's side: an offset log, a commit log, and a sink that is idempotent by the number of the batch."""
+    """Simulated query: offset log, commit log, and a sink that is idempotent by batch number."""
 
     def __init__(self, queue: Queue, spool: Path | None, **more: str) -> None:
         self.queue, self.options = queue, options(spool, **more)
@@ -91,7 +91,7 @@ class Query:
         self.engine = Engine(self.options, queue.make)
 
     def crash(self) -> None:
-        """kill -9."""
+        """Simulate kill -9."""
         self.engine.stop()
         self.engine = Engine(self.options, self.queue.make)
 
@@ -99,7 +99,7 @@ class Query:
         return self.planned[batch - 1] if batch else self.engine.initial()
 
     def step(self, until: str = "") -> bool:
-        """One batch, or as far as it gets before the crash that `until` names; False if there was nothing."""
+        """Run one batch, or until the crash at step `until`; False without messages."""
         batch = self.committed
         if batch == len(self.planned):
             start = self.start_of(batch)
@@ -161,7 +161,7 @@ def test_with_a_spool_a_crash_anywhere_loses_and_repeats_nothing(tmp_path: Path,
 
 @pytest.mark.parametrize("where", ["planned", "logged", "parts", "written"])
 def test_without_a_spool_a_crash_anywhere_loses_nothing(where: str) -> None:
-    """What was written and not logged may come twice."""
+    """Batches written and not logged may be repeated."""
     queue = Queue(30)
     query = Query(queue, None, maxOffsetsPerTrigger="10")
     query.step(where)

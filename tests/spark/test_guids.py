@@ -1,4 +1,4 @@
-"""GUIDs that follow from content: the same in every attempt, in any order of the rows; different for different rows."""
+"""GUIDs derived from content: equal in each attempt and order of rows, different for different rows."""
 
 from __future__ import annotations
 

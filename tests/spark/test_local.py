@@ -1,4 +1,4 @@
-"""What has to be there for a session, and what is said when it is not; the command."""
+"""Requirements of a session, their error texts, and the command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_command_lists_its_jobs() -> None:
 
 
 def test_the_package_as_one_zip_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
-    """And works without anything else of this tree."""
+    """The zip works without other files."""
     result = CliRunner().invoke(main, ["pipeline", "package", str(tmp_path / "a" / "bmqtwist.zip")])
     assert result.exit_code == 0, result.output
     code = ("import sys, pkgutil; sys.path.insert(0, sys.argv[1]); import bmqtwist.wire, pyspark_bmqtwist; "
@@ -71,7 +71,7 @@ def test_the_package_as_one_zip_has_what_spark_looks_for_at_its_top(tmp_path: Pa
 
 
 def test_what_is_installed_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
-    """Of a wheel; in an editable install the formats are registered by `register`."""
+    """For wheels; in an editable install `register` registers the formats."""
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)], cwd=ROOT, check=True,
                    capture_output=True)
     assert {each.name for each in tmp_path.glob("pyspark_*")} == {"pyspark_bmqtwist.py", "pyspark_bmqtwist_storage.py"}

@@ -1,4 +1,4 @@
-"""Options of sources and sinks: what they mean, and what is refused with a sentence that names the option."""
+"""Options of sources and sinks: values, and errors that name the option."""
 
 from __future__ import annotations
 

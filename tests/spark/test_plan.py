@@ -1,4 +1,4 @@
-"""What is planned, confirmed, remembered and taken over, without any input or output."""
+"""Plan: batches, confirmations, stored GUIDs, restart; without I/O."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with
 
 @given(st.lists(st.sampled_from(["deliver", "plan", "commit", "drop_waiting", "crash"]), max_size=60), st.integers(1, 4))
 def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behind_it(steps: list[str], most: int) -> None:
-    """A broker that delivers again what is not confirmed; a spool that keeps planned segments; crashes anywhere."""
+    """With redelivery of unconfirmed messages, a spool, and crashes at any step."""
     queue = keys(*range(8))
     confirmed: set[bytes] = set()
     spool: list[Segment] = []

@@ -1,4 +1,4 @@
-"""Several receivers in processes of their own, against a broker process, without Spark."""
+"""Several receivers in child processes, against a broker process, without Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def keys(found: list[Delivery]) -> list[Key]:
 
 
 def test_both_are_given_messages_and_confirm_their_own(broker: BrokerProcess) -> None:
-    """Nothing is left for the next ones."""
+    """No message remains."""
     uri = "bmq://d.prio/receivers"
     receivers = made(broker, uri)
     receivers.start()
@@ -66,7 +66,7 @@ def test_both_are_given_messages_and_confirm_their_own(broker: BrokerProcess) ->
 
 
 def test_what_a_receiver_had_is_given_to_another_one_and_confirmed_by_that(broker: BrokerProcess) -> None:
-    """The window is that of all of them together."""
+    """All receivers share the limit."""
     uri = "bmq://d.prio/receivers-window"
     post(broker, uri, 50)
     first, second = made(broker, uri, maxUnconfirmedMessages="20"), made(broker, uri)
@@ -110,7 +110,7 @@ def test_a_receiver_that_cannot_go_on_says_why(broker: BrokerProcess) -> None:
 
 
 def test_receivers_leave_when_the_process_of_the_query_is_gone(broker: BrokerProcess) -> None:
-    """What they held is there for others at once."""
+    """Their unconfirmed messages are available at once."""
     uri = "bmq://d.prio/receivers-gone"
     code = ("import sys, time; from bmqtwist.spark.options import source_options; "
             "from bmqtwist.spark.receiver import Receivers; "

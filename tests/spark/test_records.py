@@ -1,4 +1,4 @@
-"""Journals as columns: row for row what the storage tool says, on the original's files and on damaged ones."""
+"""Journal columns equal the storage tool's output row by row, for the original's files and for damaged ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING = Names({}, {})
 
 
 def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) -> list[dict[str, Any]]:
-    """The table of one journal, as dictionaries."""
+    """Return the table of one journal as dictionaries."""
     file = ReadOnlyFile(journal.path)
     found: list[dict[str, Any]] = []
     try:
@@ -67,7 +67,7 @@ def test_keys_have_the_names_that_qlist_and_ledger_give_them() -> None:
 
 @pytest.mark.parametrize("batch", [1, 3, 1 << 16])
 def test_what_a_message_takes_in_the_data_file_is_the_length_of_its_record(batch: int) -> None:
-    """In blocks of any size, the last one included: a sync point follows."""
+    """In blocks of any size, including the last, followed by a sync point."""
     journal = find((str(SETS / "payload-60k" / "n1"),), False)[0]
     file, data = ReadOnlyFile(journal.path), ReadOnlyFile(journal.data)
     found = {}
@@ -93,7 +93,7 @@ def test_sets_of_a_directory_and_its_archive_are_found() -> None:
 
 
 def journal_of(count: int, lease: int = 1, first: int = 1) -> bytes:
-    """A journal of a sync point and so many other records."""
+    """Return a journal of a sync point and `count` other records."""
     header = bytes.fromhex("21626d71424d51214882") + bytes(22)
     body = bytes.fromhex("030f0000") + bytes(8)
     parts = [pack_sync_point(first, lease, 1795237326, SyncPoint.REGULAR, 1, 40, 36)]
@@ -103,7 +103,7 @@ def journal_of(count: int, lease: int = 1, first: int = 1) -> bytes:
 
 
 def check(tmp_path: Path, data: bytes, records_max: int = 7, batch: int = 5) -> int:
-    """The rows of such a file are those of the scan that decides; how many."""
+    """Check that the rows equal those of the record-by-record scan; return their number."""
     path = tmp_path / "bmq_0.20261121_000000.bmq_journal"
     path.write_bytes(data)
     file = ReadOnlyFile(str(path))
@@ -143,7 +143,7 @@ def test_a_stale_rest_behind_the_end_is_no_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_is_damaged_the_rows_are_those_of_the_scan(tmp_path: Path, seed: int) -> None:
-    """Bytes changed, stretches zeroed, exchanged and cut out, live and not."""
+    """With changed bytes and with zeroed, swapped and removed ranges, in live and closed files."""
     chance = random.Random(seed)
     data = bytearray(journal_of(chance.randrange(5, 60)))
     if chance.random() < 0.3:

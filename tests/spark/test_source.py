@@ -1,4 +1,4 @@
-"""A queue as a stream, as a table, and as a sink: the whole way through Spark to a broker process and back."""
+"""Queue as a stream, as a table and as a sink, through Spark and a broker process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def uri() -> str:
-    """A queue that no other test knows."""
+    """A separate queue per test."""
     return f"bmq://d.prio/q{next(_numbers)}"
 
 
@@ -33,7 +33,7 @@ def post(broker: BrokerProcess, uri: str, *payloads: bytes, properties: dict[str
 
 
 def left(broker: BrokerProcess, uri: str, wait_s: float = 0.5) -> list[bytes]:
-    """What nobody has confirmed; it goes back."""
+    """Return the unconfirmed messages of a queue without confirming them."""
     found = []
     with Session(broker.url) as session:
         queue = session.open(uri, read=True)
@@ -49,7 +49,7 @@ def source(spark: SparkSession, broker: BrokerProcess, uri: str, place: Path | N
 
 
 def drained(rows: DataFrame, place: Path) -> Any:
-    """Everything that is there, into Parquet; the query."""
+    """Drain a queue into Parquet; return the query."""
     query = rows.writeStream.format("parquet").option("path", str(place / "out")).option(
         "checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
@@ -58,7 +58,7 @@ def drained(rows: DataFrame, place: Path) -> Any:
 
 def test_a_drained_queue_is_in_the_table_and_empty(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                    tmp_path: Path) -> None:
-    """With all that a message has, in order of arrival."""
+    """With all columns, in order of arrival."""
     post(broker, uri, b"one", b"two", properties={"n": 7, "s": "text", "b": b"\x01\xff", "t": True})
     query = drained(source(spark, broker, uri, tmp_path, minPartitions="2"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "out")).orderBy("seq").collect()
@@ -94,7 +94,7 @@ def test_a_batch_takes_no_more_messages_than_it_may_and_only_wanted_columns(
 
 def test_a_batch_that_fails_is_not_confirmed_and_comes_again_as_it_was(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                                        tmp_path: Path) -> None:
-    """The mistake is in the program behind the source; what came meanwhile is in a later batch."""
+    """The error is in the query after the source; later messages are in a later batch."""
     post(broker, uri, b"a", b"b")
     got: dict[int, list[bytes]] = {}
 
@@ -128,7 +128,7 @@ def test_a_stopped_query_gives_back_what_it_had_not_confirmed(spark: SparkSessio
 
 
 def test_several_receivers_share_a_queue(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
-    """Each message once, with all that it has; each is confirmed by who was given it."""
+    """Each message once, with all columns; its receiver confirms it."""
     post(broker, uri, *(b"%d" % number for number in range(300)), properties={"n": 7})
     drained(source(spark, broker, uri, tmp_path, receivers="2", maxMessagesPerTrigger="100"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -150,7 +150,7 @@ def test_an_application_and_an_expression_choose_messages(spark: SparkSession, b
 
 
 def test_a_table_read_only_looks(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
-    """However often, and whether it is read to its end or not."""
+    """With repeated and partial reads."""
     post(broker, uri, *(b"%d" % number for number in range(5)))
     rows = spark.read.format("bmq").options(**{"bmq.bootstrap.servers": broker.url, "subscribe": uri,
                                                "maxWait": "2s"}).load()
@@ -192,7 +192,7 @@ def test_a_column_says_where_to_post(spark: SparkSession, broker: BrokerProcess,
 
 
 def test_what_is_written_again_is_in_the_queue_once(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
-    """A key for ever; without one the same write."""
+    """With a key in any write, without a key in the same write."""
     keyed = spark.sql("select cast(id as string) value, concat('k', id % 5) dedupKey from range(10)")
     sink(keyed, broker, queue=uri)
     sink(keyed.repartition(3), broker, queue=uri)
@@ -207,7 +207,7 @@ def test_what_is_written_again_is_in_the_queue_once(spark: SparkSession, broker:
 
 def test_a_task_that_is_tried_again_leaves_each_row_once(broker: BrokerProcess, spark: SparkSession, uri: str,
                                                          tmp_path: Path) -> None:
-    """The first attempt of each task posts all its rows and dies before Spark hears of it; speculation is the same."""
+    """The first attempt of each task posts all rows and ends before it reports to Spark, as with speculation."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -235,7 +235,7 @@ def test_a_refused_message_fails_the_task_with_its_reason(spark: SparkSession, b
 
 
 def test_a_stream_is_posted_batch_by_batch(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
-    """From one queue to another, doubled on the way."""
+    """From one queue to another, with two rows per message."""
     post(broker, uri, *(b"%d" % number for number in range(20)))
     rows = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="8").selectExpr(
         "concat('x', cast(value as string)) value")

@@ -1,4 +1,4 @@
-"""Batches on disk: what survives which end of the process."""
+"""Spool: batches that remain after a crash at each step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_settled_batch_keeps_its_keys_until_they_are_forgotten(tmp_path: Path)
 
 
 def test_a_batch_that_nobody_was_told_of_is_no_batch(tmp_path: Path) -> None:
-    """The process died between the content and the keys."""
+    """A crash between content and keys."""
     spool = Spool(str(tmp_path))
     spool.write(segment(0, 2), b"first")
     (tmp_path / f"{0:020}-{2:020}.guids").unlink()

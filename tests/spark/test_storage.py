@@ -41,7 +41,7 @@ def journal_in(place: Path) -> Path:
 
 
 def test_all_recorded_journals_are_tables_row_for_row(spark: SparkSession) -> None:
-    """All in one read, cut into small ranges."""
+    """In one read with small ranges."""
     paths = [str(journal_in(case)) for case in CASES]
     rows = table(spark, ",".join(paths), maxPartitionRecords="50", columns="").orderBy("offset").collect()
     expected = sorted((told for path in paths for told in ours(Path(path))), key=str)
@@ -49,7 +49,7 @@ def test_all_recorded_journals_are_tables_row_for_row(spark: SparkSession) -> No
 
 
 def test_payloads_are_those_of_the_data_file(spark: SparkSession) -> None:
-    """Of all kinds of properties, compressed and not, with their checksums."""
+    """With all property types, compressed and not, with checksums."""
     found = table(spark, str(SETS / "props-zlib" / "n1"), payload="true", verifyCrc="true", recordTypes="MESSAGE").collect()
     assert len(found) == 14 and all(row["crcGood"] and row["problem"] is None for row in found)
     assert {row["size"] for row in found} >= {1, 2, 3, 4, 5, 6, 7, 8}
@@ -93,7 +93,7 @@ def test_filters_as_options_and_pushed_give_what_spark_would_choose(spark: Spark
 
 
 def test_filters_of_a_query_narrow_what_is_read() -> None:
-    """What cannot be expressed is left to Spark, and times are looked at again."""
+    """Spark applies the filters that cannot be expressed, and time filters again."""
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 
     from bmqtwist.spark.options import StorageOptions
@@ -127,7 +127,7 @@ def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
 
 
 def test_a_process_that_runs_tasks_keeps_its_imports_out_of_the_search_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark searches behind each task; at the first one all that is there is put aside."""
+    """PySpark runs the garbage collector after each task; the first task freezes existing objects."""
     from pyspark.sql.types import LongType, StructType
 
     from bmqtwist.spark.storage import StorageDataSource
@@ -171,7 +171,7 @@ def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, cas
 
 @pytest.mark.parametrize("records_max", [1 << 22, 40])
 def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession, records_max: int) -> None:
-    """Of all recorded sets, archives included: each set in shares, or whole."""
+    """For all recorded sets including archives, in shares and whole."""
     from pyspark.sql import functions as F
 
     from bmqtwist.spark import lifelines
@@ -191,7 +191,7 @@ def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession
 
 
 def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark: SparkSession, tmp_path: Path) -> None:
-    """The oldest set first; then all of them, as if they had come later."""
+    """First the oldest set, then all sets."""
     place, out = tmp_path / "storage", tmp_path / "out"
     shutil.copytree(Path(ROLLOVER), place)
     archive = place / "archive"
@@ -222,7 +222,7 @@ def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark:
 
 
 def bmq(*arguments: str) -> str:
-    """What `bmq pipeline` prints. It finds the session of these tests."""
+    """Return the output of `bmq pipeline`, which uses the session of these tests."""
     result = CliRunner().invoke(main, ["pipeline", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -230,7 +230,7 @@ def bmq(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def storage(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The live files of a broker with messages that are done and messages that are not."""
+    """Live files of a broker with confirmed and unconfirmed messages."""
     uri = "bmq://d.prio/pipelines"
     with Session(broker.url) as session, session.open(uri, read=True, write=True) as queue:
         queue.post_many([(b"payload %d" % number, {"kind": "even" if number % 2 == 0 else "odd", "n": number})
@@ -260,11 +260,11 @@ def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkS
 
 
 def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broker: BrokerProcess, tmp_path: Path) -> None:
-    """With what the broker has measured."""
+    """With the broker's measured latencies."""
     log = broker.root / "logs" / "stat.log.json"
 
     def told() -> int:
-        """Confirms that the broker has told of."""
+        """Return the number of confirms in the broker's statistics."""
         found = re.findall(r'"bmq://d.prio/pipelines":\{"confirmLatency":\{([^}]*)\}', log.read_text())
         return sum(int(each.rpartition(":")[2]) for counts in found for each in counts.split(","))
 
@@ -286,7 +286,7 @@ def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broke
 
 
 def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSession, tmp_path: Path) -> None:
-    """Of several prints and nodes; a node that does not lead a queue has not confirmed its messages."""
+    """From several prints and nodes; only the primary of a queue counts confirmations."""
     from bmqtwist.spark.tables import measured_latency
 
     def line(role: int, counts: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Every block of the tutorial in docs/spark.md, one after the other, against a broker process with the sample domains."""
+"""All blocks of the tutorial in docs/spark.md, in order, against a broker process with the sample domains."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The interface of the official Python library on our own core: programs written for it change one line.
+"""Interface of the official Python library on this library's core. Programs written for it change one line:
 
     import bmqtwist.sdk.blazingmq as blazingmq
 
-What differs: callbacks may call everything (nothing deadlocks), a stop waits a little for acknowledgements, and a
-confirmation while there is no connection is an Error instead of being sent later.
+Differences: callbacks may call any method without a deadlock, `stop` waits up to 5 s for acknowledgements, and a
+confirmation without a connection raises Error instead of being sent later.
 """
 
 from bmqtwist import __version__

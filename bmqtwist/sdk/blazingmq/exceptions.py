@@ -1,4 +1,4 @@
-"""Errors with the names of the official library."""
+"""Exceptions of the official library's interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bmqtwist.errors import BmqError
 
 
 class Error(BmqError):
-    """A call did not succeed."""
+    """A call failed."""
 
 
 class BrokerTimeoutError(Error):

@@ -1,9 +1,9 @@
-"""The blocking session of the official library on our core, with its errors and texts.
+"""Blocking session of the official library's interface, with its errors and texts.
 
-An `Engine` runs the core: one thread moves bytes, another calls the application back. A callback may call any method of the
-session, open queues and stop the session included; only other callbacks wait for it. The threads hold the engine and not the
-session, so a session without a reference is collected: its engine stops and delivers posts (`abandon`). Engines that run at
-the exit of the program are stopped, each at the place in the order of exit handlers where its session was made.
+An `Engine` runs the core: one thread moves bytes, another runs callbacks. A callback may call any method of the session,
+including opening queues and stopping the session; other callbacks wait for it. The threads reference the engine and not the
+session, so an unreferenced session is garbage-collected: its engine delivers posts and stops (`abandon`). Engines running at
+the exit of the program are stopped by exit handlers, registered when their sessions were created.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from bmqtwist.wire.properties import PropertyType
 
 STOPPED = "Method called after session was stopped"
 NOT_OPENED = "Queue not opened"
-_OF_MESSAGES = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SUSPENDED}  # nothing that a connection could help
+_OF_MESSAGES = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SUSPENDED}  # independent of the connection
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ UNSTOPPED = "stop() not invoked before destruction of Session<{}> object"
 
 
 class Engine(ThreadedCore):
-    """Runs one session core and calls the application back. `started`: the application has not stopped the session."""
+    """Runs one session core and the application's callbacks. `started`: the application has not stopped the session."""
 
     def __init__(self, options: sdk_options.SessionOptions, make_transport: PumpFactory,
                  on_session_event: Callable[[events.SessionEvent], object],
@@ -137,7 +137,7 @@ class Engine(ThreadedCore):
     # -- for the session --------------------------------------------------------------------------------------------
 
     def wait_for_callbacks(self) -> None:
-        """Wait until all callbacks that are due by now have returned, unless this is one of them."""
+        """Wait until all pending callbacks have returned; in a callback return at once."""
         if threading.current_thread() is not self._caller:
             called = threading.Event()
             self._calls.put((lambda _: called.set(), None))
@@ -145,8 +145,7 @@ class Engine(ThreadedCore):
                 pass
 
     def stop(self) -> None:
-        """Wait for acknowledgements a little, disconnect; no callback is running after this, but the one it is called
-        from."""
+        """Wait up to 5 s for acknowledgements, then disconnect. On return no callback runs, except the caller itself."""
         with self.lock:
             started, self.started = self.started, False
             self.changed.notify_all()
@@ -155,14 +154,14 @@ class Engine(ThreadedCore):
             self._end()
 
     def abandon(self) -> None:
-        """The session was collected: stop in the thread. Called by the collector in any thread, so without a lock."""
+        """Stop in the thread after the session was garbage-collected. Runs in any thread, so it takes no lock."""
         if self.started and self._process == os.getpid():
             self._abandoned, self.started = True, False
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=3)
             self.transport.poke()
 
     def stop_at_exit(self) -> None:
-        """The program ends: deliver what was posted. Not in a child process, whose parent has the threads."""
+        """Deliver posts and stop at the end of the program; in a child process, which has no threads, do nothing."""
         if self._process != os.getpid():
             return
         if self.started:
@@ -215,7 +214,7 @@ class Engine(ThreadedCore):
         while (call := self._calls.get()) is not None:
             try:
                 call[0](call[1])
-            except Exception as error:  # noqa: BLE001 - the application's own: printed as at the end of a main program
+            except Exception as error:  # noqa: BLE001 - application error: printed like an uncaught exception
                 sys.excepthook(type(error), error, error.__traceback__)
                 del error
             del call  # it may hold the last reference to a session
@@ -226,7 +225,7 @@ class Engine(ThreadedCore):
         if self._on_message is not None:
             try:
                 given = make_message(message)
-            except BmqError as error:  # it cannot be read: as the official library, say so and go on
+            except BmqError as error:  # malformed: an Error event, as in the official library
                 self._on_session_event(events.Error(f"message {message.guid.hex().upper()}: {error}"))
                 return
             self._on_message(given, make_handle(given, self.confirm))
@@ -263,7 +262,7 @@ _RESERVED_BYTES = 4 << 20  # of a channel's high watermark, for control messages
 
 
 class _DefaultTimeout(float):
-    """The timeout that stands for the session's own."""
+    """Default value of timeouts: the session's timeout."""
 
     def __repr__(self) -> str:
         return "..."
@@ -285,13 +284,13 @@ def _text(uri: str | bytes) -> str:
 
 
 class Session:
-    """Connects when it is made; Error or BrokerTimeoutError if that does not work.
+    """One session; the constructor connects, or raises Error or BrokerTimeoutError.
 
-    `on_session_event` hears session events; `on_message` gets (message, handle) for each message of queues opened for
-    reading. `timeout`: seconds for requests, or Timeouts. The environment's BMQ_BROKER_URI overrides `broker`.
+    `on_session_event` receives session events, `on_message` (message, handle) for each message of queues opened for
+    reading. `timeout`: of requests, seconds, or Timeouts. The environment variable BMQ_BROKER_URI overrides `broker`.
     """
 
-    _make_transport: PumpFactory = SocketPump  # a class attribute, since the official calls have no room for it
+    _make_transport: PumpFactory = SocketPump  # a class attribute, since the official constructor has no such parameter
     _engine: Engine
 
     def __init__(self, on_session_event: Callable[[events.SessionEvent], None],
@@ -337,7 +336,7 @@ class Session:
                      on_message: Callable[[Message, MessageHandle], None] | None = None,
                      broker: str = sdk_options.DEFAULT_BROKER,
                      session_options: SessionOptions = SessionOptions()) -> Session:  # noqa: B008 - never changed
-        """A session from a SessionOptions object."""
+        """Return a session from a SessionOptions object."""
         given = session_options
         return cls(on_session_event, on_message, broker,
                    given.message_compression_algorithm or CompressionAlgorithmType.NONE, given.timeouts,
@@ -349,7 +348,7 @@ class Session:
     def open_queue(self, queue_uri: str, read: bool = False, write: bool = False,
                    options: QueueOptions = QueueOptions(),  # noqa: B008 - never changed
                    timeout: float | None = _DEFAULT) -> None:
-        """Open a queue and wait for that."""
+        """Open a queue and wait for the result."""
         uri = _text(queue_uri)
         if read and not self._readable:
             raise Error(f"Can't open queue {uri} in read mode: no on_message callback was provided at Session construction")
@@ -365,7 +364,7 @@ class Session:
                                                               queue_options=wanted, timeout_s=seconds))
 
     def close_queue(self, queue_uri: str, timeout: float | None = _DEFAULT) -> None:
-        """Close a queue and wait for that, and for the callbacks of its acknowledgements."""
+        """Close a queue, and wait for the result and for the callbacks of its acknowledgements."""
         uri = _text(queue_uri)
         seconds = _seconds(timeout, self._options.close_timeout_s)
         self._check_started()
@@ -375,7 +374,7 @@ class Session:
         self._engine.wait_for_callbacks()
 
     def configure_queue(self, queue_uri: str, options: QueueOptions, timeout: float | None = _DEFAULT) -> None:
-        """Change what is given of a queue's options and wait for that."""
+        """Change the given options of a queue and wait for the result."""
         uri = _text(queue_uri)
         self._check_health_option(options)
         seconds = _seconds(timeout, self._options.configure_timeout_s)
@@ -388,7 +387,7 @@ class Session:
             self._engine.request(configure)
 
     def get_queue_options(self, queue_uri: str) -> QueueOptions:
-        """The options of an open queue."""
+        """Return the options of an open queue."""
         self._check_started()
         with self._engine.lock:
             queue = self._queue(_text(queue_uri))
@@ -402,9 +401,9 @@ class Session:
     def post(self, queue_uri: str, message: bytes, properties: Mapping[str, object] | None = None,
              property_type_overrides: Mapping[str, PropertyType] | None = None,
              on_ack: Callable[[Ack], None] | None = None) -> None:
-        """Post; `on_ack` is called with the acknowledgement, without it none is asked for.
+        """Post; `on_ack` is called with the acknowledgement. Without `on_ack` no acknowledgement is requested.
 
-        Waits for room if there is none, up to five seconds.
+        Waits up to five seconds for room.
         """
         uri = _text(queue_uri)
         if not isinstance(message, bytes):
@@ -420,19 +419,18 @@ class Session:
                         self._check_started)
 
     def confirm(self, message: Message) -> None:
-        """Done with a message."""
+        """Confirm a message."""
         self._engine.confirm(message)
 
     # -- the session ------------------------------------------------------------------------------------------------
 
     def counters(self) -> Counters:
-        """What this session has done so far, and how things stand (the official library has no such call)."""
+        """Return a snapshot of the counters (an addition to the official interface)."""
         with self._engine.lock:
             return self._engine.core.counters()
 
     def stop(self) -> None:
-        """Wait for acknowledgements a little, disconnect; no callback is running after this, but the one it is called
-        from."""
+        """Wait up to 5 s for acknowledgements, then disconnect. On return no callback runs, except the caller itself."""
         self._engine.stop()
 
     def __enter__(self) -> Self:

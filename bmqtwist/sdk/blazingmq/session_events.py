@@ -1,14 +1,14 @@
-"""Session events with the names of the official library."""
+"""Session events of the official library's interface."""
 
 from __future__ import annotations
 
 import logging
 
-_LOG = logging.getLogger("blazingmq.session_events")  # as applications configure it
+_LOG = logging.getLogger("blazingmq.session_events")  # name of the official library
 
 
 class SessionEvent:
-    """Something happened to the session."""
+    """Event of a session."""
 
     def __init__(self, message: str | None = None) -> None:
         self._message = message
@@ -28,7 +28,7 @@ class SessionEvent:
 
 
 class QueueEvent(SessionEvent):
-    """Something happened to one queue."""
+    """Event of one queue."""
 
     def __init__(self, queue_uri: str, message: str | None = None) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class QueueEvent(SessionEvent):
 
 
 class Connected(SessionEvent):
-    """The first connection is up."""
+    """The first connection is established."""
 
 
 class Disconnected(SessionEvent):
@@ -47,39 +47,39 @@ class Disconnected(SessionEvent):
 
 
 class ConnectionLost(SessionEvent):
-    """The connection is gone; another one is being tried for."""
+    """The connection is lost; the session reconnects."""
 
 
 class Reconnected(SessionEvent):
-    """There is a connection again; queues are being reopened."""
+    """The session has reconnected; queues are being reopened."""
 
 
 class StateRestored(SessionEvent):
-    """All queues are as they were before the loss."""
+    """All queues are reopened after a reconnect."""
 
 
 class ConnectionTimeout(SessionEvent):
-    """No broker could be reached in time."""
+    """No connection in time."""
 
 
 class HostUnhealthy(SessionEvent):
-    """The health monitor says that this host is not well."""
+    """The health monitor reports an unhealthy host."""
 
 
 class HostHealthRestored(SessionEvent):
-    """The host is well again and all suspended queues are resumed."""
+    """The host is healthy and all suspended queues are resumed."""
 
 
 class QueueSuspended(QueueEvent):
-    """No deliveries and no posts until the host is well."""
+    """No deliveries and no posts until the host is healthy."""
 
 
 class QueueSuspendFailed(QueueEvent):
-    """A queue could not be suspended; the connection is given up."""
+    """A queue could not be suspended; the connection is closed."""
 
 
 class QueueResumed(QueueEvent):
-    """A suspended queue works again."""
+    """A suspended queue is resumed."""
 
 
 class QueueResumeFailed(QueueEvent):
@@ -87,7 +87,7 @@ class QueueResumeFailed(QueueEvent):
 
 
 class QueueReopened(QueueEvent):
-    """A queue is back after a reconnect."""
+    """A queue is reopened after a reconnect."""
 
 
 class QueueReopenFailed(QueueEvent):
@@ -95,19 +95,19 @@ class QueueReopenFailed(QueueEvent):
 
 
 class SlowConsumerNormal(SessionEvent):
-    """The application has caught up with its messages."""
+    """The number of waiting messages fell to the low watermark."""
 
 
 class SlowConsumerHighWaterMark(SessionEvent):
-    """Many messages wait for the application."""
+    """The number of waiting messages reached the high watermark."""
 
 
 class Error(SessionEvent):
-    """Something else went wrong."""
+    """Another error."""
 
 
 class InterfaceError(SessionEvent):
-    """An event that has no class here."""
+    """An event without a class of its own."""
 
 
 _FINE = (Connected, Disconnected, StateRestored, SlowConsumerNormal, QueueReopened, HostUnhealthy, HostHealthRestored,
@@ -116,7 +116,7 @@ _NOTABLE = (ConnectionLost, Reconnected, SlowConsumerHighWaterMark)
 
 
 def log_session_event(event: SessionEvent) -> None:
-    """A ready-made callback: writes each event to the log of this module, at a level that fits it."""
+    """Callback that logs each event with this module's logger, at INFO, WARNING or ERROR."""
     level = logging.INFO if isinstance(event, _FINE) else (
         logging.WARNING if isinstance(event, _NOTABLE) else logging.ERROR)
     _LOG.log(level, "Received session event: %s", event)

@@ -1,4 +1,4 @@
-"""The name under which tests written for the official library find the health monitor."""
+"""`HostHealth`, the health monitor's name in the official library's test module."""
 
 from bmqtwist.sdk.blazingmq.values import BasicHealthMonitor
 

@@ -1,4 +1,4 @@
-"""Values with the names of the official library: options, messages, acknowledgements, properties."""
+"""Options, messages, acknowledgements and properties of the official library's interface."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _text(name: object) -> str:
 
 
 def _wire(name: str, value: object, kind: PropertyType) -> Value:
-    """A value as the core takes it: an int for a CHAR, text for a STRING."""
+    """Convert a value for the core: CHAR to int, STRING to text."""
     expected: type = bytes
     if kind in _BITS:
         expected = int
@@ -82,14 +82,14 @@ PropertyTypeDict = dict[str, PropertyType]
 
 
 class _Given:
-    """A value that only a session makes."""
+    """Base of values that only sessions create."""
 
     def __init__(self) -> None:
         raise Error(f"The {type(self).__name__} class does not have a public constructor.")
 
 
 class AckStatus(Enum):
-    """What became of a post."""
+    """Status of an acknowledgement."""
 
     SUCCESS = Result.SUCCESS.value
     UNKNOWN = Result.UNKNOWN.value
@@ -110,7 +110,7 @@ class AckStatus(Enum):
 
 
 class CompressionAlgorithmType(Enum):
-    """How posts are compressed."""
+    """Compression of posts."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -120,7 +120,7 @@ class CompressionAlgorithmType(Enum):
 
 
 class Ack(_Given):
-    """The outcome of a post: `guid`, `status`, `queue_uri`. Never made by applications."""
+    """Acknowledgement of a post: `guid`, `status`, `queue_uri`. Not created by applications."""
 
     guid: bytes | None
     queue_uri: str
@@ -143,7 +143,7 @@ def make_ack(ack: results.Ack) -> Ack:
 
 
 class Message(_Given):
-    """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`. Never made by applications."""
+    """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`. Not created by applications."""
 
     data: bytes
     guid: bytes
@@ -157,7 +157,7 @@ class Message(_Given):
 
 
 def make_message(message: sdk_message.Message) -> Message:
-    """What a callback is given; PeerError if it cannot be read."""
+    """Return the message for a callback; PeerError if it is malformed."""
     made = Message.__new__(Message)
     made._message = message
     made.data, made.guid, made.queue_uri = message.payload, message.guid, message.uri
@@ -166,13 +166,13 @@ def make_message(message: sdk_message.Message) -> Message:
 
 
 class MessageHandle(_Given):
-    """What can be done with a message. Never made by applications."""
+    """Confirms a message. Not created by applications."""
 
     _message: Message
     _confirm: Callable[[Message], None]
 
     def confirm(self) -> None:
-        """Done with the message."""
+        """Confirm the message."""
         self._confirm(self._message)
 
     def __repr__(self) -> str:
@@ -186,7 +186,7 @@ def make_handle(message: Message, confirm: Callable[[Message], None]) -> Message
 
 
 class _Record:
-    """A dataclass that is printed without members that are None."""
+    """Base of dataclasses whose repr omits members that are None."""
 
     def __repr__(self) -> str:
         given = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ class QueueOptions(_Record):
     suspends_on_bad_host_health: bool | None = None
 
     def over(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
-        """`base` with what is given here."""
+        """Return `base` with the members that are not None."""
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return sdk_options.QueueOptions(**{name: getattr(base, name) if value is None else value
                                            for name, value in given.items()})
@@ -225,17 +225,17 @@ class Timeouts(_Record):
 
 
 class BasicHealthMonitor:
-    """A switch that says whether this host is well; it begins well."""
+    """Health state of the host, set by the application; initially healthy."""
 
     def __init__(self) -> None:
         self.monitor: HealthMonitor = HealthMonitor()
 
     def set_healthy(self) -> None:
-        """It is well."""
+        """Set the host healthy."""
         self.monitor.set_healthy()
 
     def set_unhealthy(self) -> None:
-        """It is not."""
+        """Set the host unhealthy."""
         self.monitor.set_unhealthy()
 
     def __repr__(self) -> str:
@@ -244,8 +244,8 @@ class BasicHealthMonitor:
 
 @dataclass(repr=False)
 class SessionOptions(_Record):
-    """Options of a session; None = the default. Threads, buffers and statistics of the official library are accepted
-    and mean nothing here."""
+    """Options of a session; None = the default. Options for threads, buffers and statistics of the official library are
+    accepted and ignored."""
 
     message_compression_algorithm: CompressionAlgorithmType | None = None
     timeouts: Timeouts | None = None

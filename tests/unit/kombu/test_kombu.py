@@ -1,4 +1,4 @@
-"""The kombu transport without a broker: names, settings, and what channels ask of a link."""
+"""kombu transport without a broker: names, settings, and calls of channels to their link."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class FakeMessage:
 
 
 class FakeLink:
-    """Says yes to everything, writes it down, and delivers what is posted to readers."""
+    """Accepts and records all calls, and delivers posts to readers."""
 
     made: list[FakeLink] = []
 
@@ -202,19 +202,19 @@ class FakeLink:
 
 @pytest.fixture
 def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
-    """A connection whose link is a fake."""
+    """Connection with a fake link."""
     FakeLink.made = []
     monkeypatch.setattr(transport, "Link", FakeLink)
     return Connection(URL, transport_options=OPTIONS)
 
 
 def link() -> FakeLink:
-    """The newest one."""
+    """The latest fake link."""
     return FakeLink.made[-1]
 
 
 def consume(channel: Any, queue: Queue, **options: Any) -> list[Any]:
-    """Consume a queue; the list that its messages are added to."""
+    """Consume a queue; return the list that receives its messages."""
     got: list[Any] = []
     Consumer(channel, [queue], on_message=got.append, **options).consume()
     return got
@@ -384,7 +384,7 @@ def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
 
 
 def test_posts_that_nobody_waits_for_wait_for_room_of_their_size() -> None:
-    """Half of the room is taken: the next one is posted as soon as the broker has acknowledged the first."""
+    """Half of the room is used: the next post is sent when the broker has acknowledged the first."""
     broker = Broker()
     link = Link(settings_of(Connection(broker.listen().replace("tcp", "bmq"), transport_options={
         "confirm_publish": False, "session": {"unacked_bytes_max": 10_000}})))

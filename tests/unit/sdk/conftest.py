@@ -1,4 +1,4 @@
-"""Sessions of every kind against a broker that the test plays."""
+"""Fixtures: a session of each front against a scripted broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kit.sdk_fronts_kit import FRONTS, Front
 
 @pytest.fixture(params=FRONTS)
 def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each kind of session."""
+    """Each front."""
     made = FRONTS[request.param]()
     yield made
     assert not made.unhandled
@@ -18,7 +18,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 @pytest.fixture(params=["aio", "tx"])
 def loop_front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each kind with an event loop."""
+    """Each front with an event loop."""
     made = FRONTS[request.param]()
     yield made
     assert not made.unhandled

@@ -1,4 +1,4 @@
-"""Whatever is awaited may be cancelled after any number of turns of the loop: nothing hangs, leaks or is lost."""
+"""Cancellation of each awaitable after any number of loop turns: no hang, no leak, no lost message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 class Run:
-    """One attempt: a session, a queue, what is to be cancelled after so many turns."""
+    """One attempt: a session, a queue, and a call to cancel after a number of turns."""
 
     def __init__(self, front: Front, session: Any, queue: Any) -> None:
         self.front, self.session, self.queue = front, session, queue
@@ -32,7 +32,7 @@ class Run:
         self.ended = False
 
     async def cancel_after(self, turns: int, call: Callable[[], Awaitable[Any]]) -> bool:
-        """Begin, let the loop turn, cancel; was it done before?"""
+        """Start a call, run loop turns, cancel; return whether the call completed first."""
         started = False
 
         async def work() -> None:
@@ -57,14 +57,14 @@ class Run:
         return done
 
     def check_clean(self) -> None:
-        """Nobody waits any more."""
+        """Check that no caller is waiting."""
         assert not self.session._room_waiters
         assert not self.queue._getters and not self.queue._flush_waiters
 
 
 async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[Any]]],
                      after: Callable[[Run], Awaitable[None]], **options: Any) -> int:
-    """Cancel after 0, 1, 2, ... turns until it is done before that; each time the session must be as good as new."""
+    """Cancel after 0, 1, 2, ... turns until the call completes first; the session must be clean after each attempt."""
     for turns in range(TURNS_MAX):
         session = front.make(backoff_first_s=0.1, **options)
         await session.start()
@@ -89,7 +89,7 @@ async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[
 
 
 async def nothing(run: Run) -> None:
-    """No more to look at."""
+    """No further check."""
 
 
 def test_post(front: Front) -> None:
@@ -169,7 +169,7 @@ def test_get_loses_no_message(front: Front, how: str) -> None:
 
 
 def test_one_of_several_getters(front: Front) -> None:
-    """The message that a cancelled one was woken for goes to the next in line."""
+    """The message of a cancelled getter goes to the next waiting one."""
     async def scenario() -> None:
         def call(run: Run) -> Callable[[], Awaitable[Any]]:
             async def get() -> Any:

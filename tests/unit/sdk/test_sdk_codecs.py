@@ -1,4 +1,4 @@
-"""Codecs: what each can say, and that each front gives values to and takes them from a queue that was opened with one."""
+"""Codecs: supported values, and queues opened with a codec on each front."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Model(pydantic.BaseModel):
 
 @dataclass
 class Plain:
-    """A type that both know."""
+    """A type for both libraries."""
 
     name: str
     numbers: list[int]
 
 
 class Zipped:
-    """One of an application's own."""
+    """A codec of an application."""
 
     def encode(self, value: str, /) -> bytes:
-        """A payload."""
+        """Return a payload."""
         return zlib.compress(value.encode())
 
     def decode(self, payload: bytes, /) -> str:
-        """And back."""
+        """Return a value."""
         return zlib.decompress(payload).decode()
 
 

@@ -1,4 +1,4 @@
-"""How each front opens connections: hooks for tunnels and tests, several brokers, brokers that fail at every step."""
+"""Connections of each front: hooks for tunnels and tests, several brokers, failures at each step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bmqtwist.testing.transport import MemoryTransport
 
 
 class Net:
-    """Two brokers under two addresses; `dialled` says who was tried."""
+    """Two brokers with two addresses; `dialled`: addresses tried."""
 
     def __init__(self, front: Front) -> None:
         self.brokers = {"one": front.broker, "two": Broker()}
@@ -29,7 +29,7 @@ class Net:
         self.front = front
 
     def options(self) -> dict[str, Any]:
-        """The hook of this front."""
+        """Return the hook of this front."""
         if self.front.name == "aio":
             return {"connect": self._connect}
         if self.front.name == "tx":
@@ -59,7 +59,7 @@ class Net:
 
 
 def session_of(front: Front, **options: Any) -> Any:
-    """A session with hooks and addresses of its own, not started (the blocking one is)."""
+    """Return a session with hooks and addresses, not started (except for the blocking front)."""
     options = {"on_event": front.events.append, "backoff_first_s": 0.1, **options}
     if front.name == "aio":
         from bmqtwist.sdk import aio
@@ -74,7 +74,7 @@ def session_of(front: Front, **options: Any) -> Any:
 
 
 async def started(front: Front, session: Any) -> Any:
-    """Start it, where that is a call."""
+    """Start the session, if the front has this call."""
     if front.name != "simple":
         await session.start()
     return session
@@ -199,7 +199,7 @@ def test_stop_gives_up_a_connection_that_is_being_opened() -> None:
 
 
 def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
-    """The broker does not read: the channel's watermarks are told, posts that do not wait are refused."""
+    """With a broker that does not read, watermark events are reported and posts without waiting are refused."""
     async def scenario() -> None:
         session = await front.start(channel_high_bytes=100_000, channel_low_bytes=50_000)
         queue = await w(session.open(URI, write=True))
@@ -218,7 +218,7 @@ def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
 
 
 class PullProducer:
-    """Writes one message whenever it is asked."""
+    """Writes one message per call."""
 
     def __init__(self, queue: Any, count: int) -> None:
         self.queue, self.left = queue, count
@@ -248,7 +248,7 @@ def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
 
 
 def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> None:
-    """An iteration that never waits must not keep timers and connections from their turn."""
+    """An iteration without waits must not block timers and connections."""
     with Broker() as broker:
         for number in range(1000):
             broker.put(URI, b"%d" % number)
@@ -277,7 +277,7 @@ def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> N
 
 @pytest.mark.parametrize("high", [30_000, 124 << 20])
 def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> None:
-    """`bufferSize` is both what a transport reads at once and what makes it pause a producer."""
+    """`bufferSize` is both the read size of a transport and its limit for pausing a producer."""
     front = FRONTS["tx"]()
     sizes = []
 

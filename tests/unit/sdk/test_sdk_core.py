@@ -1,4 +1,4 @@
-"""The session core beyond its rules of survival: batching, groups, subscriptions, credentials, health, slow consumers."""
+"""Session core: batching, groups, subscriptions, credentials, health, slow consumers."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_credential_that_cannot_be_made_is_an_error_and_tried_again() -> None:
 
 
 def test_a_credential_that_is_none_is_an_error_too_now_and_at_its_renewal() -> None:
-    """As a coroutine function gives, say: the clock goes on, nothing is raised into the loop."""
+    """For example a coroutine: time continues, and no exception reaches the loop."""
     given: list[object] = ["no credential", Credential("BASIC", b"good"), object()]
     bench = Bench(SessionOptions(credential=lambda: given.pop(0) if len(given) > 1 else given[0])).start()  # type: ignore
     assert EventKind.ERROR in bench.kinds() and bench.core.state is State.WAITING

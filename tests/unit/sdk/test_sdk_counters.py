@@ -1,4 +1,4 @@
-"""What a session counts and what it says to the log."""
+"""Counters and log lines of a session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bmqtwist.wire.fast import sub_queue_ids
 
 
 def balanced(bench: Bench) -> Counters:
-    """The counters, whose posts all have a place."""
+    """Return the counters after checking the balance of posts."""
     found = bench.core.counters()
     assert found.posts == found.acked + found.nacked + found.unasked + found.unacked_now
     assert found.nacked == sum(found.nacked_by_status.values())
@@ -123,7 +123,7 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
 
 
 def texts(bench: Bench, level: int = logging.DEBUG) -> list[str]:
-    """What was said to the log at a level or above."""
+    """Return log texts at a level or above."""
     return [note.text for note in bench.notes if note.level >= level]
 
 

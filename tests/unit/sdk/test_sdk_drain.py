@@ -1,4 +1,4 @@
-"""Pause, resume, drain and configure: what an application asks of a queue it reads, on each kind of session."""
+"""Pause, resume, drain and configure of consumer queues, on each front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fronts promise beyond the core, each scenario on each of them, with a broker in memory and in virtual time."""
+"""Behaviour of the fronts beyond the core: each scenario on each front, with a broker in memory and in virtual time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATE = Result.BW_LIMIT
 
 
 def test_on_message_may_confirm_post_flush_open_and_close(front: Front) -> None:
-    """Each of the calls that do not wait directly; those that do from what the callback starts."""
+    """Calls without a wait directly, others from a task that the callback starts."""
     seen: list[bytes] = []
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_a_blocking_call_in_each_of_many_callbacks_does_not_stack_up() -> None:
 
 
 def test_on_event_may_stop_the_session(front: Front) -> None:
-    """Stopping from the callback that tells of a lost connection: nothing reconnects, who waits is told."""
+    """A stop in the callback of a lost connection: no reconnect, and waiting calls end."""
     async def scenario() -> None:
         made: list[Any] = []
 
@@ -166,7 +166,7 @@ def test_a_callback_that_raises_costs_nothing_but_itself(front: Front) -> None:
 
 
 def test_a_callback_that_raises_cancelled_costs_nothing_but_itself(loop_front: Front) -> None:
-    """As `future.result()` of a cancelled one does: everybody else hears what is due in this turn."""
+    """Such as `future.result()` of a cancelled future: other callbacks of the turn still run."""
     front = loop_front
 
     def on_ack(ack: Ack) -> None:
@@ -560,7 +560,7 @@ def test_a_consumer_that_does_not_keep_up_is_told_so_once_and_when_it_has_caught
 
 
 def test_a_broker_that_falls_silent_is_left_and_found_again(front: Front) -> None:
-    """Nothing comes through any more, heartbeats included: the application sees a loss and a reconnect."""
+    """Without any data, including heartbeats, the session reports a loss and reconnects."""
     async def scenario() -> None:
         session = await front.start(backoff_first_s=0.1)
         queue = await w(session.open(URI, write=True))
@@ -659,7 +659,7 @@ def _stopped_blocking(front: Front) -> Any:
 
 
 def test_a_blocking_session_notices_a_lost_connection_before_it_confirms() -> None:
-    """The application has worked for long: the broker has given the message to somebody else meanwhile."""
+    """During long processing the broker has redelivered the message to another consumer."""
     front = FRONTS["simple"]()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The interface of the official library: what its programs never could do, with a broker in memory."""
+"""The official library's interface, with a broker in memory: calls in callbacks, several brokers, and other additions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ DEADLINE = 60.0
 
 @pytest.fixture(autouse=True)
 def no_override(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment has no say."""
+    """Clear the environment variable."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker in memory, in real time since these sessions have threads."""
+    """Broker in memory, in real time since these sessions have threads."""
     broker = Broker()
     yield broker
     broker.close()
 
 
 def until(queue: Queue[Any], kind: type) -> Any:
-    """The next of a kind."""
+    """Return the next event of a kind."""
     while not isinstance(found := queue.get(timeout=DEADLINE), kind):
         pass
     return found

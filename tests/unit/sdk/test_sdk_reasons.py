@@ -1,4 +1,4 @@
-"""A connection that does not come up says why, address by address, and leaves time for the next address."""
+"""Errors of failed connections name the reason per address, and attempts leave time for the next address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE = 30.0
 
 
 def closed_port() -> int:
-    """A port that nobody listens at."""
+    """Return a port without a listener."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -44,7 +44,7 @@ def test_reasons_are_words(error: Exception, words: str) -> None:
 
 
 def test_the_time_for_the_first_connection_is_that_of_all_addresses() -> None:
-    """The first address swallows everything: the second has its turn while there is time."""
+    """The first address does not answer; the second is tried within the same timeout."""
     bench = Bench(SessionOptions(brokers=parse_brokers("tcp://hole:1,tcp://good:2"), connect_timeout_s=10.0,
                                  attempt_timeout_s=15.0))
     bench.silent.add("clientIdentity")
@@ -144,7 +144,7 @@ def test_tls_towards_a_port_without_it_is_named(tmp_path: Path) -> None:
 
 
 def test_kombu_gives_a_refused_address_up_at_once() -> None:
-    """So that kombu goes on to the next one of its list."""
+    """kombu then tries the next address of its list."""
     from kombu import Connection
 
     from bmqtwist.kombu import LinkLost

@@ -1,5 +1,5 @@
-"""A post that the broker does not accept is never overlooked: `post` raises, and what nobody waits for is told at the latest
-when the queue or the session is left."""
+"""Refused posts are always reported: `post` raises, and refusals without a waiting caller are raised at the latest at the
+end of the queue's or session's block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = Result.LIMIT_MESSAGES
 
 @pytest.fixture(params=FRONTS)
 def front(request: pytest.FixtureRequest) -> Iterator[Front]:
-    """Each kind of session, whose broker refuses what says no."""
+    """Each front; no unhandled error remains."""
     made = FRONTS[request.param]()
     yield made
     assert not made.unhandled
@@ -60,7 +60,7 @@ def test_post_many_raises_when_all_are_answered_or_gives_refusals_in_their_place
 
 
 async def left(thing: Any) -> None:
-    """Leave a block without an error."""
+    """End a block without an error."""
     if hasattr(thing, "__aexit__"):
         await thing.__aexit__(None, None, None)
     else:
@@ -175,7 +175,7 @@ def test_a_session_on_a_loop_that_is_forgotten_warns(lost: int) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_session_on_a_loop_that_is_forgotten_warns_of_what_was_refused(closed: bool) -> None:
-    """All is answered, so nothing is outstanding; but nobody was told of the refusals."""
+    """All posts are acknowledged, but the refusals were not reported."""
     for name in ("aio", "tx"):
         front = FRONTS[name]()
         front.broker.faults.refuse("post", status=FULL, times=2)

@@ -12,17 +12,17 @@ from bmqtwist.sdk import JsonCodec, Message, Result, SdkError, rpc
 
 
 def inner(front: Any) -> Any:
-    """What works behind a front without an event loop; else the front itself."""
+    """Return the asynchronous object of the blocking front, else the object itself."""
     return getattr(front, "_requester", getattr(front, "_responder", front))
 
 
 async def entered(manager: Any) -> Any:
-    """`async with`, or `with`, for both kinds: enter."""
+    """Enter `async with` or `with`."""
     return await w(manager.__aenter__() if hasattr(manager, "__aenter__") else manager.__enter__())
 
 
 async def left(manager: Any) -> None:
-    """And leave."""
+    """Exit `async with` or `with`."""
     exits = manager.__aexit__ if hasattr(manager, "__aexit__") else manager.__exit__
     await w(exits(None, None, None))
 
@@ -33,18 +33,18 @@ def double(message: Message) -> bytes:
 
 
 async def double_later(message: Message) -> bytes:
-    """The same as a coroutine function."""
+    """Service as a coroutine function."""
     return double(message)
 
 
 class Service:
-    """A responder that answers whatever has come, whenever it is asked to: works on the blocking front as well."""
+    """A responder that answers received requests on demand, also on the blocking front."""
 
     def __init__(self, front: Front) -> None:
         self.front, self.served = front, 0
 
     async def begin(self) -> Service:
-        """With a session of its own."""
+        """Start with a separate session."""
         self.session = await self.front.start()
         self.responder = await entered(self.front.responder(self.session))
         self.queue = await w(self.session.open(URI, read=True, on_message=self._serve))
@@ -88,7 +88,7 @@ def test_a_request_has_its_reply(front: Front) -> None:
 
 
 def _two_blocking_sessions(front: Front) -> None:
-    """The service works while the requester waits: in a second session that its callback drives."""
+    """The service runs in a second session, driven by a callback while the requester waits."""
     async def scenario() -> None:
         service = await Service(front).begin()
         session = await front.start()

@@ -1,4 +1,4 @@
-"""What the client library promises when connections fail: one test per rule, against a scripted broker."""
+"""Guarantees of the client library at connection failures: one test per rule, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ rule = pytest.mark.spec("cluster", 112)
 
 @pytest.fixture
 def bench() -> Bench:
-    """A session that is up."""
+    """A connected session."""
     return Bench().start()
 
 
@@ -103,7 +103,7 @@ def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) 
 
 @rule
 def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> None:
-    """Something else leaving meanwhile does not count."""
+    """Other output during this time does not count."""
     bench = Bench(SessionOptions(batch_delay_s=5.0)).start()
     queue = opened(bench, read=True)
     bench.push(b"m")
@@ -174,7 +174,7 @@ def test_s6_once_they_are_sent_again_time_alone_does_nothing_to_puts() -> None:
 
 @rule
 def test_s6_a_machine_that_slept_during_a_reconnect_sends_nothing_that_is_too_old() -> None:
-    """No timer ran meanwhile: what counts is the time when posts would be sent."""
+    """No timer ran during this time: the age at the time of sending decides."""
     bench = Bench(SessionOptions(attempt_timeout_s=1e6), deduplication_ms=2000).start()
     queue = opened(bench)
     bench.acks_at_once = False
@@ -478,7 +478,7 @@ def test_s14_the_second_phase_of_a_reopen_may_be_the_one_without_answer() -> Non
 
 @rule
 def test_s15_a_channel_above_its_high_watermark_refuses_posts_until_it_is_below_the_low_one(bench: Bench) -> None:
-    """The core says BW_LIMIT at once and Room later; fronts wait between the two."""
+    """The core raises BW_LIMIT at once and adds Room later; fronts wait between them."""
     queue = opened(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
@@ -607,7 +607,7 @@ def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> No
 
 @rule
 def test_s19_requests_that_wait_are_cancelled_at_once_by_a_stop() -> None:
-    """Connected, so that posts are drained first; and without a connection."""
+    """With a connection, where posts are drained first, and without one."""
     for down in (False, True):
         bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
         reader = opened(bench, read=True)

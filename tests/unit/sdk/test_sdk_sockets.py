@@ -1,4 +1,4 @@
-"""The wake-up of a thread that waits for a socket."""
+"""`poke` of a SocketPump that waits for its socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAIT_S = 30.0
 
 
 class Disturbed:
-    """The end that is waited for; at the worst moment, before it is emptied, somebody pokes."""
+    """Receiving end of the socket pair; a poke arrives just before it is read."""
 
     def __init__(self, transport: SocketPump, end: socket.socket) -> None:
         self._transport, self._end = transport, end
@@ -24,7 +24,7 @@ class Disturbed:
 
 
 def test_a_poke_that_is_taken_along_with_another_is_not_the_last_one() -> None:
-    """`poke` may be called without the lock, by a health monitor's thread or by the collector of garbage."""
+    """`poke` may be called without the lock, by a health monitor's thread or by the garbage collector."""
     transport = SocketPump(SessionOptions(), lambda effect: None)
     try:
         transport._far = Disturbed(transport, transport._far)  # type: ignore[assignment]

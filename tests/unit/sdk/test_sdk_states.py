@@ -1,5 +1,5 @@
-"""The machines of the client library: every action has an owner, timers live where they mean something, and what happened is
-kept. (`machine.table` refuses a table that lacks a cell, `machine.check` a state that a cell does not name.)"""
+"""State machines of the client library: owners of actions, timers by state, transition history. (`machine.table` refuses a
+table with missing cells, `machine.check` an undeclared state.)"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_state_that_a_cell_does_not_name_is_found() -> None:
 @pytest.mark.parametrize("what", [Input.CONTROL, Input.AUTHENTICATION, Input.PUSH, Input.ACK, Input.HEARTBEAT_REQ,
                                   Input.OTHER])
 def test_garbage_from_a_broker_never_raises_in_any_state(state: State, what: Input) -> None:
-    """Walks every cell an event can reach, with bodies that make no sense."""
+    """Feeds invalid bodies in each state and for each event type."""
     kinds = {Input.CONTROL: 1, Input.AUTHENTICATION: 15, Input.PUSH: 4, Input.ACK: 5, Input.HEARTBEAT_REQ: 11,
              Input.OTHER: 8}
     for body in (b"", b"\0" * 4, b"\xff" * 40, b"\x16\0\0\0" + b"\1" * 23, b"\0\0\0\x09" + b"\0" * 32):

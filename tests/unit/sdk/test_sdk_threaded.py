@@ -1,4 +1,4 @@
-"""A core with a thread of its own: calls that wait end when the thread does, and what has ended it is known."""
+"""ThreadedCore: waiting calls end with the thread, and its exception is available."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_ids_of_children_come_from_the_callers_random_and_are_never_zero() -> No
 
 
 def posted(bench: Bench) -> properties.Properties:
-    """The properties of the last PUT."""
+    """Return the properties of the last PUT."""
     put = bench.puts()[-1]
     area, _ = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
     return properties.decode(area, put.schema_id != 0) if area else {}
@@ -156,7 +156,7 @@ def test_a_registry_is_given_the_numbers_of_every_session() -> None:
     one.ack(one.puts()[0], status=2)
 
     class Session:
-        """What a front has."""
+        """Minimal front."""
 
         def __init__(self, bench: Bench) -> None:
             self.counters = bench.core.counters

@@ -60,7 +60,7 @@ def test_the_package_and_programs_that_use_all_of_it_are_clean() -> None:
 
 
 def test_each_wrong_use_is_found(tmp_path: Path) -> None:
-    """Otherwise a clean program would prove nothing."""
+    """Proves that the check detects errors."""
     program = tmp_path / "wrong.py"
     program.write_text(WRONG, encoding="utf-8")
     done = mypy("--disable-error-code=func-returns-value", str(program), path=str(PROGRAMS))

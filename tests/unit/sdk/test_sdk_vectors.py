@@ -17,12 +17,12 @@ SESSIONS = [pytest.param(name, number, id=f"{name}-{number}") for name in OF_ORI
 
 
 def played(name: str) -> Playback:
-    """A recording against a stand-in."""
+    """Play a recording against a stand-in."""
     return Playback(against_stand_in(name), java=name.startswith("java")).run()
 
 
 def understood(playback: Playback) -> None:
-    """Everything the broker said has come to something: nothing was dropped, no answer is left over."""
+    """Check that every message of the broker was processed: none dropped, no answer unused."""
     bench, core = playback.bench, playback.core
     assert not core.counters().dropped and EventKind.ERROR not in bench.kinds()
     assert len(bench.messages) == playback.expected_messages
@@ -47,8 +47,8 @@ def test_the_original_broker_is_understood_and_told_the_same(name: str, number: 
 
 
 def test_after_an_open_that_was_answered_too_late_the_same_is_said_on_another_connection() -> None:
-    """The official client closes the queue that was opened after all. Ours gives up the connection at the timeout, so the
-    late answer reaches nobody and the broker holds nothing; the next open is as recorded, queue id included."""
+    """The official client closes a queue that was opened late. This library closes the connection at the timeout, so the
+    late answer is dropped and the broker has no handle; the next open is as recorded, including the queue id."""
     connection, = against_stand_in(LATE)
     playback = Playback([], open_timeout_s=1.0)
     bench = playback.bench.start()
