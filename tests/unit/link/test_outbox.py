@@ -1,4 +1,4 @@
-"""The output of one turn: what stands where, what is merged, when an event is full."""
+"""Outbox: order of the output of one turn, merged PUSHes, limits of event sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def guid(number: int) -> bytes:
 
 
 def frames(outbox: Outbox) -> list[bytes]:
-    """The events it gives, whole."""
+    """Take the output and return its complete events."""
     whole, rest = codec.split_frames(b"".join(outbox.take()))
     assert not rest
     return whole
@@ -35,7 +35,7 @@ def push(outbox: Outbox, number: int, s_id: int = 1, q_id: int = 7, payload: byt
 
 
 def merged(outbox: Outbox, *deliveries: tuple[int, int]) -> list[tuple[int, list[int]]]:
-    """What (message, subscription id) in this order become: (message, subscription ids) on the wire."""
+    """Push (message, subscription id) pairs in this order; return the PUSHes of the wire, (message, subscription ids)."""
     for number, s_id in deliveries:
         push(outbox, number, s_id, merged=True)
     return [(int.from_bytes(event.push.guid, "big"), event.push.ids) for event in events(outbox)]
@@ -129,7 +129,7 @@ def test_a_merged_push_can_be_read_with_any_payload() -> None:
 
 
 def test_merging_never_overtakes() -> None:
-    """An app that is further behind gets a message it shares with another behind those it got alone."""
+    """The PUSH of a shared message comes after the PUSHes to one app alone, to keep the order of each app."""
     assert merged(Outbox(), (2, 10), (3, 10), (0, 20), (1, 20), (2, 20), (3, 20)) == [
         (2, [10]), (3, [10]), (0, [20]), (1, [20]), (2, [20]), (3, [20])]
 
@@ -139,7 +139,7 @@ def test_a_third_app_may_join_the_later_one() -> None:
 
 
 def test_a_redelivery_and_a_first_delivery_are_not_merged() -> None:
-    """The out-of-order flag is one for the whole PUSH."""
+    """A PUSH has one out-of-order flag for all its subscriptions."""
     outbox = Outbox()
     push(outbox, 1, 10, flags=4, merged=True)
     push(outbox, 1, 20, flags=0, merged=True)

@@ -1,4 +1,4 @@
-"""Two brokers on one connection: introductions, events in both directions, the end."""
+"""Peer sessions: two brokers on one connection, with negotiation, events in both directions, and the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def identity(node_id: int) -> ClientIdentity:
 
 
 class Others:
-    """Whoever speaks for the cluster in one of the brokers."""
+    """The peer context of one of the brokers."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -52,7 +52,7 @@ class Others:
 
 
 class Wire:
-    """One end of the connection, as the transport of its session; what is written arrives when `pass_on` is called."""
+    """Transport of one session; `pass_on` delivers its output to the other end."""
 
     def __init__(self, world: MemoryWorld) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Wire:
 
 
 class Pair:
-    """Node 1 dials node 2."""
+    """Two brokers; node 1 connects to node 2."""
 
     def __init__(self, root: Path, known: bool = True) -> None:
         self.worlds = [MemoryWorld(root / "1"), MemoryWorld(root / "2")]
@@ -100,7 +100,7 @@ class Pair:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Let both brokers run until nothing moves."""
+        """Run both brokers until no output is pending."""
         moved = True
         for world in self.worlds:
             world.due = True

@@ -1,4 +1,4 @@
-"""What brokers behind us are told of their CONFIRMs, and when."""
+"""Confirm receipts: which CONFIRMs they cover, and when they are sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bmqtwist.wire.cluster_schema import Keepalive
 
 @dataclass(eq=False)
 class Led:
-    """A partition: `position` in its batches, what of that is `committed`."""
+    """A fake partition with `position` and committed position."""
 
     position: int = 0
     committed: int = 0
@@ -24,13 +24,13 @@ class Led:
 
     @property
     def copies(self) -> Led:
-        """Its own marks."""
+        """The partition itself, as it has the marks."""
         return self
 
 
 @dataclass(eq=False)
 class Behind:
-    """A broker behind us."""
+    """A downstream broker."""
 
     confirm_count: int = 0
     uncommitted: deque[Any] = field(default_factory=deque)
@@ -41,7 +41,7 @@ class Behind:
 
 
 class Clock:
-    """What is to be called when."""
+    """Scheduled calls under a virtual clock."""
 
     def __init__(self, partitions: list[Led]) -> None:
         self.now, self._calls = 0.0, list[tuple[float, Callable[[float], None]]]()
@@ -49,7 +49,7 @@ class Clock:
         self.receipts = ConfirmReceipts(lambda seconds, action: self._calls.append((self.now + seconds, action)), parts)
 
     def run(self, seconds: float) -> int:
-        """So much time passes; how often something was called."""
+        """Advance the time by `seconds`; return the number of calls."""
         until, count = self.now + seconds, 0
         while due := [each for each in self._calls if each[0] <= until]:
             first = min(due, key=lambda each: each[0])

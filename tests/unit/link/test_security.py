@@ -1,4 +1,4 @@
-"""Authentication of a connection, the authenticators, and what may not be configured."""
+"""Authentication of connections, built-in authenticators, and invalid configurations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from bmqtwist.wire.schema import AuthenticationResponse, Status
 
 
 class Slow:
-    """A plug-in that has to be waited for."""
+    """A blocking authenticator."""
 
     mechanism, blocking = "Slow", True
 
@@ -70,7 +70,7 @@ class Slow:
 
 
 def Plugin(name: str, settings: dict[str, bool | int | str] | None = None) -> PluginConfig:
-    """A plug-in as the configuration has it."""
+    """A plug-in in the configuration."""
     def value(given: bool | int | str) -> SettingValue:
         if isinstance(given, bool):
             return SettingValue(bool_val=given)
@@ -81,7 +81,7 @@ def Plugin(name: str, settings: dict[str, bool | int | str] | None = None) -> Pl
 
 
 def Anonymous(credential: Credential | None) -> AnonymousCredential:
-    """The anonymous credential as the configuration has it; None = disallow."""
+    """The anonymous credential in the configuration; None = disallow."""
     if credential is None:
         return AnonymousCredential(disallow=Disallow())
     return AnonymousCredential(credential=CredentialConfig(mechanism=credential.mechanism,
@@ -113,7 +113,7 @@ def slow() -> Authentication:
 
 
 def run(machine: Authentication, effects: list, now: float) -> list:  # type: ignore[type-arg]
-    """What the shell does with an Authenticate effect."""
+    """Run the authenticator of an Authenticate effect, as the broker does."""
     (effect,) = effects
     assert isinstance(effect, Authenticate)
     return machine.done(effect.token, attempt(effect.authenticator, effect.data, effect.peer), now)
@@ -123,7 +123,7 @@ GOOD = [AuthenticationResponse(Status(), 600_000)]
 
 
 def test_every_state_decides_about_every_event() -> None:
-    """A cell nobody thought about would be a way around the door."""
+    """A missing cell could bypass the authentication."""
     assert set(TABLE) == set(State)
     for state in State:
         assert set(TABLE[state]) == set(Event), state
@@ -132,7 +132,7 @@ def test_every_state_decides_about_every_event() -> None:
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 @pytest.mark.parametrize("event", Event, ids=lambda event: event.name)
 def test_no_cell_lets_a_client_proceed_without_a_grant(state: State, event: Event) -> None:
-    """Whatever happens, Proceed comes from a granted credential only."""
+    """Proceed requires a granted credential in every sequence of events."""
     machine = Authentication({"SLOW": Slow()}, None)
     machine.state, machine._asked, machine._mechanism = state, "SLOW", "SLOW"
     machine._outcome = Granted("p") if event is Event.GRANTED else Denied("no")
@@ -145,7 +145,7 @@ def test_no_cell_lets_a_client_proceed_without_a_grant(state: State, event: Even
 
 @pytest.mark.spec("broker", 234)
 def test_basic_good_is_answered_with_a_lifetime_and_bad_is_refused_and_closed() -> None:
-    """The first thing anybody tries."""
+    """The Basic mechanism with a valid and an invalid password."""
     machine = basic()
     assert machine.request("BASIC", b"alice:wonder", 0.0) == GOOD
     assert machine.identity(0.1) == [Proceed()]
@@ -160,7 +160,7 @@ def test_basic_good_is_answered_with_a_lifetime_and_bad_is_refused_and_closed() 
 
 
 def test_an_unknown_mechanism_is_refused_in_the_originals_words() -> None:
-    """Captured from the real broker."""
+    """Captured from BlazingMQ."""
     answer, _ = basic().request("nope", b"", 0.0)
     assert answer == AuthenticationResponse(Status(
         Category.E_REFUSED, -2, "Authentication mechanism 'NOPE' not supported."))
@@ -170,7 +170,7 @@ def test_an_unknown_mechanism_is_refused_in_the_originals_words() -> None:
 
 @pytest.mark.spec("broker", 235)
 def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
-    """Results come back in any order."""
+    """Results arrive in any order."""
     machines = [slow() for _ in range(10)]
     running = [machine.request("SLOW", b"user%d" % i if i % 2 else b"", 0.0) for i, machine in enumerate(machines)]
     for i in reversed(range(10)):
@@ -184,7 +184,7 @@ def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
 
 
 def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_the_configuration_says_so() -> None:
-    """Opening the broker takes a member of its own, and a warning."""
+    """Anonymous access requires its own setting, and logs a warning."""
     plugins, report = [Plugin("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
     closed = build(plugins, report=report)
     (close,) = closed.connection("p").identity(0.0)
@@ -197,7 +197,7 @@ def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_
 
 @pytest.mark.spec("broker", 236)
 def test_a_client_that_presents_nothing_gets_the_anonymous_credential() -> None:
-    """Accepted by default, closed without an answer when disallowed or when the credential is bad."""
+    """Accepted by default; closed without a response if anonymous access is disallowed or the credential is invalid."""
     machine = build().connection("p")
     assert machine.identity(0.0) == [Proceed()]
     assert machine.principal == "anonymous" and machine.deadline is None
@@ -210,7 +210,7 @@ def test_a_client_that_presents_nothing_gets_the_anonymous_credential() -> None:
 
 
 def test_an_anonymous_credential_of_another_mechanism_is_applied_and_never_expires() -> None:
-    """The client cannot renew what it does not know of."""
+    """The client cannot renew a credential that it did not send."""
     machine = build([Plugin("BasicAuthenticator", {"guest": "g"})], Anonymous(Credential("Basic", b"guest:g"))
                     ).connection("p")
     assert machine.identity(0.0) == [Proceed()]
@@ -240,7 +240,7 @@ def test_reauthentication_renews_for_the_same_user_only() -> None:
 
 
 def test_anonymous_reauthentication_after_an_explicit_one_is_answered_and_after_an_implicit_one_dropped() -> None:
-    """Captured from the real broker."""
+    """Captured from BlazingMQ."""
     machine = build().connection("p")
     assert machine.request("ANONYMOUS", b"", 0.0) == [AuthenticationResponse()]
     assert machine.identity(0.0) == [Proceed()]
@@ -253,7 +253,7 @@ def test_anonymous_reauthentication_after_an_explicit_one_is_answered_and_after_
 
 
 def test_a_second_request_before_the_identity_closes() -> None:
-    """Captured from the real broker: the first is answered, the second closes."""
+    """Captured from BlazingMQ: the first is answered, the second closes the connection."""
     machine = build().connection("p")
     machine.request("ANONYMOUS", b"", 0.0)
     (close,) = machine.request("ANONYMOUS", b"", 0.0)
@@ -262,7 +262,7 @@ def test_a_second_request_before_the_identity_closes() -> None:
 
 @pytest.mark.spec("broker", 238)
 def test_a_lifetime_that_passes_without_reauthentication_closes() -> None:
-    """A credential that was withdrawn must stop counting."""
+    """A revoked credential must not remain in force."""
     machine = basic()
     machine.request("BASIC", b"alice:wonder", 0.0)
     machine.identity(0.0)
@@ -272,7 +272,7 @@ def test_a_lifetime_that_passes_without_reauthentication_closes() -> None:
 
 
 def test_a_slow_reauthentication_does_not_prolong_the_old_credential() -> None:
-    """Otherwise a hanging authenticator would be a way to stay."""
+    """Otherwise a hanging authenticator would extend the lifetime."""
     machine = slow()
     run(machine, machine.request("slow", b"u", 0.0), 0.0)
     machine.identity(0.0)
@@ -283,7 +283,7 @@ def test_a_slow_reauthentication_does_not_prolong_the_old_credential() -> None:
 
 @pytest.mark.spec("broker", 239)
 def test_mechanisms_are_compared_without_case() -> None:
-    """Also those of plug-ins."""
+    """Mechanisms of plug-ins included."""
     assert basic().request("bAsIc", b"bob:builder", 0.0) == GOOD
     assert isinstance(slow().request("sLOW", b"x", 0.0)[0], Authenticate)
 
@@ -300,20 +300,20 @@ def test_mechanisms_are_compared_without_case() -> None:
     ([Plugin("TestAuthenticator", {"sleepTimeMs": -1})], None, "sleepTimeMs")])
 def test_an_inconsistent_configuration_does_not_start(plugins: list[PluginConfig], anonymous: AnonymousCredential | None,
                                                        words: str) -> None:
-    """Guessing here would let somebody in."""
+    """A guess could admit unauthenticated clients."""
     with pytest.raises(LocalError, match=words):
         build(plugins, anonymous)
 
 
 def test_an_unknown_authorizer_does_not_start() -> None:
-    """A typing mistake must not mean that everything is allowed."""
+    """A misspelled name must not disable the authorization."""
     with pytest.raises(LocalError, match="not found"):
         build(authorizer=Plugin("TabelAuthorizer"))
 
 
 @pytest.mark.spec("broker", 241)
 def test_a_client_that_leaves_during_a_slow_authentication_leaves_nothing() -> None:
-    """Its outcome arrives for nobody."""
+    """The late outcome is ignored."""
     machine = slow()
     effects = machine.request("slow", b"u", 0.0)
     machine.closed()
@@ -322,7 +322,7 @@ def test_a_client_that_leaves_during_a_slow_authentication_leaves_nothing() -> N
 
 
 def test_a_second_request_while_one_runs_is_dropped_and_the_first_still_counts() -> None:
-    """Two answers to one credential would confuse a client that renews in time."""
+    """The client receives one response."""
     machine = slow()
     effects = machine.request("slow", b"u", 0.0)
     assert machine.holding
@@ -333,7 +333,7 @@ def test_a_second_request_while_one_runs_is_dropped_and_the_first_still_counts()
 
 
 def test_an_authenticator_that_raises_or_answers_nonsense_has_denied() -> None:
-    """A plug-in's mistake must neither let anybody in nor stop the broker."""
+    """An error in a plug-in must neither admit a client nor stop the broker."""
     outcome = attempt(Slow(), b"crash", "p")
     assert isinstance(outcome, Denied) and outcome.code and "ZeroDivisionError" in outcome.reason
 
@@ -345,7 +345,7 @@ def test_an_authenticator_that_raises_or_answers_nonsense_has_denied() -> None:
 
 
 def test_hashed_passwords_are_checked_off_the_thread_and_for_unknown_users_too() -> None:
-    """A hash takes its time, and an unknown user must take as long."""
+    """The check of an unknown user takes as long as that of a known one."""
     authenticator = BasicAuthenticator({"alice": make_hash("wonder", bytes(16))})
     assert authenticator.blocking
     assert authenticator.authenticate(b"alice:wonder", "p") == Granted("BASIC_USER-alice", 600_000)
@@ -355,17 +355,17 @@ def test_hashed_passwords_are_checked_off_the_thread_and_for_unknown_users_too()
 
 
 def test_an_unknown_user_with_an_empty_password_is_refused() -> None:
-    """The stand-in for unknown users matches an empty password, the user does not exist all the same."""
+    """The placeholder hash for unknown users matches an empty password, but must not admit it."""
     assert isinstance(BasicAuthenticator({"a": "b"}).authenticate(b"x:", "p"), Denied)
 
 
 def test_a_user_name_that_would_forge_a_log_line_is_refused() -> None:
-    """Names end up in logs."""
+    """User names are logged."""
     assert isinstance(BasicAuthenticator({"a": "b"}).authenticate(b"a\nALARM:b", "p"), Denied)
 
 
 def test_readable_passwords_and_missing_credentials_are_reported() -> None:
-    """The operator hears about both at the start."""
+    """Both are logged as warnings at the start."""
     report = ListReport()
     build([Plugin("BasicAuthenticator", {"a": "plain"})], report=report)
     assert "bmq password" in report.texts("WARN")[0]
@@ -391,7 +391,7 @@ def test_what_is_shown_to_other_brokers_is_checked_at_the_start() -> None:
 
 
 def test_the_test_authenticator_waits_and_passes() -> None:
-    """What upstream's own tests configure."""
+    """The configuration of BlazingMQ's own tests."""
     waited: list[float] = []
     authenticator = TestAuthenticator({"sleepTimeMs": 250}, waited.append)
     assert authenticator.blocking
@@ -401,7 +401,7 @@ def test_the_test_authenticator_waits_and_passes() -> None:
 
 
 def test_authenticators_start_together_or_not_at_all() -> None:
-    """A half-started set would leak threads and files."""
+    """A partially started set would leak threads and files."""
     class Broken(Slow):
         def start(self) -> None:
             raise LocalError("no directory server")
@@ -413,7 +413,7 @@ def test_authenticators_start_together_or_not_at_all() -> None:
 
 
 def test_nothing_is_authorized_unless_an_authorizer_is_configured() -> None:
-    """Off by default, as with the original."""
+    """Authorization is off by default, as in BlazingMQ."""
     report = ListReport()
     assert build(report=report).allows("x", Action.QUEUE_WRITE, "d")
     assert report.lines == []
@@ -424,13 +424,13 @@ def test_nothing_is_authorized_unless_an_authorizer_is_configured() -> None:
 
 
 def test_rules_count_beside_an_authorizer_as_well() -> None:
-    """Naming the default authorizer must not switch the rules off."""
+    """A configured default authorizer must not disable the rules."""
     rules = AuthorizationRules(default="deny")
     assert not build(authorizer=Plugin("DefaultAuthorizer"), rules=rules).allows("x", Action.CONNECT_CLIENT)
 
 
 def test_a_broker_knows_whether_anybody_gets_in() -> None:
-    """The start-up warning depends on it."""
+    """The warning at the start depends on it."""
     assert build().admits_anonymous
     assert not build([Plugin("BasicAuthenticator", {"a": "b"})], Anonymous(None)).admits_anonymous
     assert AnonAuthenticator({}).authenticate(b"", "p") == Granted("anonymous")

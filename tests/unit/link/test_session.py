@@ -1,4 +1,4 @@
-"""What a session makes of PUT and CONFIRM events, byte by byte, and what it never says."""
+"""Client sessions: PUT and CONFIRM events, valid and invalid, and the order of responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 def acks(client: Client) -> list[tuple[bytes, int]]:
-    """(GUID, status) of everything acknowledged, after a barrier."""
+    """Return (GUID, status) of all ACKs, after a barrier."""
     client.barrier()
     return [(event.ack.guid, event.ack.status) for event in client.heard if event.kind == "ack"]
 
@@ -55,7 +55,7 @@ def corrupt(data: bytes, offset: int, value: bytes) -> bytes:
     (-4, lambda good: corrupt(good, 7, bytes([2 << 5 | 9]))),
     (-4, lambda good: corrupt(good, 32, b"\0\x01"))])
 def test_a_put_that_is_no_put_ends_its_event_and_nothing_else(memory: MemoryWorld, code: int, damage: object) -> None:
-    """What stands before it is taken, what stands behind it is lost, the session goes on."""
+    """Messages before an invalid one are posted, later ones of the event are dropped, the session continues."""
     producer = memory.producer()
     before, bad = producer.client.new_guid(), message(producer)
     behind = [] if code == -2 else [message(producer)]  # a header that is cut off ends with the event
@@ -124,7 +124,7 @@ def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWor
 
 def test_a_guid_that_is_posted_again_after_its_queue_was_closed_is_acknowledged_to_who_opened_it_anew(
         memory: MemoryWorld) -> None:
-    """A node whose client came again over the same link heard nothing: the first ACK had nobody to go to."""
+    """Regression: after a client's reconnect through the same peer, its PUT received no ACK."""
     client = memory.client()
     first = client.open("bmq://d/q", write=1)
     guid = client.new_guid()
@@ -200,7 +200,7 @@ def test_confirms_for_what_is_not_open_are_ignored(memory: MemoryWorld) -> None:
 
 
 def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memory: MemoryWorld) -> None:
-    """A configure's answer divides PUSHes of the old subscriptions from those of the new ones."""
+    """The configure response separates PUSHes of the old subscriptions from those of the new ones."""
     producer, consumer = memory.producer(), memory.consumer()
     producer.put(b"old")
     memory.run()
@@ -216,7 +216,7 @@ def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memor
 
 def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory: MemoryWorld,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest follows in later turns, in order; a client that lags gets nothing more until it has taken what it has."""
+    """Later turns deliver the rest, in order; a lagging client receives nothing until its output is sent."""
     monkeypatch.setattr(window, "TURN_PUSH_BYTES_MAX", 2500)
     producer = memory.producer()
     sent = [bytes([n]) * 1000 for n in range(10)]
@@ -255,7 +255,7 @@ def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_
 
 
 def open_and_post(memory: MemoryWorld, uri: str, *payloads: bytes) -> tuple[Client, list[bytes]]:
-    """An open that is not answered yet, and PUTs right behind it; the client and the GUIDs."""
+    """Send an open whose answer is delayed, then PUTs; return the client and the GUIDs."""
     client = memory.client("hasty")
     client.send_request({"openQueue": {"handleParameters": client.handle_parameters(uri, 0, read=0, write=1)}})
     guids = [client.new_guid() for _ in payloads]
@@ -265,7 +265,7 @@ def open_and_post(memory: MemoryWorld, uri: str, *payloads: bytes) -> tuple[Clie
 
 
 def test_puts_that_come_before_their_open_is_answered_wait_for_it(memory: MemoryWorld) -> None:
-    """As if the answer had been there at once: acknowledged behind it, in order."""
+    """Their ACKs come after the open response, in order."""
     memory.domain("d")
     with memory.storage_stalled():
         client, guids = open_and_post(memory, "bmq://d/new", b"1", b"2")
@@ -306,7 +306,7 @@ def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) 
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}}, {"properties": {"a": 1}, "v2": True}, {}])
 def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_status(memory: MemoryWorld,
                                                                                    shape: dict[str, Any]) -> None:
-    """It is neither stored nor ever delivered; the connection and what comes behind it are as they were."""
+    """The message is not stored; the connection and later messages are unaffected."""
     producer, consumer = memory.producer(), memory.consumer()
     bomb = bytes(APPLICATION_DATA_BYTES_MAX + 1)
     assert producer.status_of(bomb, compress=True, **shape) not in (0, None)
@@ -326,7 +326,7 @@ def test_the_options_of_a_message_count_towards_its_size_after_inflation(memory:
 
 
 def test_options_count_towards_the_quotas_of_queue_and_domain(memory: MemoryWorld) -> None:
-    """Before a restart and after it; what is confirmed leaves nothing counted."""
+    """The count is the same after a restart, and zero once the messages are confirmed."""
     def counted() -> list[int]:
         domain = memory.broker.domains.by_name["d"]
         return [meter.bytes for meter in (domain.queues["q"].meter, domain.meter)]

@@ -1,4 +1,4 @@
-"""What a connection may do before it is known who it is, and what is kept of events that are not whole."""
+"""Unauthenticated connections: limits of their number and input, and of incomplete events of all connections."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def is_closed(client: Client) -> bool:
 
 
 def beginning(size: int, length: int) -> bytes:
-    """The first `size` bytes of an event of `length` bytes."""
+    """Return the first `size` bytes of an event of `length` bytes."""
     return event_header(EventType.CONTROL, length - 8) + bytes(size - 8)
 
 
 def empty_fields(size: int) -> bytes:
-    """An introduction of nothing but unknown fields without a value."""
+    """Return a negotiation message of unknown fields without values."""
     body = b"\x30\x80\xa0\x80\xa0\x80" + b"\x9e\x00" * ((size - 20) // 2)
     return event_header(EventType.CONTROL, len(body)) + body
 
@@ -86,7 +86,7 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
 
 
 def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Path) -> None:
-    """A client is told nothing, as of every control message that cannot be read, and goes on."""
+    """The client receives no response, as to every undecodable control message, and stays connected."""
     world = make(tmp_path)
     producer = world.producer()
     body = b"\x30\x80" + b"\x9e\x00" * (CONTROL_BYTES_MAX // 2 - 100) + b"\0\0"
@@ -162,7 +162,7 @@ def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collecto
 
 
 def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) -> None:
-    """What comes in one piece with the introduction is not held against its sender while it is within the limit."""
+    """Input that arrives together with the clientIdentity is processed if it is within the limit."""
     world = make(tmp_path)
     client = world.client("polite")
     send(client, codec.put_frame([codec.put_message(0, client.new_guid(), b"x")]))

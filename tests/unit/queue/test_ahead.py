@@ -1,4 +1,4 @@
-"""What a primary hands on before the cluster has it: to nodes that have the records themselves and need no more."""
+"""Early acknowledgements and deliveries: a primary sends them to members before the commit is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmqtwist.storage.message import Message
 
 
 def _engine(**settings: object) -> Engine:
-    """Of a cluster of two or three nodes, the others of which have nothing yet."""
+    """Return an engine of a primary with strong consistency, whose replicas have stored nothing."""
     engine = Engine(copies=Copies.MAJORITY, **settings)
     engine.partition.copies.pair_commits = True
     engine.partition.copies.committed = engine.partition.position
@@ -22,7 +22,7 @@ def _engine(**settings: object) -> Engine:
 
 
 def _commit(engine: Engine, records: int) -> None:
-    """The cluster has so many more."""
+    """Commit the next records."""
     engine.partition.copies.committed += records
     engine.queue.uncommitted.committed(engine.now)
     engine.turn()
@@ -47,7 +47,7 @@ def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed
 
 @pytest.mark.parametrize("why", ["nodes", "client", "both", "copies", "nobody"])
 def test_whoever_could_not_know_that_a_message_is_committed_is_given_it_then(why: str) -> None:
-    """More nodes than three; a client of this node; one beside another node; more copies wanted than a majority; nobody."""
+    """Clusters above three nodes, consumers here, more copies than a majority, and apps without consumers."""
     engine = _engine()
     engine.partition.copies.pair_commits = why != "nodes"
     readers = [engine.reader(member=why != "client")] if why != "nobody" else []
@@ -106,7 +106,7 @@ def test_each_app_goes_ahead_by_itself() -> None:
 
 
 def test_nothing_overtakes_what_was_not_for_that_node_alone() -> None:
-    """The client was there when the first one came, and has gone since."""
+    """A local consumer existed at the first message and has closed since."""
     engine = _engine()
     member, client = engine.reader(member=True), engine.reader(name="client")
     engine.post(b"1")

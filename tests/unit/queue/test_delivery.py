@@ -1,4 +1,4 @@
-"""In which order a queue hands out what it holds."""
+"""Delivery: order of fresh, put-aside and returned messages, delivery windows, broadcast."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
 
 
 def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
-    """No credit bounds what would pile up for it; it gets what comes after it has caught up."""
+    """Broadcast has no limit of unconfirmed messages; the client receives messages again once its output is sent."""
     engine = Engine("broadcast", in_memory=True)
     reading, lagging = engine.reader(name="reading"), engine.reader(name="lagging")
     lagging.client.window.lagging = True
@@ -259,13 +259,13 @@ def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
 
 
 def resume(handle: Handle) -> None:
-    """As the session of its client does in the turn after the one that closed the window."""
+    """Resume deliveries, as the client's session does in the turn after its window closed."""
     if handle.client.window.resume():
         handle.resume()
 
 
 def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -> None:
-    """Neither credit that comes free nor new subscriptions open it; what waited comes in order."""
+    """Neither CONFIRMs nor new subscriptions open the window; deferred messages arrive in order."""
     engine = Engine()
     reader = engine.reader(m=4)
     engine.post(b"1", b"2", b"3", b"4")
@@ -295,7 +295,7 @@ def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
 
 
 def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
-    """80 % of its limit is the mark, whatever the window did meanwhile."""
+    """It resumes at 80 % of its limits, independent of the window."""
     engine = Engine()
     reader = engine.reader(m=5)
     guids = engine.post(b"1", b"2", b"3", b"4", b"5", b"6")
@@ -309,7 +309,7 @@ def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
 
 
 def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None:
-    """Sorted again for each of them, 20,000 would take half a minute."""
+    """With a sort per message, 20,000 messages would take 30 s."""
     engine = Engine(in_memory=True)
     leaving, other = engine.reader(m=100_000, x="v == 0"), engine.reader(x="v == 7")
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Subscription expressions: what is accepted, what is refused with which words, and what they mean."""
+"""Subscription expressions: accepted syntax, error texts, and evaluation."""
 
 import pytest
 from hypothesis import given, settings
@@ -143,7 +143,7 @@ class Wrong(Exception):
 
 
 def naive(tree, values):
-    """The meaning of a tree, as slowly and plainly as it can be said."""
+    """Evaluate a tree by a simple recursive reference implementation."""
     kind, *rest = tree
     if kind == "lit":
         return rest[0]

@@ -1,4 +1,4 @@
-"""queue/counters.py: how long acknowledgements take; console/samples.py: what becomes of that."""
+"""ACK latency: histograms of queue/counters.py, and percentiles of console/samples.py."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_longest_time_is_taken_away_and_starts_again() -> None:
 
 
 def test_times_of_one_bucket_are_counted_together() -> None:
-    """The buckets are looked at once for all that follow each other in one."""
+    """Consecutive latencies of one bucket cost one bucket search."""
     updates: list[int] = []
     latency = AckLatency()
 

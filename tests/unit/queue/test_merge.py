@@ -1,4 +1,4 @@
-"""queue/merge.py: the subscriptions of many consumers as those of one."""
+"""queue/merge.py: merged subscriptions of an app's consumers."""
 
 from __future__ import annotations
 

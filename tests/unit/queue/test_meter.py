@@ -1,4 +1,4 @@
-"""Quotas: what is admitted, what is said when it gets tight, and when it is said again."""
+"""Quota meters: admission, state changes and their alarms."""
 
 import pytest
 from hypothesis import given
@@ -175,7 +175,7 @@ def test_a_disabled_meter_grants_everything_and_counts_nothing():
 
 
 class Slow:
-    """One resource of the meter, as the table says it."""
+    """Reference implementation of one resource of the meter, by the table."""
 
     def __init__(self, limit, ratio):
         self.limit, self.high, self.low = limit, int(limit * ratio), int(limit * (ratio * 0.5))

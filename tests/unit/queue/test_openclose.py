@@ -1,4 +1,4 @@
-"""Opening, configuring, closing: what is refused changes nothing; what is accepted changes exactly this."""
+"""Open, configure and close of handles: refused requests change nothing; accepted ones change the expected state only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int =
 
 
 def picture(engine: Engine) -> Any:
-    """All that opening and closing may change."""
+    """Return all state that open and close may change."""
     queue = engine.queue
     return ([(id(h), h.flags, h.read_count, h.write_count, h.merges, h.closing,
               [(s.sub_id, s.app_id, s.read_count, list(s.subscriptions), list(s.unconfirmed))
@@ -30,7 +30,7 @@ def picture(engine: Engine) -> Any:
 
 
 def refused(engine: Engine | None, call: Callable[..., Any], *arguments: Any) -> tuple[str, int, str]:
-    """Category, code and words of the refusal, which changed nothing."""
+    """Return category, code and text of the refusal; check that it changed nothing."""
     before = picture(engine) if engine else None
     with pytest.raises(Refused) as caught:
         call(*arguments)
@@ -118,7 +118,7 @@ def test_opens_on_one_handle_add_up() -> None:
 
 
 def test_substreams_share_a_push_only_while_each_has_one_subscription() -> None:
-    """Of two subscription ids nobody can say that they are one consumer, whose order counts."""
+    """With two subscription ids, the order of messages of one consumer could not be kept."""
     engine = Engine("fanout", ("foo", "bar"))
     handle = engine.open(read=1, app="foo", sub_id=1)
     engine.open(read=1, app="bar", sub_id=2, handle=handle)
@@ -267,7 +267,7 @@ def test_a_consumer_with_nothing_unconfirmed_leaves_without_a_word() -> None:
 
 
 def test_handles_are_of_their_category() -> None:
-    """The refusal is typed: a session answers it with a status and goes on."""
+    """A session answers a refusal with a status and continues."""
     with pytest.raises(Refused) as caught:
         check_open(request(flags=0))
     assert caught.value.category is Category.E_INVALID_ARGUMENT and isinstance(Engine().open(read=1), Handle)

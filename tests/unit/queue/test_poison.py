@@ -1,4 +1,4 @@
-"""The dump and the alarm of a poisonous message."""
+"""Poison messages: dump and alarm."""
 
 import zlib
 from types import SimpleNamespace

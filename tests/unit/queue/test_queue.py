@@ -1,4 +1,4 @@
-"""What a queue takes, refuses, remembers and forgets."""
+"""Queues at their primary: acceptance, refusal, deduplication, expiry and removal of messages."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
 
 
 def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
-    """The message that needs the cluster came first: the next one, which does not, must not overtake it."""
+    """A message that needs no commit is not delivered before an earlier one that does."""
     engine = Engine(copies=Copies.MAJORITY)
     engine.partition.copies.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()

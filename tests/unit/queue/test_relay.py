@@ -1,4 +1,4 @@
-"""queue/relay.py alone: what goes up, what is kept, what comes down."""
+"""Relay queues: forwarded PUTs and CONFIRMs, kept ones without an upstream, and deliveries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEGIN = 100.0
 
 
 class Above:
-    """The surroundings of a queue, and its uplink: what it has sent."""
+    """Context and uplink of a relay; `sent` records the output."""
 
     def __init__(self, mode: QueueMode = QueueMode.PRIORITY) -> None:
         self.report, self.ack_latency = ListReport(), AckLatency()
@@ -85,7 +85,7 @@ def message(guid: bytes) -> Message:
 
 
 def guids(handle: Handle) -> list[bytes]:
-    """What a consumer holds."""
+    """Return the GUIDs of a consumer's unconfirmed messages."""
     return [guid for substream in handle.substreams.values() for guid in substream.unconfirmed]
 
 
@@ -231,7 +231,7 @@ def stored(guid: bytes, sequence: int, lease: int = 1) -> Message:
 
 
 def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so() -> None:
-    """It was delivered behind newer messages, without the mark of what is out of order."""
+    """Regression: it was delivered after newer messages without the out-of-order flag."""
     above = Above()
     reader = above.open(read=1)
     for guid, sequence in ((b"4", 4), (b"8", 8)):
@@ -246,7 +246,7 @@ def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so
 
 
 def test_what_comes_again_for_one_app_after_another_has_confirmed_some_of_it_keeps_its_order() -> None:
-    """The first two are forgotten when the second app is given them; the third is still here, and was given out earlier."""
+    """The relay has dropped the first two messages before the second app receives them; it still has the third."""
     above = Above(QueueMode.FANOUT)
     foo, bar = above.open(read=1, app_id="foo"), above.open(read=1, app_id="bar")
     numbers = range(1, 6)

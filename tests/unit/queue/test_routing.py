@@ -1,4 +1,4 @@
-"""Whom a message goes to: turns, priorities, expressions, and what happens when nobody has room."""
+"""Routing: round robin, priorities, expressions, and full consumers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bmqtwist.queue.window import DeliveryWindow
 
 
 class Handle:
-    """A handle of an application."""
+    """A handle of a client."""
 
     client = SimpleNamespace(is_member=False, is_broker=False, window=DeliveryWindow())
 
 
 class Stream:
-    """A substream as far as routing looks."""
+    """A substream with the attributes that routing uses."""
 
     def __init__(self, handle: object) -> None:
         self.handle = handle
