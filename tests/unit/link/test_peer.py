@@ -59,7 +59,7 @@ class Wire:
         self.session: Session | None = None
         self.other: Wire
         self.waiting: list[bytes] = []
-        self.untaken = 0  # bytes that the connection says it has not taken
+        self.untaken = 0  # bytes of output that the transport reports as unsent
         self.reads = True
         self.ended = False
 

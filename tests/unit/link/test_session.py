@@ -346,7 +346,7 @@ def test_options_count_towards_the_quotas_of_queue_and_domain(memory: MemoryWorl
 
 def test_options_count_towards_the_size_of_a_message_and_have_a_limit_of_their_own(memory: MemoryWorld) -> None:
     producer = memory.producer()
-    option = bytes([0x08, 0, 1, 0])  # a type nobody knows, 256 words
+    option = bytes([0x08, 0, 1, 0])  # an unknown type, 256 words
     assert producer.status_of(b"x", options=(option + bytes(1020))[:PUT_OPTIONS_BYTES_MAX]) == 0
     assert producer.status_of(b"x", options=bytes(PUT_OPTIONS_BYTES_MAX + 4)) not in (0, None)
     assert producer.status_of(b"x", options=bytes(1 << 24)) not in (0, None)

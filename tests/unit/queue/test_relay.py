@@ -237,7 +237,7 @@ def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so
     for guid, sequence in ((b"4", 4), (b"8", 8)):
         above.queue.pushed(stored(guid, sequence), [("__default", None)], False)
         above.queue.deliver(BEGIN)
-    for guid, sequence, lease in ((b"5", 5, 1), (b"9", 9, 1), (b"2", 2, 2)):  # a new primary begins with what it knows
+    for guid, sequence, lease in ((b"5", 5, 1), (b"9", 9, 1), (b"2", 2, 2)):  # a new primary delivers its messages
         above.queue.pushed(stored(guid, sequence, lease), [("__default", None)], False)
     above.queue.deliver(BEGIN)
     client: Any = reader.client
