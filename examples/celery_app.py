@@ -1,7 +1,7 @@
 """Celery on BlazingMQ: needs a running broker (`make run`) and `pip install 'bmqtwist[kombu]' celery`.
 
     celery -A celery_app worker         # in one terminal, in this directory
-    python celery_app.py                # in another one
+    python celery_app.py                # in a second terminal
     celery -A celery_app inspect ping
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from celery import Celery, chord
 
-import bmqtwist.kombu  # noqa: F401 - makes bmq:// known
+import bmqtwist.kombu  # noqa: F401 - registers bmq://
 
 results = Path(tempfile.gettempdir(), "celery-results")
 results.mkdir(exist_ok=True)
@@ -23,9 +23,9 @@ app = Celery("celery_app", broker=os.environ.get("BMQ_URL", "bmq://localhost:301
 app.conf.broker_connection_retry_on_startup = True
 
 
-@app.task(bind=True, acks_late=True, max_retries=3)  # confirmed when it is done: a worker that dies loses nothing
+@app.task(bind=True, acks_late=True, max_retries=3)  # confirmed after completion: redelivered if the worker dies
 def square(self: Any, number: int) -> int:
-    """The square, at the second attempt."""
+    """Return the square, at the second attempt."""
     if not self.request.retries:
         raise self.retry(countdown=0.1)
     return number * number
@@ -33,7 +33,7 @@ def square(self: Any, number: int) -> int:
 
 @app.task
 def total(numbers: list[int]) -> int:
-    """The sum."""
+    """Return the sum."""
     return sum(numbers)
 
 

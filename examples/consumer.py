@@ -1,6 +1,6 @@
 """Print and confirm messages until Ctrl-C: consumer.py [queue uri] [broker].
 
-A fanout queue is read as one of its applications: bmq://bmq.test.persistent.fanout/demo?id=foo
+A consumer of a fanout queue names its application: bmq://bmq.test.persistent.fanout/demo?id=foo
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BROKER = "tcp://localhost:30114"
 
 
 def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
-    """Work with the message, then confirm it: not confirmed, it comes again."""
+    """Process the message, then confirm it; the broker redelivers unconfirmed messages."""
     print(f"{message.guid.hex()}: {message.data!r} {message.properties}", flush=True)
     handle.confirm()
 
@@ -27,7 +27,7 @@ def main() -> None:
     try:
         session.open_queue(uri, read=True, options=blazingmq.QueueOptions(max_unconfirmed_messages=100))
         while True:
-            time.sleep(1)  # not one wait for ever: Python loses a Ctrl-C that comes just when such a wait begins
+            time.sleep(1)  # an unlimited wait can miss a Ctrl-C that arrives as it begins
     except KeyboardInterrupt:
         print("Leaving; what is not confirmed goes to the next consumer")
     finally:

@@ -1,4 +1,4 @@
-"""Post and consume through the official SDK, in all three modes: demo.py [broker]. Exits 0 if everything arrived."""
+"""Post and consume with the official SDK, in all three modes: demo.py [broker]. Exits 0 if all messages arrived."""
 
 from __future__ import annotations
 

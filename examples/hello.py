@@ -1,4 +1,4 @@
-"""The first program of the README: posts one message and consumes it."""
+"""First example of the README: posts one message and consumes it."""
 
 import asyncio
 

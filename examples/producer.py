@@ -1,4 +1,4 @@
-"""Post lines from standard input, each acknowledged: producer.py [queue uri] [broker]."""
+"""Post the lines of standard input with acknowledgements: producer.py [queue uri] [broker]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BROKER = "tcp://localhost:30114"
 
 
 def main() -> None:
-    """Read, post, wait for the last acknowledgement."""
+    """Post each line and wait for all acknowledgements."""
     uri, broker = (sys.argv[1:] + [QUEUE, BROKER][len(sys.argv) - 1:])[:2]
     session = blazingmq.Session(blazingmq.session_events.log_session_event, broker=broker)
     session.open_queue(uri, write=True)

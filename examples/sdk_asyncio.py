@@ -1,4 +1,4 @@
-"""Post and consume with asyncio: sdk_asyncio.py [broker]. Exits 0 if everything arrived."""
+"""Post and consume with asyncio: sdk_asyncio.py [broker]. Exits 0 if all messages arrived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def main() -> None:
     async with Session(broker, on_event=print) as session, \
             session.open(QUEUE, read=True, write=True, options=options) as queue:
         for number in range(COUNT):
-            await queue.post(f"message {number}".encode(), {"number": number})  # PostRefused if it is not accepted
+            await queue.post(f"message {number}".encode(), {"number": number})  # raises PostRefused for a negative ACK
         seen = 0
         async for message in queue:
             async with message:  # confirmed at the end of the block, unless it raises

@@ -1,4 +1,4 @@
-"""Post and consume without an event loop: sdk_blocking.py [broker]. Exits 0 if everything arrived."""
+"""Post and consume without an event loop: sdk_blocking.py [broker]. Exits 0 if all messages arrived."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ COUNT = 5
 
 
 def main() -> None:
-    """One session; values are JSON."""
+    """One session with a JSON codec."""
     with Session(sys.argv[1] if len(sys.argv) > 1 else BROKER) as session, \
             session.open(QUEUE, read=True, write=True, codec=JsonCodec()) as queue:
         queue.post_many([{"number": number} for number in range(COUNT)])
         for _ in range(COUNT):
             message = queue.get(timeout_s=10.0)
-            assert message is not None, "nothing came"
+            assert message is not None, "no message arrived"
             with message:
                 print(message.value)
 

@@ -1,4 +1,4 @@
-"""Post and consume with Twisted: sdk_twisted.py [broker]. Exits 0 if everything arrived."""
+"""Post and consume with Twisted: sdk_twisted.py [broker]. Exits 0 if all messages arrived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 5
 
 
 async def main(reactor: Any) -> None:
-    """One session that posts without waiting, flushes, and consumes."""
+    """Post without waiting, flush, then consume, in one session."""
     session = Session(reactor, sys.argv[1] if len(sys.argv) > 1 else BROKER, on_event=print)
     await session.start()
     queue = await session.open(QUEUE, read=True, write=True)

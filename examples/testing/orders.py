@@ -1,4 +1,4 @@
-"""An application: takes orders from a queue, and posts an invoice for each. Its tests are beside it."""
+"""Example application: consumes orders and posts an invoice for each. test_orders.py contains its tests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ ORDERS, INVOICES = "bmq://orders/incoming", "bmq://invoices/outgoing"
 
 
 async def work(session: Session) -> None:
-    """Work until the session is stopped."""
+    """Process orders until the session is stopped."""
     invoices = await session.open(INVOICES, write=True)
     orders = await session.open(ORDERS, read=True)
     async for message in orders:
         order = json.loads(message.payload)
         if order["amount"] < 0:
-            continue  # not confirmed: somebody has to look at it
+            continue  # leave it unconfirmed for an operator
         try:
             await invoices.post(b"%d" % order["number"], {"amount": order["amount"]})
         except PostRefused:
-            continue  # nor this one
-        with contextlib.suppress(SdkError):  # no connection just now: the order comes again
+            continue  # leave it unconfirmed, too
+        with contextlib.suppress(SdkError):  # the connection is lost: the broker redelivers the order
             message.confirm()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bmq_domain("orders", max_delivery_attempts=3, ttl=60),
 
 
 def order(number: int, amount: int = 100) -> bytes:
-    """A message as customers send it."""
+    """Return the payload of an order."""
     return json.dumps({"number": number, "amount": amount}).encode()
 
 
@@ -59,7 +59,7 @@ def test_an_invoice_that_is_refused_leaves_the_order_in_the_queue(bmq_broker: Br
                 bmq_broker.put(ORDERS, order(1))
                 await bmq_broker.until(lambda: bmq_broker.recorder.acks(INVOICES))
             assert bmq_broker.messages(ORDERS)
-            bmq_broker.disconnect("shop")  # a new connection is given everything that is not confirmed
+            bmq_broker.disconnect("shop")  # unconfirmed messages are redelivered to the new connection
             await bmq_broker.until(lambda: not bmq_broker.messages(ORDERS))
         await task
 
@@ -68,7 +68,7 @@ def test_an_invoice_that_is_refused_leaves_the_order_in_the_queue(bmq_broker: Br
 
 
 def test_a_broker_that_is_down_for_ten_minutes_costs_nothing(bmq_broker: Broker) -> None:
-    """And the test takes no ten minutes."""
+    """In virtual time the test takes less than a minute."""
     bmq_broker.domain("orders", ttl=3600)
     began = time.monotonic()
 

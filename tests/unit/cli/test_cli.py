@@ -21,13 +21,13 @@ from bmqtwist.security.passwords import StoredPassword
 
 
 def bmq(*arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> Result:
-    """Run the command."""
+    """Run `bmq` with these arguments."""
     return CliRunner().invoke(main, list(arguments), input=stdin, env=env)
 
 
 @contextlib.contextmanager
 def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Something that is no broker: accepts one connection; its port."""
+    """Accept one connection and serve it with a function instead of a broker; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -44,7 +44,7 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
-    """And each time another one."""
+    """Each run makes a different hash."""
     first, second = bmq("password", "--stdin", stdin="s3cret\n"), bmq("password", "--stdin", stdin="s3cret\n")
     assert first.exit_code == 0 and first.output != second.output
     stored = StoredPassword(first.output.strip())
@@ -53,7 +53,7 @@ def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
 
 
 def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> None:
-    """For scripts that deploy configurations."""
+    """Scripts that deploy configurations depend on the exit code."""
     config = ConfigDirectory(tmp_path, free_port())
     config.domain("d")
     good = bmq("check", str(config.etc))
@@ -66,14 +66,14 @@ def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> Non
 
 
 def test_where_no_broker_is_the_sentence_says_what_to_look_at() -> None:
-    """Exit code 3."""
+    """The exit code is 3."""
     result = bmq("admin", "--port", str(free_port()), "HELP")
     assert result.exit_code == 3
     assert "Is it running" in result.output
 
 
 def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
-    """Silent, closing, and talking nonsense."""
+    """Peers that send nothing, close the connection, or send invalid data."""
     done = threading.Event()
     with peer(lambda connection: done.wait(10) and None) as port:
         result = bmq("admin", "--port", str(port), "--timeout", "0.2", "HELP")
@@ -98,7 +98,7 @@ def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
 
 @pytest.mark.process
 def test_admin_commands_run_against_a_broker(broker_process: BrokerProcess) -> None:
-    """One command, several from standard input, JSON, errors by the exit code."""
+    """A single command, several from standard input, JSON output, and the exit code of errors."""
     broker_process.config.domain("d")
     broker_process.start()
     port = ("--port", str(broker_process.port))
@@ -113,7 +113,7 @@ def test_admin_commands_run_against_a_broker(broker_process: BrokerProcess) -> N
 
 @pytest.mark.process
 def test_admin_authenticates_where_it_must(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """By environment or file; refused otherwise with exit code 4."""
+    """The password is in the environment or a file; without it, the exit code is 4."""
     hashed = bmq("password", "--stdin", stdin="s3cret\n").output.strip()
     broker_process.config.broker["appConfig"]["authentication"] = {
         "authenticators": [{"name": "BasicAuthenticator", "settings": [{"key": "ann", "value": {"stringVal": hashed}}]}],
@@ -132,7 +132,7 @@ def test_admin_authenticates_where_it_must(broker_process: BrokerProcess, tmp_pa
 
 @pytest.mark.parametrize("arguments", [[], ["-p", "x", "etc"], ["-p", "70000", "etc"], ["--bogus", "etc"], ["a", "b"]])
 def test_a_bad_command_line_of_bmqbrkr_panics(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr, with an exit code of its own."""
+    """The error is on stderr; the exit code is 1."""
     with pytest.raises(SystemExit) as failed:
         bmqbrkr.main(arguments, None, lambda *rest: pytest.fail("started"))
     assert failed.value.code == 1
@@ -140,7 +140,7 @@ def test_a_bad_command_line_of_bmqbrkr_panics(arguments: list[str], capsys: pyte
 
 
 def test_the_options_of_bmqbrkr_are_the_originals() -> None:
-    """Short and long."""
+    """Short and long options."""
     parser = bmqbrkr.make_parser()
     short = parser.parse_args(["-i", "I", "-h", "H", "-t", "T", "-d", "D", "-p", "5", "etc"])
     long = parser.parse_args(["--instanceId", "I", "--hostName", "H", "--hostTags", "T", "--hostDataCenter", "D",
@@ -152,7 +152,7 @@ def test_the_options_of_bmqbrkr_are_the_originals() -> None:
 
 @pytest.mark.process
 def test_the_connection_limit_refuses_more_and_takes_them_again_later(broker_process: BrokerProcess) -> None:
-    """maxConnections."""
+    """The limit is maxConnections."""
     tcp = broker_process.config.broker["appConfig"]["networkInterfaces"]["tcpInterface"]
     tcp["maxConnections"] = 2
     broker_process.config.write()
@@ -172,7 +172,7 @@ def test_the_connection_limit_refuses_more_and_takes_them_again_later(broker_pro
 
 @pytest.mark.process
 def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """The second one says so and leaves the files alone."""
+    """The second broker prints the reason and does not change the files."""
     broker_process.start()
     second = BrokerProcess(tmp_path / "second", free_port())
     partition = second.config.clusters["myClusters"][0]["partitionConfig"]
@@ -186,7 +186,7 @@ def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProc
 
 @pytest.mark.process
 def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerProcess) -> None:
-    """SIGHUP reopens the log after somebody has moved it; the others are told and ignored."""
+    """SIGHUP reopens a moved log file; other signals are logged and ignored."""
     broker_process.start()
     process = broker_process._running_process()
     [log] = (broker_process.config.root / "logs").glob("bmqbrkr.log")
@@ -202,7 +202,7 @@ def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerP
 
 @pytest.mark.process
 def test_a_port_that_is_taken_fails_the_start(broker_process: BrokerProcess) -> None:
-    """Exit code 6, with the address."""
+    """The exit code is 6, and the error names the address."""
     with socket.create_server(("127.0.0.1", broker_process.port)):
         broker_process.launch()
         assert broker_process.wait() == 6

@@ -1,4 +1,4 @@
-"""What the commands read and print: properties, lines of JSON, templates, escapes, percentiles."""
+"""Input and output forms of commands: properties, JSON lines, templates, escapes, percentiles."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from bmqtwist.wire.properties import PropertyType, encode
 
 def message(payload: bytes, values: dict[str, object] | None = None, types: dict[str, PropertyType] | None = None,
             uri: str = "bmq://d.~t/q?id=a") -> Message:
-    """A delivered message."""
+    """Return a delivered message."""
     queue: Any = SimpleNamespace(uri=uri, codec=None)
     area = encode(typed(values, types), True) if values else b""
     return Message(queue, None, b"\x40" + bytes(15), area + payload, 2 if area else 0, 1 << 3 if area else 0)
 
 
 def test_properties_have_the_types_that_are_said() -> None:
-    """A string where nothing is said; the value may hold what separates."""
+    """The default type is string; a value may contain the separators."""
     found = parse_properties(("a=b=c:d", "n:int32=-5", "h:INT64=0x10", "c:char=-1", "t:bool=True", "f:bool=0",
                               "b:binary=00FF", "e="))
     assert found.values == {"a": "b=c:d", "n": -5, "h": 16, "c": -1, "t": True, "f": False, "b": b"\0\xff", "e": ""}
@@ -48,7 +48,7 @@ def test_properties_have_the_types_that_are_said() -> None:
     ("a:int64=9223372036854775808", "INT64"),
 ])
 def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> None:
-    """Before anything is posted."""
+    """The error is raised before the first post."""
     with pytest.raises(LocalError, match=reason):
         parse_properties((text,))
 
@@ -68,7 +68,7 @@ def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> No
     (b'{"payload": "x", "properties": {"n": 9223372036854775808}}', "INT64"), (b"\xff", "not JSON"),
 ])
 def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reason: str) -> None:
-    """Never anything but BadInput."""
+    """All errors are BadInput."""
     with pytest.raises(BadInput, match=reason) as failed:
         parse_json_line(line, Properties(), "line 7")
     assert str(failed.value).startswith("line 7: ")
@@ -78,7 +78,7 @@ def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reas
     st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=9),
     st.binary(max_size=9).map(lambda raw: raw.decode("utf-8", "surrogateescape"))), max_size=5))
 def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, values: dict[str, object]) -> None:
-    """Any payload, any property."""
+    """For arbitrary payloads and properties."""
     original = message(payload, values)
     line = form_of("{json}\\n", print)(original)
     assert line is not None
@@ -89,14 +89,14 @@ def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, val
 
 
 def test_properties_of_the_line_win_over_those_of_the_command_line() -> None:
-    """Value and type."""
+    """Both value and type of the line are used."""
     base = parse_properties(("a:int32=1", "b:int32=2"))
     post = parse_json_line(b'{"payload": "x", "properties": {"a": "one"}}', base, "line 1")
     assert post.properties.values == {"a": "one", "b": 2} and post.properties.types == {"b": PropertyType.INT32}
 
 
 def test_escapes_are_understood_and_others_refused() -> None:
-    """A zero byte, any byte, a backslash."""
+    """Escapes of control characters, of any byte, and of the backslash."""
     assert unescape("a\\n\\t\\r\\0\\\\\\xFFü") == b"a\n\t\r\0\\\xff\xc3\xbc"
     for text in ("\\", "\\y", "\\x", "\\xg0", "\\x1"):
         with pytest.raises(LocalError, match="is not an escape"):
@@ -104,7 +104,7 @@ def test_escapes_are_understood_and_others_refused() -> None:
 
 
 def test_a_template_prints_every_field() -> None:
-    """Also of a message without any of it."""
+    """Fields without a value are empty."""
     full = message(b"\xff", {"s": "t", "b": b"\1", "o": False, "n": 7})
     print_all = form_of("|".join(f"{{{name}}}" for name in FIELD_NAMES), print)
     fields = dict(zip(FIELD_NAMES, print_all(full).split(b"|"), strict=True))
@@ -119,7 +119,7 @@ def test_a_template_prints_every_field() -> None:
 
 
 def test_a_message_that_cannot_be_read_prints_as_nothing_and_is_named() -> None:
-    """Whatever the form."""
+    """The message is reported by its GUID, for each template."""
     broken = Message(message(b"x").queue, None, bytes(16), b"\0\0", 2, 0)
     said: list[str] = []
     assert form_of("{json}", said.append)(broken) is None and "cannot be read" in said[0]
@@ -128,7 +128,7 @@ def test_a_message_that_cannot_be_read_prints_as_nothing_and_is_named() -> None:
 
 @given(st.lists(st.binary(max_size=5), max_size=6), st.sampled_from([b"\n", b"ab", b"\0"]))
 def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimiter: bytes) -> None:
-    """Chunks may end within a delimiter."""
+    """Chunks may end within a delimiter, which may have several bytes."""
     async def pieces(parts: list[bytes]) -> list[tuple[int, bytes]]:
         async def source() -> AsyncIterator[bytes]:
             for part in parts:
@@ -143,7 +143,7 @@ def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimi
 
 
 def test_percentiles_are_right_to_one_percent() -> None:
-    """And the maximum exactly."""
+    """The maximum is exact."""
     rng = random.Random(7)
     numbers = [int(rng.lognormvariate(14, 2)) + 1 for _ in range(5000)]
     histogram = Latencies("ack")
@@ -164,12 +164,12 @@ def test_percentiles_are_right_to_one_percent() -> None:
     ("Purged 0 message(s):\n   NumBytes\nErrors encountered: \nSpecified appId", True),
 ])
 def test_answers_of_the_broker_are_judged(answer: str, error: bool) -> None:
-    """For the exit code of `bmq admin`."""
+    """The result determines the exit code of `bmq admin`."""
     assert is_error(answer) is error
 
 
 def test_errors_are_told_from_answers_in_a_session_of_the_original() -> None:
-    """Every answer of the recording."""
+    """For every answer of a recorded session."""
     session = json.loads((Path(__file__).parent.parent.parent / "vectors" / "admin" / "session.json").read_text())
     errors = [each["command"] for each in session if is_error(each["answer"])]
     assert len(session) > 50 and errors == [

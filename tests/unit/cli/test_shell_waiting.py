@@ -1,4 +1,4 @@
-"""How the thread of `bmq shell` that reads commands waits for the one that carries them out."""
+"""Wait of the input thread of `bmq shell` for the thread that executes commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMAND_S = 20.0
 
 
 def test_a_ctrl_c_is_heard_although_it_does_not_wake_the_wait() -> None:
-    """So it is with one that comes just when the wait begins, and always if another thread is interrupted."""
+    """A signal does not end the wait if it arrives as the wait begins, or interrupts another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

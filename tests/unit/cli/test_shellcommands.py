@@ -1,4 +1,4 @@
-"""The pure parts of `bmq shell`: lines, commands, texts, figures, settings."""
+"""Pure parts of `bmq shell`: parser, commands, output texts, statistics, settings."""
 
 from __future__ import annotations
 

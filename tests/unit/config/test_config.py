@@ -1,4 +1,4 @@
-"""Files of a configuration directory: what is accepted, refused and warned about, and that the documents keep up."""
+"""Validation of configuration directories, and the generated documentation of the members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROCESSORS = {"numProcessors": 4, "processorConfig": {"queueSize": 500000, "queu
 
 
 def broker_of_the_original():
-    """Every member a C++ broker's file usually has, and some that nobody knows."""
+    """The usual members of a C++ broker's file, and some unknown members."""
     return {
         "taskConfig": {
             "allocatorType": "COUNTING", "allocationLimit": 34359738368, "futureTask": {"deep": [1, {"er": None}]},
@@ -55,7 +55,7 @@ def broker_of_the_original():
 
 
 def clusters_of_the_original():
-    """One node, all sections."""
+    """One node, with all sections."""
     return {
         "myClusters": [{
             "name": "local", "futureCluster": 1,
@@ -76,7 +76,7 @@ def clusters_of_the_original():
 
 
 def domain_of_the_original():
-    """A fanout domain with a member nobody knows and one nobody heeds."""
+    """A fanout domain with an unknown and an ignored member."""
     return {"definition": {"location": "local", "parameters": {
         "mode": {"fanout": {"appIDs": ["foo", "bar"]}}, "futureDomain": [],
         "storage": {"config": {"fileBacked": {}}, "domainLimits": LIMITS, "queueLimits": LIMITS},
@@ -87,7 +87,7 @@ def domain_of_the_original():
 
 @pytest.fixture
 def directory(tmp_path):
-    """A configuration directory as the C++ broker's; `write(directory, name, data)` changes a file."""
+    """A configuration directory of a C++ broker; `write(directory, name, data)` replaces a file."""
     (tmp_path / "domains").mkdir()
     write(tmp_path, "bmqbrkrcfg.json", broker_of_the_original())
     write(tmp_path, "clusters.json", clusters_of_the_original())
@@ -96,7 +96,7 @@ def directory(tmp_path):
 
 
 def write(directory, name, data):
-    """JSON with one member per line, so that lines mean something."""
+    """Write JSON with one member per line, so that each member has its own line number."""
     (directory / name).write_text(data if isinstance(data, str) else json.dumps(data, indent=4))
 
 
@@ -281,7 +281,7 @@ def test_integers_do_for_numbers_but_not_the_other_way_round():
 
 # ------------------------------------------------------------------------------------------------ sample and documents
 def test_our_sample_has_neither_problems_nor_warnings(monkeypatch, tmp_path):
-    """Once its directories are there, which `make run` sees to."""
+    """Its directories exist, as `make run` creates them."""
     monkeypatch.chdir(tmp_path)
     for name in ("storage", "archive", "logs"):
         (tmp_path / "data" / name).mkdir(parents=True)

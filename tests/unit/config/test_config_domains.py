@@ -1,4 +1,4 @@
-"""Domains by name: redirects, caches, validation, reconfiguration; the answers are those of the original."""
+"""Provider of domains: redirects, caches, validation, reconfiguration; the answers are those of BlazingMQ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limits(**changes):
 
 
 def definition(mode="priority", storage="fileBacked", location="c3", consistency="eventual", **changes):
-    """A domain's file as data; `changes` go to its parameters."""
+    """Return a domain's file as data; `changes` replace parameters."""
     return {"definition": {"location": location, "parameters": {
         "mode": mode if isinstance(mode, dict) else {mode: {}}, "messageTtl": 300, "consistency": {consistency: {}},
         "storage": storage if isinstance(storage, dict) else {
@@ -37,7 +37,7 @@ def expression(text, version="E_VERSION_1", app_id=""):
 
 
 class MemorySource:
-    """Files in a dictionary; counts what is read."""
+    """DomainSource over a dictionary that counts reads."""
 
     def __init__(self, **files):
         self.files = {name.replace("__", "."): content for name, content in files.items()}
@@ -310,7 +310,7 @@ def test_a_subscription_of_an_app_nobody_knows_is_warned_about():
 
 # ---------------------------------------------------------------------------------------------------- reconfigure
 def reconfigured(old, new, name="d"):
-    """(loaded, call): a domain loaded from `old` whose file now says `new`."""
+    """Return the loaded domain `old`, and a function that reconfigures it from the file `new`."""
     domains, source, report = provider()
     source.files[name] = old
     loaded = {name: domains.load(name, 0)}

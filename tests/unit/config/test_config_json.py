@@ -1,4 +1,4 @@
-"""JSON with positions: the same values as the standard reader, and the place of everything."""
+"""JSON decoder with positions: the values are those of the standard library, each with its line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmqtwist.config.jsontext import JSON_DEPTH_MAX, Located, parse
 
 
 def plain(found: Located) -> object:
-    """The value without positions, as the standard reader would give it."""
+    """Return the value without positions, as the standard library decodes it."""
     if isinstance(found.value, dict):
         return {name: plain(child) for name, child in found.value.items()}
     return [plain(child) for child in found.value] if isinstance(found.value, list) else found.value
@@ -44,7 +44,7 @@ def test_any_text_is_a_value_or_an_error_and_agrees_with_the_standard_reader(tex
 
 
 def _refused_by_us_only(text):
-    """Half surrogates and infinite numbers: the standard reader lets them through."""
+    """True for half surrogates and infinite numbers, which the standard library accepts."""
     loaded = json.loads(text)
     json.dumps(loaded, allow_nan=False, ensure_ascii=False).encode()
 

@@ -1,4 +1,4 @@
-"""What is decided at the start: overrides, rules, which node we are, where we listen."""
+"""Composition of the configuration at the start: overrides, rules, own nodes, listeners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def app(listeners=(), port=30114, tcp=True, **members):
 
 
 def cluster(*endpoints, name="c", names=()):
-    """A cluster of nodes 1, 2, ... with these endpoints, named n1, n2, ... unless told."""
+    """Return a cluster of nodes 1, 2, ... with these endpoints, by default named n1, n2, ..."""
     nodes = [{"id": i, "name": names[i - 1] if names else f"n{i}", "transport": {"tcp": {"endpoint": endpoint}}}
              for i, endpoint in enumerate(endpoints, 1)]
     return {"name": name, "nodes": nodes, "partitionConfig": {
@@ -36,7 +36,7 @@ def cluster(*endpoints, name="c", names=()):
 
 
 def composed(app_config, *clusters, overrides=NO_OVERRIDES, virtual=(), notices=None):
-    """compose() with clusters as JSON data."""
+    """Call compose() with clusters as JSON data."""
     known = decode_text(Clusters, json.dumps({"myClusters": clusters, "myVirtualClusters": virtual}), "c", [])
     return compose("etc", config.BrokerConfig(app_config=app_config), known, overrides, HERE,
                    [] if notices is None else notices)
@@ -239,7 +239,7 @@ def test_a_node_with_an_authenticator_that_shows_nothing_itself_is_warned_about(
 
 
 def test_a_port_beside_listeners_may_be_anything():
-    """Files that name listeners say -1 there."""
+    """Files with listeners contain -1."""
     assert "tcpInterface.port: found -1, expected a port" in refused(app(port=-1))
     result = composed(app([config.Listener(name="a", port=7)], port=-1))
     assert [each.port for each in result.listeners] == [7]
@@ -346,7 +346,7 @@ def test_a_password_in_plain_text_is_warned_about_by_the_check(tmp_path):
     ({"authorization": {"autorizer": None}}, "appConfig.authorization.autorizer", "authorizer"),
     ({"tlsConfig": {"certificate": "c", "key": "k", "version": "TLSv1.3"}}, "appConfig.tlsConfig.version", "versions")])
 def test_a_mistyped_member_in_security_settings_is_refused(tmp_path, members, path, close):
-    """It may not fail open; everywhere else it is a warning."""
+    """An ignored member could permit access; in other sections it is a warning."""
     directory = directory_with(tmp_path, mystery=1, **members)
     with pytest.raises(ConfigError) as caught:
         load(directory, environment={})
@@ -356,7 +356,7 @@ def test_a_mistyped_member_in_security_settings_is_refused(tmp_path, members, pa
 
 
 def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
-    """All of it at once, each with the line it is about."""
+    """The check lists all problems, each with its line."""
     directory = directory_with(
         tmp_path, networkInterfaces={"tcpInterface": {"listeners": [{"name": "l", "address": "10.0.0.999", "port": 1}]}},
         tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},

@@ -1,4 +1,4 @@
-"""Units of tests for workers, and what they take."""
+"""Distribution of tests to workers, in units with an estimated duration."""
 
 from __future__ import annotations
 

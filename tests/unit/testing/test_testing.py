@@ -1,4 +1,4 @@
-"""The test kit: a broker in this process, its clock, what it shows, and every front against it."""
+"""Test kit: the in-process broker with clock, recorder and assertions, against each client API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broker() -> Any:
 
 
 def test_a_broker_is_ready_in_less_than_50_ms() -> None:
-    """Of processor time: it waits for nothing, and what else the machine does is not ours. The best of several."""
+    """The limit is in CPU time, the minimum of several attempts, so that other load of the machine has no effect."""
     took = []
     for _ in range(5):
         begun = time.thread_time()
@@ -70,7 +70,7 @@ def test_the_sample_domains_are_those_of_the_sample_configuration() -> None:
 
 
 async def post_and_consume(broker: Broker) -> None:
-    """One message, there and back."""
+    """Post one message and consume it."""
     async with broker.session(name="app") as session, session.open(PRIORITY, read=True, write=True) as queue:
         ack = await queue.post(b"hello", {"n": 1})
         async for message in queue:
@@ -302,7 +302,7 @@ def test_a_session_that_is_left_open_when_its_loop_ends_does_no_harm(broker: Bro
 
 
 async def post_and_consume_first(broker: Broker) -> None:
-    """What was put comes first."""
+    """Messages put before the session are delivered first."""
     async with broker.session() as session:
         async with await (await session.open(PRIORITY, read=True)).get() as message:
             assert message.payload == b"x"
@@ -360,7 +360,7 @@ def test_a_domain_that_makes_no_sense_is_refused(broker: Broker, options: dict[s
     ({"consistency": "stron"}, "consistency is one of eventual, strong, not 'stron'"),
 ])
 def test_a_mode_that_does_not_exist_is_named(broker: Broker, options: dict[str, Any], hint: str) -> None:
-    """With those that do."""
+    """The error lists the valid modes."""
     with pytest.raises(LocalError, match=hint):
         broker.domain("d", **options)
 

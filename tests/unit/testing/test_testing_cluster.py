@@ -1,4 +1,4 @@
-"""`bmqtwist.testing.Cluster`: what happens to a cluster in memory, as tests of applications use it."""
+"""`bmqtwist.testing.Cluster`: the in-process cluster, as tests of applications use it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_node_that_is_killed_is_replaced_and_follows_when_it_is_back(cluster: 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_leader_that_hangs_is_replaced_within_three_seconds(seed: int) -> None:
-    """As the fast profile of the sample configuration promises."""
+    """The limit is that of the fast profile of the sample configuration."""
     cluster = Cluster(3, seed)
     former, begun = cluster.elect(), cluster.now
     cluster.pause(former)

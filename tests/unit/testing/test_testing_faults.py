@@ -1,4 +1,4 @@
-"""The test kit's faults: each of them, at the front where it matters and against what clients make of it."""
+"""Faults of the test kit, with the reactions of the client APIs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker() -> Iterator[Broker]:
 
 
 class OldClient:
-    """A client that speaks the protocol by hand and makes no GUIDs; it has a queue open for writing."""
+    """A client that encodes the protocol itself, without GUIDs, and has a queue open for writing."""
 
     def __init__(self, broker: Broker) -> None:
         self.heard: list[bytes] = []
@@ -361,7 +361,7 @@ def test_a_confirmation_is_durable_after_a_stop_and_may_be_lost_in_a_crash(broke
 
 
 def test_clients_without_guids_of_their_own_lose_nothing_over_a_crash(broker: Broker) -> None:
-    """What they post after it is no repetition of what they posted before."""
+    """Posts after the crash are not treated as repetitions of earlier ones."""
     for payload in (b"before", b"after"):
         client = OldClient(broker)
         client.send(codec.put_frame([codec.put_message(0, codec.correlation(7), payload)]))
