@@ -1,4 +1,4 @@
-"""`bmq cluster unsafe-force`: the node that is left of three goes on alone."""
+"""`bmq cluster unsafe-force`: single-node operation of the remaining node of three."""
 
 from __future__ import annotations
 
