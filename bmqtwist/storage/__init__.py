@@ -1,1 +1,1 @@
-"""What is kept: journal, data and queue-list records, the cluster state ledger's file, partitions, recovery."""
+"""Storage: journal, data and queue-list records, file sets, partitions, replicas, recovery and the ledger file."""

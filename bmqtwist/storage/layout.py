@@ -99,13 +99,13 @@ QUEUE_RECORD_HEADER = Layout(
     skip(12),
 )
 APP_HEADER = Layout(skip(2), number(words=16))
-QUEUE_KEY = Layout(raw(key=5), skip(11))  # of the queue and of each app, behind its text
+QUEUE_KEY = Layout(raw(key=5), skip(11))  # of the queue and of each app, after its text
 
 # The ledger of the metadata: this header (version 1), then records as brokers send them to each other, each on a word.
 LEDGER_HEADER = Layout(number(version=2, header_words=6), raw(log_id=5), skip(2))
 
 # A slot of the files of a node's vote and promises: this header (version 1), the value, the CRC32 of all before it.
 SLOT = Layout(raw(magic=4), number(version=32), number(number=64))
-VOTE = Layout(number(term=64), signed(vote=32))  # the value behind BMQV; vote: id of the node, -1 = none
-PROMISES = Layout(number(partitions=32))  # the value behind BMQP: this, and for each partition
+VOTE = Layout(number(term=64), signed(vote=32))  # the value after the magic BMQV; vote: id of the node, -1 = none
+PROMISES = Layout(number(partitions=32))  # the value after the magic BMQP, then for each partition:
 PROMISE = Layout(number(lease=32), number(flags=32))  # flags: 1 = durable records may be missing

@@ -172,7 +172,7 @@ class Recovery(Replay):
                 offset, head, lease, wall, _ = entry
                 self.damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
                             f" {'ledger' if record else 'QLIST'}")
-                # the PSN before this record, which a lost record had; equal to another one if the sequence is 1
+                # the PSN before this record, which the lost record had; a duplicate if the sequence is 1
                 created = pack_queue_op((lease, max(1, (head & SEQUENCE_MASK) - 1)), wall, key, NULL_KEY, QueueOp.CREATION)
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
                                    from_ledger=record is not None)

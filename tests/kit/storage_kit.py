@@ -1,4 +1,4 @@
-"""What the storage tests share: recorded file sets, a partition on a simulated disk, and what it holds as a value."""
+"""Kit of the storage tests: recorded file sets, a partition on a simulated disk, and its state as a value."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ QUEUE_RECORD = Struct(
 
 
 def unpadded(data: bytes) -> bytes:
-    """A padded text without its padding."""
+    """Return a padded text without its padding."""
     return data[:-data[-1]]
 
 
 def parse_record(data: bytes) -> Container:
-    """One journal record of 60 bytes, by its type; KeyError for a type that does not exist."""
+    """Parse a journal record of 60 bytes by its type; KeyError for an unknown type."""
     return RECORDS[data[0] >> 4].parse(data)
 
 
 def journals(*, archives: bool = True) -> list[Path]:
-    """Every recorded journal."""
+    """Return all recorded journals."""
     found = sorted(RECORDED.rglob("*.bmq_journal"))
     return [path for path in found if archives or path.parent.name != "archive"]
 
 
 def name_of(path: Path) -> str:
-    """A test id for a recorded journal."""
+    """Return the test id of a recorded journal."""
     return "/".join(path.relative_to(RECORDED).parts[:-1]) + "/p" + path.name[4]
 
 
 def disk_with(journal: Path) -> MemoryDisk:
-    """A simulated disk holding the file set of a recorded journal."""
+    """Return a simulated disk with the file set of a recorded journal."""
     disk = MemoryDisk()
     for kind in KINDS:
         path = journal.with_suffix(f".bmq_{kind}")
@@ -82,7 +82,7 @@ def disk_with(journal: Path) -> MemoryDisk:
 
 def open_files(disk: Any, partition_id: int = 0, sizes: FileSizes = SMALL, keep: int = 9, wall: int = WALL,
                location: str = "/l", archive: str = "/a") -> FileSets:
-    """The file sets of a partition, opened."""
+    """Open the file sets of a partition."""
     files = FileSets(disk, location, archive, partition_id, sizes, keep)
     files.open(wall)
     return files
@@ -90,7 +90,7 @@ def open_files(disk: Any, partition_id: int = 0, sizes: FileSizes = SMALL, keep:
 
 def start(disk: Any, sizes: FileSizes = SMALL, lease: int | None = 1, wall: int = WALL,
           **options: Any) -> tuple[Partition, RecoveredPartition]:
-    """Recover and become primary: what a broker does at its start. `lease` None = one more than the last."""
+    """Recover and become primary, as a broker does at its start. `lease` None = one more than the last."""
     files = open_files(disk, sizes=sizes, wall=wall)
     recovered = recover(files)
     partition = Partition(1, files, recovered, **options)
@@ -99,14 +99,14 @@ def start(disk: Any, sizes: FileSizes = SMALL, lease: int | None = 1, wall: int 
 
 
 def make_message(number: int, payload: bytes = b"payload", ref_count: int = 1, **fields: Any) -> Message:
-    """A message as a queue would make it."""
+    """Create a message as a queue does."""
     message = Message((0x40 << 120 | number).to_bytes(16, "big"), payload, crc=crc32c(payload), **fields)
     message.ref_count, message.pending = ref_count, (1 << ref_count) - 1
     return message
 
 
 def state(recovered: RecoveredPartition) -> dict[str, Any]:
-    """What consumers could tell apart: uri -> (app ids, [(GUID, apps that still wait)])."""
+    """Return the state visible to consumers: uri -> (app ids, [(GUID, apps that it is pending for)])."""
     return {queue.uri: ([app.app_id for app in queue.apps.values()],
                         [(message.guid, [app.app_id for app in queue.apps.values() if message.pending & app.bit])
                          for message in queue.messages.values() if message.pending])
@@ -114,33 +114,33 @@ def state(recovered: RecoveredPartition) -> dict[str, Any]:
 
 
 def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPartition:
-    """What a start would find on the disk."""
+    """Return the visible state that a start would recover from the disk."""
     return recover(open_files(disk, sizes=sizes), **options)
 
 
 def stored(recovered: RecoveredPartition) -> list[Message]:
-    """The messages of all queues that somebody waits for."""
+    """Return the messages of all queues that are pending for an app."""
     return [message for queue in recovered.queues.values() for message in queue.messages.values() if message.pending]
 
 
 def guids(recovered: RecoveredPartition) -> list[str]:
-    """Their GUIDs, in hex."""
+    """Return the GUIDs of the outstanding messages in hexadecimal digits."""
     return [message.guid.hex().upper() for message in stored(recovered)]
 
 
 class Held(str):
-    """An effect that waits at a gate, as good as its text."""
+    """Effect for a gate, compared by its text."""
 
     position = 0
 
 
 def entries(journal: bytes) -> list[tuple[int, int, int, int, bytes]]:
-    """The accepted records of a journal's bytes."""
+    """Return the accepted records of a journal's bytes."""
     return list(JournalScan(lambda offset, size: journal[offset:offset + size], len(journal)))
 
 
 def path_of(disk: MemoryDisk, kind: str, directory: str = "/l") -> str:
-    """The one file of a kind in a directory."""
+    """Return the only file of a kind in a directory."""
     paths = [path for path in disk.paths() if path.startswith(directory + "/") and path.endswith(f".bmq_{kind}")]
     assert len(paths) == 1, paths
     return paths[0]

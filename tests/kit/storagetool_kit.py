@@ -1,4 +1,4 @@
-"""What the tests of `bmq storage` share: the command as a user runs it, and directories of files to run it on."""
+"""Kit of the tests of `bmq storage`: runs the command, and creates directories of storage files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOG_ID = bytes.fromhex("0102030405")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind."""
+    """Exit code and output of a run."""
 
     code: int
     out: str
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def bmq(*arguments: object) -> Outcome:
-    """Run `bmq storage ...`; an exception is a bug, not an outcome."""
+    """Run `bmq storage ...`; exceptions are not caught."""
     result = CliRunner().invoke(main, ["storage", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -49,7 +49,7 @@ def bmq(*arguments: object) -> Outcome:
 
 
 def files_of(case: str, partition: str = "0", archived: str = "") -> tuple[Path, Path, Path]:
-    """Journal, DATA and ledger of a recorded case, as they lie in the vectors."""
+    """Return journal, DATA and ledger of a recorded case in the vectors."""
     name, node = case.split(".", 1)
     folder = SETS / name / node / ("archive" if archived else "")
     journal = next(folder.glob(f"bmq_{partition}.{archived or '*'}.bmq_journal"))
@@ -57,13 +57,13 @@ def files_of(case: str, partition: str = "0", archived: str = "") -> tuple[Path,
 
 
 def ledger_of(case: str) -> Path:
-    """The ledger of a recorded case."""
+    """Return the ledger of a recorded case."""
     name, node = case.split(".", 1)
     return next((LEDGERS / (case if name != "golden" else f"cluster-run.{node}")).glob("*.bmq_csl"))
 
 
 def storage_directory(case: str, target: Path) -> Path:
-    """A copy of all files of a recorded case in one directory, as a broker has them."""
+    """Copy all files of a recorded case to one directory, as a broker stores them."""
     target.mkdir(parents=True, exist_ok=True)
     name, node = case.split(".", 1)
     folder = SETS / name / node if (SETS / name / node).exists() else TOLD / case
@@ -75,7 +75,7 @@ def storage_directory(case: str, target: Path) -> Path:
 
 
 def spill(disk: MemoryDisk, target: Path) -> Path:
-    """The files of a simulated disk's storage directory on the real one."""
+    """Copy the storage directory of a simulated disk to the file system."""
     target.mkdir(parents=True, exist_ok=True)
     for path in disk.paths():
         if path.startswith("/l/"):
@@ -96,14 +96,14 @@ def flip(path: Path, offset: int) -> None:
 
 
 def one(directory: Path, kind: str) -> Path:
-    """The one file of a kind in a directory."""
+    """Return the only file of a kind in a directory."""
     (path,) = directory.glob(f"*.bmq_{kind}")
     return path
 
 
 def write_ledger(directory: Path, wall: int, queues: list[tuple[str, bytes, list[tuple[str, bytes]]]],
                  lease: int = 1) -> Path:
-    """A ledger that assigns queues to partition 0, as a single node writes it."""
+    """Create a ledger that assigns queues to partition 0, as a single node writes it."""
     first, second = LeaderMessageSequence(1, 1), LeaderMessageSequence(1, 3)
     infos = [QueueInfo(uri, key, 0, [AppIdInfo(*app) for app in apps]) for uri, key, apps in queues]
     snapshot = LeaderAdvisory(first, [PartitionPrimaryInfo(0, 1, lease)])

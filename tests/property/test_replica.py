@@ -1,7 +1,7 @@
-"""A partition's state built from the batches of its primary is the state of the primary, whatever happened to both.
+"""Replica built from the batches of its primary: its state equals the primary's after any operations.
 
-The follower here does what a replica will: it writes each batch to files of its own, applies its records, and rolls over
-where the primary did. Its checks are the promise on positions and PSNs: none is given twice, none is left out.
+The follower acts as a replica: it writes each batch to its own files, applies its records, and rolls over where the primary
+did. It checks that positions and PSNs are unique and without gaps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPERATION = st.tuples(
 
 
 class Follower(Replay):
-    """A replica: its files, and the state it makes of a primary's batches."""
+    """Replica: its files, and its state from the primary's batches."""
 
     def __init__(self) -> None:
         super().__init__(PartitionState())
@@ -50,7 +50,7 @@ class Follower(Replay):
         self.position = 0
 
     def take(self, batch: Batch) -> None:
-        """Write, then apply."""
+        """Write a batch, then apply it."""
         assert batch.first == self.position + 1, "positions go on without gaps"
         self.position += len(batch.journal)
         self.files.append(batch.journal, batch.data, batch.qlist)
@@ -64,14 +64,14 @@ class Follower(Replay):
             state.sequence = sequence
 
     def journal_op(self, entry: Entry) -> None:
-        """Where the primary rolled over, so do we."""
+        """Roll over where the primary did."""
         super().journal_op(entry)
         self.state.sequence = entry[1] & SEQUENCE_MASK
         if JOURNAL_OP_BODY.unpack(entry[4])[0] == SyncPoint.ROLLOVER:
             self.roll()
 
     def roll(self) -> None:
-        """Live records into a new file set."""
+        """Copy the live records to a new file set."""
         state, files = self.state, self.files
         files.begin_roll(WALL)
         copy = LiveCopy(files, state)
@@ -82,7 +82,7 @@ class Follower(Replay):
         Relocation(state, copy, state.last_key, state.last_key, 0).update(1 << 62)
 
     def restart(self) -> None:
-        """What is in the files is enough."""
+        """Restart from the files."""
         self.files.close(truncate=False)
         self.disk.kill()
         self.files = open_files(self.disk, sizes=SIZES)
@@ -101,7 +101,7 @@ class Follower(Replay):
 
 
 class Primary:
-    """A partition at work: its queues are whatever is in its state."""
+    """A primary with random operations on the queues of its state."""
 
     def __init__(self, follower: Follower) -> None:
         self.disk, self.follower, self.number = MemoryDisk(), follower, 0
@@ -109,7 +109,7 @@ class Primary:
         self.begin()
 
     def begin(self) -> None:
-        """A life: everything that was written is there again."""
+        """Start from the written records."""
         files = open_files(self.disk, sizes=SIZES)
         recovered = recover(files)
         self.partition = Partition(1, files, recovered)
@@ -119,17 +119,17 @@ class Primary:
         self.handover()
 
     def handover(self) -> None:
-        """Its batches reach the follower."""
+        """Pass the batches to the replica."""
         for batch in self.partition.log.take_batches():
             self.follower.take(batch)
 
     def work(self, name: str, value: int) -> None:
-        """One operation."""
+        """Run one operation."""
         self.number += 1
         work(self.partition, name, value, self.number)
 
     def run(self, name: str, value: int) -> None:
-        """One step of a schedule."""
+        """Run one step of a schedule."""
         partition, disk = self.partition, self.disk
         try:
             if name == "flush":
@@ -164,7 +164,7 @@ class Primary:
 
 
 def essence(state: PartitionState) -> Any:
-    """Everything two states can differ in. Live keys are private to each."""
+    """Return all comparable parts of a state; live keys may differ."""
     def live(item: Any) -> Any:
         if isinstance(item, tuple):
             return item[0][:36], item[0][40:], item[1]  # a rollover moves the QLIST record
@@ -201,7 +201,7 @@ def test_a_follower_built_from_batches_equals_its_primary(operations: list[tuple
 
 
 def test_the_journals_of_both_hold_the_same_records() -> None:
-    """After the same rollovers even the bytes are the same, but for the node id and the mark of a sync point."""
+    """After the same rollovers the files are equal, except for node id and mark of a sync point."""
     follower = Follower()
     primary = Primary(follower)
     for number in range(400):

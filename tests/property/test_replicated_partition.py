@@ -1,5 +1,5 @@
-"""A replica's partition built from what its primary's files hold is the primary's, whatever happened to both; so is one
-that began with an image, and one whose end was cut off and written anew by another node."""
+"""Replica built from the files of its primary: its state equals the primary's after any operations, also if it began with
+an image, or if its log was cut and continued by another node."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPERATION = st.tuples(
 
 
 class Machine:
-    """One node: its disk, its partition."""
+    """One node with its disk and its partition."""
 
     def __init__(self, number: int) -> None:
         self.number, self.disk = number, MemoryDisk()
         self.boot()
 
     def boot(self) -> None:
-        """What is in the files is enough."""
+        """Restart from the files."""
         self.files = open_files(self.disk, sizes=SIZES)
         self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL))
 
@@ -52,7 +52,7 @@ class Machine:
         return ReplicatedPartition(self.number, self.files, found, "group", wall=WALL)
 
     def sync(self) -> None:
-        """A sync comes through."""
+        """Complete a sync."""
         self.partition.flush(WALL)
         token = self.partition.wants_sync()
         if token is not None:
@@ -60,13 +60,13 @@ class Machine:
             self.partition.synced(token, WALL)
 
     def cut(self, psn: Any) -> None:
-        """What follows the record goes."""
+        """Cut the log after a record."""
         where = self.partition.cut_at(psn)
         self.partition.abandon(WALL)
         self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL, where))
 
     def end(self, power: Random | None) -> None:
-        """Killed, or without power."""
+        """Kill the node, or simulate a loss of power."""
         before = self.partition.durable
         self.files.close(truncate=False)
         if power is not None:
@@ -80,7 +80,7 @@ class Machine:
 
 
 class Pair:
-    """Two nodes, one of them primary."""
+    """Two nodes, primary and replica."""
 
     def __init__(self) -> None:
         self.machines = [Machine(1), Machine(2)]
@@ -88,7 +88,7 @@ class Pair:
         self.lead(0)
 
     def lead(self, index: int) -> None:
-        """It is primary under a new lease, and has what the other one has."""
+        """Make the other node primary under a new lease, with the same log."""
         self.primary, self.replica = self.machines[index], self.machines[1 - index]
         if self.primary.partition.leading:
             self.primary.partition.follow()
@@ -99,7 +99,7 @@ class Pair:
         self.primary.partition.flush(WALL)
 
     def feed(self) -> None:
-        """Everything that is written reaches the replica."""
+        """Send all written records to the replica."""
         source = self.primary.partition
         source.flush(WALL)
         source.collect_runs()
@@ -123,7 +123,7 @@ class Pair:
         self.replica.partition.flush(WALL)
 
     def image(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """All that is live at the primary; what happens between two parts of it."""
+        """Send an image, with operations of the primary between its parts."""
         self.images += 1
         compacted = self.replica.partition.summary.base
         image, target = ImageSource(self.primary.partition, compacted), ImageFiles(self.replica.partition, WALL)
@@ -138,12 +138,12 @@ class Pair:
         assert self.replica.partition.summary.base == image.at > compacted
 
     def work(self, name: str, value: int) -> None:
-        """One operation at the primary."""
+        """Run one operation at the primary."""
         self.number += 1
         work(self.primary.partition, name, value, self.number)
 
     def run(self, name: str, value: int) -> None:
-        """One step of a schedule."""
+        """Run one step of a schedule."""
         machine = self.machines[value % 2]
         try:
             if name == "flush":
@@ -179,7 +179,7 @@ class Pair:
 
 
 def essence(state: PartitionState) -> Any:
-    """Everything two states can differ in but live keys and places in files."""
+    """Return all comparable parts of a state; live keys and file offsets may differ."""
     def live(item: Any) -> Any:
         if isinstance(item, tuple):
             return item[0][:36], item[0][40:], item[1]
@@ -197,7 +197,7 @@ def essence(state: PartitionState) -> Any:
 
 
 def equal(pair: Pair) -> None:
-    """Both have the same, and all payloads."""
+    """Check that both have the same state and all payloads."""
     primary = pair.primary.partition
     if not primary.available:  # it is full, and owes records: a purge of whole queues makes room
         for key in list(primary.state.queues):
@@ -215,7 +215,7 @@ def equal(pair: Pair) -> None:
 
 
 def life(operations: list[tuple[str, int]]) -> Pair:
-    """All of them, then peace."""
+    """Run all steps, then let the replica catch up."""
     pair = Pair()
     for name, value in operations:
         pair.run(name, value)
@@ -238,7 +238,7 @@ def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_byt
 
 
 def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its primary stores and deletes before the last part of it."""
+    """The primary stores and deletes messages before the last part."""
     monkeypatch.setattr(image_module, "MESSAGE_RECORDS_MAX", 2)
     monkeypatch.setattr(long_dict, "PART_MAX", 5)
     random, pair = Random(3), Pair()
@@ -276,7 +276,7 @@ def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch
 
 
 def test_images_and_cuts_happen() -> None:
-    """The property would hold where neither was ever needed."""
+    """Checks that the property test covers both cases."""
     random = Random(1)
     names = ["put", "put", "put", "put", "confirm", "delete", "flush", "flush", "roll", "strand", "feed", "other leads"]
     pair = life([(random.choice(names), random.randrange(1 << 16)) for _ in range(1500)])
@@ -285,7 +285,7 @@ def test_images_and_cuts_happen() -> None:
 
 
 def away(seed: int) -> Pair:
-    """The primary has compacted what the replica lacks."""
+    """The primary has rolled over after the records that the replica lacks."""
     random, pair = Random(seed), Pair()
     for _ in range(30):
         pair.run(random.choice(["put", "put", "confirm"]), random.randrange(1 << 16))
@@ -300,7 +300,7 @@ def away(seed: int) -> Pair:
 
 
 def contents(machine: Machine) -> list[bytes]:
-    """What is behind the file headers of JOURNAL, DATA and QLIST."""
+    """Return the records of JOURNAL, DATA and QLIST, without file headers."""
     files = machine.partition.files
     return [read(JOURNAL_HEADER_BYTES, end - JOURNAL_HEADER_BYTES) for read, end in (
         (files.read_journal, files.current.journal.end), (files.read_data, files.current.data.end),
@@ -308,7 +308,7 @@ def contents(machine: Machine) -> list[bytes]:
 
 
 def test_a_replica_rolls_over_where_its_primary_did() -> None:
-    """Without being told anything but its records: their files are equal afterwards."""
+    """The replica receives only records; its files are equal afterwards."""
     random, pair = Random(5), Pair()
     for _ in range(40):
         pair.run(random.choice(["put", "put", "confirm", "delete", "feed"]), random.randrange(1 << 16))
@@ -417,7 +417,7 @@ def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
 
 @pytest.mark.parametrize("points", [0, 1, 2])
 def test_a_log_that_may_not_have_been_safe_ends_before_a_message_that_is_not_whole(points: int) -> None:
-    """Though a later record has deleted it: other nodes are sent both. What two sync points follow is not looked at."""
+    """The message is deleted by a later record, but replicas need both. Records before two sync points are not checked."""
     pair = Pair()
     machine, partition = pair.machines[0], pair.primary.partition
     for name in ("put", "put"):  # the first one makes the queue
@@ -454,7 +454,7 @@ def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> N
 
 
 def test_what_other_nodes_are_sent_is_read_no_further_than_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it the files are longer: there the system would make pages of zeros, megabytes at a time."""
+    """The preallocated rest would make the kernel create pages of zeros, megabytes at a time."""
     pair = Pair()
     partition, ends = pair.primary.partition, list[int]()
     for number in range(5):

@@ -1,7 +1,7 @@
-"""Whatever happens to a partition and wherever its files end, what is recovered is a state that once existed.
+"""Recovery after any operations and with files cut at any record: the recovered state existed before.
 
-A model applies the same operations, one journal record at a time, and keeps every state it went through. Cut files must
-recover to one of them; a loss of power must keep everything that was promised.
+A model applies the same operations, one journal record at a time, and stores every state. Cut files must recover to one of
+these states; after a loss of power, all released effects must be recovered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPERATION = st.tuples(st.sampled_from(["put", "put", "put", "confirm", "confirm"
 
 
 class World:
-    """A partition and its model. `states[n]` is what is outstanding after n records; `ends` counts records."""
+    """A partition and its model. `states[n]`: outstanding messages after n records; `ends` counts records."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -49,13 +49,13 @@ class World:
         self.flushed = 0
 
     def note(self) -> None:
-        """One record was appended."""
+        """Note the state after a record."""
         self.states.append({f"bmq://d/{key.decode()}": ([app for app, _ in apps], [
             (guid, list(waiting)) for guid, (_, waiting) in messages.items()])
             for key, (apps, messages) in self.queues.items()})
 
     def run(self, name: str, value: int) -> None:
-        """One operation of a queue engine."""
+        """Run one operation of a queue."""
         key, partition = KEYS[value % 2], self.partition
         if key not in self.queues:
             apps = [FANOUT[0], FANOUT[1]]

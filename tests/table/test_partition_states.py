@@ -1,4 +1,4 @@
-"""The states of the writer of a partition: every cell of the table, by a real Partition over a disk that fails."""
+"""Availability of a partition: every state and event of the table, with a real Partition and a failing disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CELLS = [(state, event) for state in WriterState for event in WriterEvent]
 
 
 class Writer:
-    """One Partition, and what can happen to it."""
+    """One Partition and its events."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -31,7 +31,7 @@ class Writer:
         self._numbers = count()
 
     def be(self, state: WriterState) -> None:
-        """Come into a state, from open."""
+        """Bring the partition from open to a state."""
         if state is WriterState.CLOSED:
             self.happen(WriterEvent.MISTAKE)
         if "full" in state.value:
@@ -42,7 +42,7 @@ class Writer:
             self.happen(WriterEvent.DISABLE)
 
     def happen(self, event: WriterEvent) -> None:
-        """Let it happen; a refusal changes nothing."""
+        """Trigger an event; a refusal changes nothing."""
         with suppress(PartitionUnavailable):
             getattr(self, event.name.lower())()
 
@@ -56,13 +56,13 @@ class Writer:
         self.partition.enable()
 
     def no_room(self) -> None:
-        """Everything in it is live, so a rollover would free nothing."""
+        """Fill the partition with live records, so that a rollover would free nothing."""
         while True:
             self.partition.append_message(KEY, make_message(next(self._numbers)), WALL)
             self.partition.flush(WALL)
 
     def purge(self) -> None:
-        """One that is refused now may have begun before, and comes to its end."""
+        """End a purge, which began before if it is refused now."""
         try:
             at_once(self.partition.queues.purge(KEY, None, None, WALL))
         except PartitionUnavailable:
@@ -112,7 +112,7 @@ def test_an_event_leads_where_the_table_says(state: WriterState, event: WriterEv
 
 
 def test_it_is_open_once_it_has_become_primary() -> None:
-    """A copy that a damaged file set needs first may fail; then it is tried again."""
+    """The copy of a damaged file set may fail; the next activation repeats it."""
     disk = MemoryDisk()
     files = open_files(disk, sizes=TINY)
     recovered = recover(files)

@@ -1,4 +1,4 @@
-"""Batches of records that are joined before they are sent."""
+"""Merging of batches before they are sent to replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JOURNAL records refer to, read ahead: the bytes are those of the file, in whatever order they are asked for."""
+"""Read-ahead of DATA: it returns the bytes of the file for reads in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_reading_ahead_gives_what_is_in_the_file() -> None:
 
 
 def test_nothing_is_read_ahead_that_is_not_written_yet() -> None:
-    """Where a file was only made room for, the system reads megabytes of zeros: 37 ms in a turn of the leader."""
+    """Reading unwritten preallocated blocks takes long: megabytes of zeros, 37 ms in a turn of the primary."""
     written, reads = READ_AHEAD_BYTES + 5000, list[tuple[int, int]]()
 
     def read_data(offset: int, size: int) -> bytes:

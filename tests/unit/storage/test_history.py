@@ -1,4 +1,4 @@
-"""The memory of GUIDs: nothing within the window is ever forgotten, nothing much older is kept."""
+"""GUID history: every GUID is held for the window, and dropped soon afterwards."""
 
 import sys
 
@@ -136,7 +136,7 @@ def test_a_client_id_that_was_let_go_cannot_slip_a_repetition_through(monkeypatc
 
 
 class Model:
-    """The same as a plain dict."""
+    """Model of the history: a plain dict."""
 
     def __init__(self, window):
         self.window, self.arrived, self.ever = window, {}, set()

@@ -1,4 +1,4 @@
-"""The ledger's file on a disk."""
+"""Ledger file on a disk: append, replacement, crashes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ A, B, C = b"AAAAA", b"BBBBB", b"CCCCC"
 
 
 def opened(tmp_path: Path) -> LedgerFile:
-    """A ledger as a new process finds it."""
+    """Return the ledger as a new process opens it."""
     ledger = LedgerFile(RealDisk(), str(tmp_path))
     ledger.open()
     return ledger
 
 
 def test_what_was_written_is_found_again(tmp_path: Path) -> None:
-    """Appended behind what the file began with, and cut where asked."""
+    """Records are appended after the initial content; `truncate` cuts the file."""
     ledger = opened(tmp_path)
     assert ledger.read_all() == b""
     ledger.replace(A, b"head", WALL)
@@ -37,7 +37,7 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
 
 
 def test_the_newest_file_counts_even_of_one_second_and_one_older_is_kept(tmp_path: Path) -> None:
-    """Log ids are random: they must not decide the order."""
+    """Log ids are random, so they must not determine the order."""
     ledger = opened(tmp_path)
     for log_id, content in ((C, b"first"), (B, b"second"), (A, b"third")):
         ledger.replace(log_id, content, WALL)
@@ -50,13 +50,13 @@ def test_the_newest_file_counts_even_of_one_second_and_one_older_is_kept(tmp_pat
 
 
 def test_writing_before_there_is_a_file_fails(tmp_path: Path) -> None:
-    """As any disk error."""
+    """The error is an OSError."""
     with pytest.raises(OSError):
         opened(tmp_path).append(b"x")
 
 
 def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
-    """Whatever the moment of the crash, the ledger is the old or the new one, whole."""
+    """After a crash at any step, the ledger is the complete old or new file."""
     seen = set()
     for operations in range(1, 12):
         disk = MemoryDisk()
@@ -77,7 +77,7 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
 
 @pytest.mark.spec("cluster", 34)
 def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced() -> None:
-    """It says to the leader that it has all of it."""
+    """The new process reports the records to the leader as durable."""
     disk = MemoryDisk()
     ledger = LedgerFile(disk, "/storage")
     ledger.open()

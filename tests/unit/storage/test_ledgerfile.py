@@ -1,4 +1,4 @@
-"""The ledger's file: what real brokers wrote is read and written back to the byte, and damage never stops a start."""
+"""Ledger file format: files of the original broker are read and encoded to the same bytes; damage never stops a start."""
 
 from base64 import b64encode
 from dataclasses import is_dataclass

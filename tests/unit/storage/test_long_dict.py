@@ -1,4 +1,4 @@
-"""It is a dictionary whatever is done to it, and no part of it is ever longer than it may be."""
+"""LongDict and RisingDict: they behave as a dict, and no part exceeds its maximum size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_dict, "PART_MAX", most)
         mine, plain = LongDict[int, int](), dict[int, int]()
-        snapshots: list[tuple[Iterator[list[int]], list[int]]] = []  # what is still to come of each, and what that is
+        snapshots: list[tuple[Iterator[list[int]], list[int]]] = []  # of each: the rest, its expected values
         for number, (what, key) in enumerate(steps):
             if what == "set":
                 mine[key] = plain[key] = number

@@ -1,4 +1,4 @@
-"""Expressions look at the properties of a long message that is not in memory: what is read of it is what they take."""
+"""Properties of long messages that are not in memory: expressions read only the properties from DATA."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bmqtwist.storage.partition import Payloads
 from bmqtwist.storage.store import BEGINNING_BYTES
 
 LONG = bytes(8 * BEGINNING_BYTES)
-EMPTY_AREA = bytes.fromhex("180000020000000c00000000")  # its header says that it has no properties
+EMPTY_AREA = bytes.fromhex("180000020000000c00000000")  # a header without properties
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> MemoryWorld:
-    """A broker that keeps no payloads in memory."""
+    """Return a broker without cached payloads."""
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"payloadCacheBytes": 0}})
     world.domain()
     return world
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> MemoryWorld:
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes were read each time."""
+    """Record the size of each read."""
     read, found = Payloads.beginning, list[int]()
 
     def noted(self: Payloads, *arguments: Any) -> bytes:
@@ -41,7 +41,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def post_malformed(producer: Queue, area: bytes) -> None:
-    """A message whose flags say that it begins with properties."""
+    """Return a message whose flags announce properties."""
     client, guid = producer.client, producer.client.new_guid()
     message = bytearray(codec.put_message(producer.q_id, guid, area + LONG))
     message[0] |= codec.HAS_PROPERTIES << 4

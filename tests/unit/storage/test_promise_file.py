@@ -1,4 +1,4 @@
-"""The file of a node's promises, and what nodes say to each other about partitions, in bytes."""
+"""File of a node's promises, and the encoding of partition messages between nodes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_first_write_that_failed_leaves_a_file_whose_name_the_next_write_makes
 def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced(operation: str) -> None:
     disk = MemoryDisk()
     file = PromiseFile(disk, PLACE)
-    disk.fail = lambda what, path: errno.EIO if what == operation else None  # it dies there
+    disk.fail = lambda what, path: errno.EIO if what == operation else None  # the process dies there
     with pytest.raises(OSError, match="."):
         file.write(promises(3))
     disk.fail = lambda what, path: None
@@ -120,7 +120,7 @@ MESSAGES: list[PartitionTalk | Decline | Yield] = [
 
 
 def read(event: bytes) -> Any:
-    """What a member makes of an event."""
+    """Decode an event as a member does."""
     kind = EventType(event[4] & EVENT_TYPE_MASK)
     if kind is EventType.CONTROL:
         return partition_message_of(2, decode_control(event[8:], Encoding.BER).value)
@@ -142,7 +142,7 @@ def test_records_that_changed_on_their_way_are_refused(message: PartitionTalk) -
 
 
 def test_records_are_where_the_layout_says() -> None:
-    """construct reads what the struct wrote."""
+    """The declared layout parses the bytes of the struct."""
     event = encode_partition_message(31, Records(2, 7, (4, 7), RUN))
     assert layout.EVENT_HEADER.parse(event).length == len(event)
     head = layout.RECORD_RUN.parse(event[8:])
@@ -167,7 +167,7 @@ def test_an_event_of_another_size_is_refused(message: PartitionTalk) -> None:
 
 
 def test_records_whose_sizes_do_not_fit_are_refused() -> None:
-    """The checksum is of the records alone."""
+    """The checksum covers only the records."""
     event = bytearray(encode_partition_message(31, Records(2, 7, (4, 7), RUN)))
     at = 8 + layout.RECORD_RUN.offset("qlist_bytes")
     event[at:at + 4] = (1000).to_bytes(4, "big")

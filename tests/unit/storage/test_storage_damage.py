@@ -1,4 +1,4 @@
-"""Damaged file sets: nothing stops the start, nothing is lost without an alarm, and the next life is clean again.
+"""Damaged file sets: the broker starts, every loss raises an alarm, and the next start finds no damage.
 
 The set: sync point, CREATION, 8 MESSAGEs (6 undeleted), 2 DELETIONs, 2 sync points; closed cleanly.
 """
@@ -36,14 +36,14 @@ SLOT = {"sync": 0, "creation": 1, "first": 2, "middle": 5, "last": 9, "deletion"
 
 
 class Ledger:
-    """What the metadata ledger knows of the queue."""
+    """The queue in the metadata ledger."""
 
     uri = URI
     apps = dict(DEFAULT)
 
 
 def build(*, stop: bool = True) -> MemoryDisk:
-    """The file set of the table, with payloads of 1..8 padding bytes."""
+    """Create the file set of the table, with 1..8 padding bytes per payload."""
     disk = MemoryDisk()
     partition, _ = start(disk)
     partition.queues.create(KEY, URI, DEFAULT, WALL)
@@ -75,17 +75,17 @@ def cut(disk: MemoryDisk, kind: str, size: int) -> None:
 
 
 def at(name: str) -> int:
-    """Offset of a record of the table."""
+    """Return the offset of a record of the table."""
     return 44 + 60 * SLOT[name]
 
 
 def numbers(recovered: RecoveredPartition) -> list[int]:
-    """The outstanding messages, by the number they were made with."""
+    """Return the numbers of the outstanding messages."""
     return [int(guid, 16) & 0xFFFF for guid in guids(recovered)]
 
 
 def life_after(disk: MemoryDisk, expected: list[int], quiet: bool = False) -> list[str]:
-    """Start on the damaged disk, work, stop, start again: the second start has nothing to complain about.
+    """Start on the damaged disk, work, stop, start again; the second start must raise no alarm.
 
     The alarms of the first start are returned.
     """
@@ -281,7 +281,7 @@ def test_a_message_whose_data_is_not_what_was_sent_is_quarantined(where: str, of
 
 
 def test_a_message_that_is_not_delivered_may_be_posted_again() -> None:
-    """Its producer, who never got an ACK, must not be told that the same GUID is stored already."""
+    """The producer received no ACK, so the broker must accept the same GUID again."""
     disk = build()
     queue = reread(disk).queues[KEY]
     message = list(queue.messages.values())[1]
@@ -468,8 +468,8 @@ def test_smaller_configured_sizes_do_not_hide_a_larger_set() -> None:
     (lambda data: data.replace(b"__default", b"__dufault").replace(DEFAULT[0][1], b"1\0\0\0\0"), "the ledger is right"),
     (lambda data: data.replace(DEFAULT[0][1], bytes(5)), "an app without a key")])
 def test_the_app_of_a_queue_without_apps_of_its_own_is_never_another(damage: Callable[[bytes], bytes], told: str) -> None:
-    """Name and key were both wrong, and its messages waited for an app that nobody reads; a key of zeros names the whole
-    queue, which was then dropped in the place of the app."""
+    """A wrong key made its messages wait for an app without consumers; a key of zeros stands for the whole queue, which was
+    then deleted instead of the app."""
     disk = build()
     path = path_of(disk, "qlist")
     disk.put(path, damage(disk.content(path)))

@@ -1,4 +1,4 @@
-"""The real disk, where it differs from memory: lengths, preallocation, locks, partial reads; and both in agreement."""
+"""Disk of the operating system: lengths, preallocation, locks, partial reads; agreement with the simulated disk."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_one_directory_one_broker_across_processes(root: str) -> None:
 
 
 def test_a_deleted_lock_file_lets_no_second_broker_in(root: str) -> None:
-    """Nor one that was put in its place."""
+    """A new lock file in its place does not either."""
     lock = RealDisk().lock(root)
     os.unlink(f"{root}/{LOCK_NAME}")
     for _ in range(2):  # the first try makes the file anew
@@ -202,7 +202,7 @@ def test_what_was_preallocated_and_never_written_need_not_be_read(tmp_path: Path
 
 
 def test_a_scan_looks_at_everything_that_was_written_and_at_nothing_else() -> None:
-    """Bytes far behind the end are found although what lies between is skipped."""
+    """Bytes far after the end are found although the holes between are skipped."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)

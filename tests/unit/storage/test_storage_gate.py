@@ -1,4 +1,4 @@
-"""Effects come out in order, and never before the records they wait for are durable."""
+"""Durability gate: releases effects in order, and only when their records are durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replica core: turns, gates and syncs, space, the payload cache, failing disks."""
+"""Partition of a single broker: turns, gate and syncs, space, payload cache, disk errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bmqtwist.storage.store import FileSizes
 
 
 def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
-    """A partition with one queue."""
+    """Return a partition with one queue."""
     partition, _ = start(disk, sizes, **options)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
     partition.flush(WALL)
@@ -50,7 +50,7 @@ def put(partition: Partition, number: int, payload: bytes = b"payload", key: byt
 
 
 def writes(disk: MemoryDisk) -> list[str]:
-    """What was done to which file since the last call."""
+    """Return the operations on each kind of file since the last call."""
     done = [f"{operation} {path.rpartition('_')[2]}" for operation, path in disk.log]
     disk.log.clear()
     return done
@@ -182,7 +182,7 @@ def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
     assert not recovered.alarms and len(guids(recovered)) == 1
 
 
-# ---- what is live ----------------------------------------------------------------------------------------------------
+# ---- live records ----------------------------------------------------------------------------------------------------
 
 def test_outstanding_bytes_count_live_records_only() -> None:
     partition = running(MemoryDisk())
@@ -204,7 +204,7 @@ def test_auto_confirms_belong_to_the_message_that_follows() -> None:
     disk = MemoryDisk()
     partition = running(disk)
     partition.queues.create(OTHER, "bmq://d/f", FANOUT, WALL)
-    partition.append_auto_confirm(OTHER, FANOUT[0][1], b"g" * 16, WALL)  # its message never comes
+    partition.append_auto_confirm(OTHER, FANOUT[0][1], b"g" * 16, WALL)  # without its message
     message = make_message(2, ref_count=1)
     partition.append_auto_confirm(OTHER, FANOUT[0][1], message.guid, WALL)
     partition.append_auto_confirm(OTHER, FANOUT[2][1], message.guid, WALL)
@@ -246,7 +246,7 @@ def test_a_message_deleted_in_the_turn_of_its_arrival_frees_its_share_of_the_cac
 # ---- space -----------------------------------------------------------------------------------------------------------
 
 def fill(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, list[Any]]:
-    """Messages to the queues in turn until the partition refuses."""
+    """Append messages to the queues alternately until the partition refuses one."""
     stored: dict[bytes, list[Any]] = {key: [] for key in keys}
     number = 0
     try:
@@ -343,7 +343,7 @@ def test_an_operator_may_close_and_open_a_partition() -> None:
 # ---- failing disks ---------------------------------------------------------------------------------------------------
 
 def failing(disk: MemoryDisk, *operations: str, code: int = errno.EIO) -> None:
-    """Let operations fail from now on; none = all is well again."""
+    """Let operations fail from now on; without arguments, stop the faults."""
     disk.fail = lambda operation, path: code if operation in operations else None
 
 

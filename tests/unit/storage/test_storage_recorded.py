@@ -1,4 +1,4 @@
-"""Files of the original broker: they recover to what was true, and the same operations write the same bytes."""
+"""Files of the original broker: recovery restores their state, and the same operations write the same bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_recorded_set_recovers_without_a_complaint_and_ends_where_the_writer_e
 
 
 def purged(path: Path) -> set[str]:
-    """GUIDs that whole-queue purges took, read off the journal without the code under test."""
+    """Return the GUIDs removed by purges of whole queues, read without the code under test."""
     gone, stored = set(), {}
     for offset, head, _, _, _ in entries(path.read_bytes()):
         record = parse_record(path.read_bytes()[offset:offset + 60])
@@ -111,7 +111,7 @@ def test_payloads_and_properties_are_read_back_as_stored() -> None:
 # ---- the same operations give the same bytes -------------------------------------------------------------------------
 
 class Replay:
-    """Reads recorded journals and does again, through Partition, what their writer did."""
+    """Repeats the operations of recorded journals with a Partition."""
 
     def __init__(self, paths: list[Path], sizes: FileSizes) -> None:
         first = paths[0].read_bytes()
@@ -132,7 +132,7 @@ class Replay:
             offset, head, lease, wall, _ = entry
             psn = lease, head & (1 << 48) - 1
             if (self.partition.lease, self.partition.sequence) >= psn or mark and offset <= mark + 60:
-                continue  # what the rollover has done by itself
+                continue  # appended by the rollover
             record = parse_record(journal[offset:offset + 60])
             if last and entry is accepted[-1]:
                 self.partition.stop(wall)
@@ -211,7 +211,7 @@ def test_two_rollovers_happen_where_the_original_rolled_over_and_write_the_same_
 
 
 def sections(content: bytes, kind: str) -> list[bytes]:
-    """Records one by one, for a readable difference. The wall clock of a copied sync point is that of the writer."""
+    """Split into records, for a readable difference. A copied sync point has the timestamp of the writer."""
     if kind != "journal":
         return [content]
     return [content[:44]] + [content[offset:offset + 60] for offset in range(44, len(content), 60)]

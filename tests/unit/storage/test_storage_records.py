@@ -1,4 +1,4 @@
-"""What the storage files hold as recorded bytes: declarations, structs and packers, and the recorded files."""
+"""Encoding of storage files: layouts, structs and packers, compared with literal bytes and recorded files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_recorded_files_parse_as_drawn_and_build_back_to_the_same_bytes(path) ->
 
 
 def repack_journal(journal: bytes) -> bytes:
-    """Every record through the precompiled structs and back."""
+    """Decode and encode every record with the structs."""
     packers: dict[int, Struct] = {1: records.MESSAGE, 2: records.CONFIRM, 3: records.DELETION, 4: records.QUEUE_OP,
                                   5: records.JOURNAL_OP}
     parts, offset = [journal[:44]], 44

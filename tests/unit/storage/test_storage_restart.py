@@ -1,4 +1,4 @@
-"""What a killed process left in the page cache is safe only after a sync, whoever does it."""
+"""Restart after `kill -9`: records in the page cache are synced before they count as durable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bmqtwist.storage.partition import Durability
 
 
 def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
-    """A disk whose process died after it wrote a message and before it synced it."""
+    """Return a disk whose process died after the write of a message and before its sync."""
     disk = MemoryDisk()
     partition, _ = start(disk, durability=durability)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
@@ -34,7 +34,7 @@ def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
 
 @pytest.mark.parametrize("durability", ["group", "always"])
 def test_a_recovered_message_survives_a_loss_of_power_right_after_the_restart(durability: Durability) -> None:
-    """It is delivered at once, and its producer is told that it is stored when it posts it again."""
+    """It is delivered at once, and a repeated PUT receives an ACK."""
     disk, guid = killed(durability)
     partition, recovered = start(disk, lease=None, durability=durability)
     assert guids(recovered) == [guid.hex().upper()]

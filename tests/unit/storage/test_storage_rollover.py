@@ -1,4 +1,4 @@
-"""Rollover: what is carried, what dies at each step, and which set is right afterwards."""
+"""Rollover in one step: copied records, crashes at each step, and the selection of the set afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bmqtwist.storage.recovery import recover
 
 
 def prepare() -> tuple[MemoryDisk, Partition]:
-    """Two queues with live and dead messages, partial confirms, an app removed; everything synced."""
+    """Create two queues with live and deleted messages, partial confirms, a removed app; all durable."""
     disk = MemoryDisk()
     partition, _ = start(disk, TINY)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
@@ -58,7 +58,7 @@ def prepare() -> tuple[MemoryDisk, Partition]:
 
 
 def contents(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
-    """GUID -> payload of everything outstanding."""
+    """Return GUID -> payload of the outstanding messages."""
     return {message.guid: partition.payloads.whole(message) for message in stored(recovered)}
 
 

@@ -1,4 +1,4 @@
-"""Rollover in slices, under traffic: what is carried, what may die at every step, and that nothing is in the way of it."""
+"""Rollover in slices under traffic: copied records, crashes and disk errors at every step, no interference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT = [("__default", b"0\0\0\0\0")]
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large otherwise is large here, too."""
+    """Lower the limits, so that small partitions roll over in slices."""
     for name, value in (("SMALL_RECORDS", 20), ("SMALL_BYTES", 4000), ("SLICE_RECORDS", 9), ("SLICE_BYTES", 900),
                         ("UPDATED_RECORDS", 11), ("SYNC_BYTES", 6000)):
         monkeypatch.setattr(rollover, name, value)
@@ -39,7 +39,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Life:
-    """A partition under drawn traffic, and those who perform for it: syncs and jobs come through when it is drawn.
+    """A partition under random traffic, with syncs and jobs that complete at random.
 
     states: what was stored after the last two batches. acked: messages whose effects were released and that were not
     deleted since.
@@ -66,7 +66,7 @@ class Life:
         self.turn()
 
     def queue(self) -> None:
-        """One queue more, with one app or three."""
+        """Create a queue with one app or three."""
         self.number += 1
         key = b"%05d" % self.number
         apps = FANOUT if self.random.random() < 0.5 else DEFAULT
@@ -74,7 +74,7 @@ class Life:
         self.keys.append(key)
 
     def put(self, size: int | None = None) -> None:
-        """A message, sometimes a large one; of a fanout queue an app may not want it."""
+        """Append a message, sometimes a large one, sometimes with an auto-confirm of an app."""
         self.number += 1
         key = self.random.choice(self.keys)
         stored = self.partition.state.queues[key]
@@ -89,26 +89,26 @@ class Life:
         self.partition.hold(effect)
 
     def delete(self) -> None:
-        """A message is gone."""
+        """Delete a message."""
         message = self.messages.pop(self.random.randrange(len(self.messages)))
         self.partition.append_deletion(message.queue_key, message, 0, WALL)
         self.acked.pop(message.guid, None)
 
     def confirm(self) -> None:
-        """One app of a message is done with it."""
+        """Confirm a message for one app."""
         message = self.random.choice(self.messages)
         apps = [app for app in self.partition.state.queues[message.queue_key].apps.values() if message.pending & app.bit]
         if len(apps) > 1:
             self.partition.append_confirm(message.queue_key, apps[0].key, message, 0, WALL)
 
     def purge(self) -> None:
-        """A queue is empty."""
+        """Purge a queue."""
         key = self.random.choice(self.keys)
         self.steps.append(self.partition.queues.purge(key, None, None, WALL))
         self._forget(key)
 
     def drop_queue(self) -> None:
-        """A queue is gone."""
+        """Delete a queue."""
         if len(self.keys) > 1:
             key = self.keys.pop(self.random.randrange(len(self.keys)))
             self._forget(key)
@@ -120,7 +120,7 @@ class Life:
         self.messages = [message for message in self.messages if message.queue_key != key]
 
     def traffic(self) -> None:
-        """Some operations."""
+        """Run random operations."""
         for _ in range(self.random.randint(0, 6)):
             drawn = self.random.random()
             if drawn < 0.02 and len(self.keys) < QUEUES_MAX:
@@ -139,14 +139,14 @@ class Life:
                 self.partition.sync_point(WALL)
 
     def write(self, awaited: bool = True) -> bool:
-        """The door of every batch: what is stored before and after it."""
+        """Write a batch, and note the state before and after it."""
         end = self.disk.stop_after
-        if not self.faulty and (end is None or end - self.disk.steps < 200):  # where somebody will look at it
+        if not self.faulty and (end is None or end - self.disk.steps < 200):  # only where a test compares states
             self.states = [self.states[-1], state(self.partition.state)]  # type: ignore[arg-type]
         return self._write(awaited)
 
     def turn(self) -> None:
-        """Write, release, and go on with the rollover."""
+        """Write, release effects, and continue the rollover."""
         partition = self.partition
         self.release(partition.flush(WALL))
         if self.token is None:
@@ -160,13 +160,13 @@ class Life:
         self.steps = [each for each in self.steps if next(each, None) is not None]
 
     def release(self, effects: list[Any]) -> None:
-        """What a producer is told."""
+        """Note the messages whose producers received ACKs."""
         for effect in effects:
             if effect.message in self.messages:  # neither deleted nor purged
                 self.acked[effect.message.guid] = effect.message
 
     def perform(self, likely: float = 0.3) -> None:
-        """Syncs and jobs come through, or not yet."""
+        """Complete syncs and jobs at random."""
         if self.token is not None and self.random.random() < likely:
             token, self.token = self.token, None
             try:
@@ -185,7 +185,7 @@ class Life:
                 self.partition.roll.done(job, WALL)
 
     def round(self) -> None:
-        """All of it once."""
+        """Run one round of everything."""
         try:
             self.traffic()
         except PartitionUnavailable:
@@ -195,7 +195,7 @@ class Life:
         self.turn()
 
     def until(self, phase: Phase, rounds: int = 3000) -> None:
-        """Until a rollover is so far."""
+        """Run until the rollover has reached a phase."""
         for _ in range(rounds):
             if self.partition.roll.phase is phase:
                 return
@@ -208,7 +208,7 @@ class Life:
         raise AssertionError(f"not {phase} within {rounds} rounds: {self.phases}")
 
     def check_payloads(self) -> None:
-        """Every message can be read, wherever it is just now."""
+        """Check that the payload of every message can be read."""
         if self.partition.tail.unwritten_bytes:
             self.partition.log.write()
         for message in self.messages:
@@ -218,7 +218,7 @@ class Life:
 
 
 def readable(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
-    """GUID -> payload of all that was recovered; each is what was put."""
+    """Return GUID -> payload of all recovered messages; check each payload."""
     found = {message.guid: partition.payloads.whole(message) for queue in recovered.queues.values()
              for message in queue.messages.values()}
     assert all(payload == guid[-1:] * len(payload) for guid, payload in found.items())
@@ -350,7 +350,7 @@ def test_what_is_acknowledged_while_both_sets_are_written_is_safe_in_both() -> N
     life.until(Phase.MARKING)
     marking, life.job = life.job, None
     assert marking is not None
-    marking.run()  # the mark is safe, which nobody here has been told yet
+    marking.run()  # the mark is durable, but not reported yet
     life.put(50)
     message = life.messages[-1]
     while message.guid not in life.acked:
@@ -447,7 +447,7 @@ def test_a_file_that_is_full_before_the_copy_is_through_is_rolled_over_at_once(p
     if phase in (Phase.COPYING, Phase.MARKING):
         assert any("done at once" in text for _, text in life.partition.take_alarms())
     job, life.job = life.job, None
-    if job is not None:  # it comes too late
+    if job is not None:  # its result is ignored
         steps = life.disk.steps
         job.run()
         life.partition.roll.done(job, WALL)
@@ -472,7 +472,7 @@ def test_a_partition_may_stop_at_any_time(phase: Phase) -> None:
 
 
 def steps_of_a_rollover(seed: int) -> tuple[int, int]:
-    """The first and the last operation on the disk of a rollover in slices, with its traffic."""
+    """Return the first and last disk operation of a rollover in slices, traffic included."""
     life = Life(seed, live=90)
     life.until(Phase.CREATING)
     first = life.disk.steps
@@ -482,7 +482,7 @@ def steps_of_a_rollover(seed: int) -> tuple[int, int]:
 
 @cache
 def steps_of(seed: int) -> tuple[int, int]:
-    """The same, once."""
+    """Cache `steps_of_a_rollover`."""
     return steps_of_a_rollover(seed)
 
 
@@ -568,7 +568,7 @@ def test_a_copy_of_few_among_many_dead_keys_lists_them_instead_of_counting_throu
 
 
 def test_a_next_set_never_outranks_the_current_one_before_it_is_marked() -> None:
-    """The last record of the current set is copied, too: both reach equally far, and only one of them is whole."""
+    """The last record of the current set is copied, too: both sets have the same PSN, but only one is complete."""
     life = Life(15)
     life.until(Phase.COPYING)
     while len(entries(life.disk.content(next(path for path in life.disk.paths() if path.endswith("journal"))))) < 2:
@@ -583,6 +583,6 @@ def test_a_next_set_never_outranks_the_current_one_before_it_is_marked() -> None
     assert reach[0] == reach[1]
     expected = state(life.partition.state)  # type: ignore[arg-type]
     data = journals[1].replace("journal", "data")
-    life.disk.put(data, bytes(len(life.disk.content(data))))  # what a loss of power makes of what was not synced
+    life.disk.put(data, bytes(len(life.disk.content(data))))  # as after a loss of power without a sync
     recovered = recover(open_files(life.disk, sizes=SIZES))
     assert state(recovered) == expected and not recovered.quarantined

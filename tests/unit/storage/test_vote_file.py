@@ -1,4 +1,4 @@
-"""The file of a node's votes: what was written before anything was said is there after a loss of power."""
+"""File of a node's votes: a written vote is durable."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_first_write_that_failed_leaves_a_file_whose_name_the_next_write_makes
 def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced(operation: str) -> None:
     disk = MemoryDisk()
     file = votes(disk)
-    disk.fail = lambda what, path: errno.EIO if what == operation else None  # it dies there
+    disk.fail = lambda what, path: errno.EIO if what == operation else None  # the process dies there
     with pytest.raises(OSError, match="."):
         file.write((1, 3))
     disk.fail = lambda what, path: None

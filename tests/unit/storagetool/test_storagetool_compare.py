@@ -1,4 +1,4 @@
-"""`bmq storage compare`: copies of real nodes agree, and what differs is named by its PSN."""
+"""`bmq storage compare`: copies of real nodes are equal, and differences are reported with their PSN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bmqtwist.storage.replica import ReplicatedPartition
 
 
 def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
-    """Two equal directories: sync point 1-1, CREATION 1-2, MESSAGEs from 1-3."""
+    """Create two equal directories: sync point 1-1, CREATION 1-2, MESSAGEs from 1-3."""
     disk = MemoryDisk()
     partition, _ = start(disk)
     partition.queues.create(KEY, "bmq://d/q", FANOUT, WALL)
@@ -34,7 +34,7 @@ def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("other", ["n2", "n3"])
 def test_nodes_of_a_real_cluster_agree_as_far_as_both_reach(other: str, tmp_path: Path) -> None:
-    """They were stopped one after the other: later sync points only on those still up."""
+    """The nodes stopped one after the other, so the later ones have more sync points."""
     outcome = bmq("compare", storage_directory("three-nodes.n1", tmp_path / "n1"),
                   storage_directory(f"three-nodes.{other}", tmp_path / other))
     assert outcome.code == 0
@@ -43,7 +43,7 @@ def test_nodes_of_a_real_cluster_agree_as_far_as_both_reach(other: str, tmp_path
 
 
 def test_a_replica_that_was_rebuilt_agrees_with_its_primary(tmp_path: Path) -> None:
-    """Names and ledgers differ; what the ledger of the node that was down lacks, a later snapshot holds."""
+    """Names and ledgers differ; a later snapshot contains the records that the stopped node's ledger lacks."""
     outcome = bmq("compare", storage_directory("three-nodes-rollover-drop.n1", tmp_path / "n1"),
                   storage_directory("three-nodes-rollover-drop.n2", tmp_path / "n2"))
     assert outcome.code == 0 and "70 record(s) are in both" in outcome.out
@@ -51,7 +51,7 @@ def test_a_replica_that_was_rebuilt_agrees_with_its_primary(tmp_path: Path) -> N
 
 
 def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
-    """The set before a rollover beside the one after it: other offsets, dead records gone."""
+    """The sets before and after a rollover differ in offsets and in records that are not live."""
     before, after = tmp_path / "before", storage_directory("rollover.n1", tmp_path / "after")
     before.mkdir()
     for path in (SETS / "rollover" / "n1" / "archive").glob("bmq_0.20261121_050215.*"):
@@ -63,13 +63,13 @@ def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
 
 
 def replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
-    """A node's empty partition, of which it is not primary."""
+    """Return the empty partition of a replica."""
     files = open_files(disk)
     return ReplicatedPartition(node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
 
 
 def written() -> list[RecordRun]:
-    """What a primary writes, record by record: of every kind."""
+    """Return records of every type as a primary writes them, in runs of one record."""
     primary, message, runs = replica(MemoryDisk(), 1), make_message(1, ref_count=2), list[RecordRun]()
 
     def write(append: Callable[[], Any]) -> None:
@@ -90,7 +90,7 @@ def written() -> list[RecordRun]:
 
 @pytest.mark.parametrize("ends", list(combinations(range(8), 2)), ids=str)
 def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[int, int], tmp_path: Path) -> None:
-    """Each behind any kind of record, one perhaps behind none of them."""
+    """Each replica rolls over after a record of any type, or one before all of them."""
     places = []
     for name, end in zip(("left", "right"), ends, strict=True):
         disk = MemoryDisk()
@@ -115,7 +115,7 @@ def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[i
     (44 + 60 * 1 + 39, b"\x0a", "QUEUE_OP 1-2 differs in QLIST offset in words (9, 10)"),
 ])
 def test_a_record_that_differs_is_named_by_its_psn(offset: int, data: bytes, text: str, tmp_path: Path) -> None:
-    """With the fields in which it does."""
+    """The finding lists the different fields."""
     left, right = pair(tmp_path)
     change(one(right, "journal"), offset, data)
     outcome = bmq("compare", left, right)
@@ -125,7 +125,7 @@ def test_a_record_that_differs_is_named_by_its_psn(offset: int, data: bytes, tex
 
 
 def test_data_that_differ_are_found_where_the_records_agree(tmp_path: Path) -> None:
-    """A payload byte, and a record that is no record."""
+    """A changed payload byte, and an invalid DATA record."""
     left, right = pair(tmp_path)
     flip(one(right, "data"), 40 + 12)
     change(one(right, "data"), 40 + 24, bytes(12))
@@ -136,7 +136,7 @@ def test_data_that_differ_are_found_where_the_records_agree(tmp_path: Path) -> N
 
 
 def test_queue_records_that_differ_are_found(tmp_path: Path) -> None:
-    """A letter of an app's name."""
+    """A changed letter of an app's name."""
     left, right = pair(tmp_path)
     change(one(right, "qlist"), 36 + 20 + 12 + 16 + 4, b"g")
     outcome = bmq("compare", left, right)
@@ -144,7 +144,7 @@ def test_queue_records_that_differ_are_found(tmp_path: Path) -> None:
 
 
 def test_a_record_that_only_one_side_has_is_found(tmp_path: Path) -> None:
-    """A slot that cannot be read, between others that can."""
+    """An unreadable slot between valid ones."""
     left, right = pair(tmp_path)
     change(one(right, "journal"), 44 + 60 * 3 + 56, b"nope")
     outcome = bmq("compare", left, right)
@@ -153,7 +153,7 @@ def test_a_record_that_only_one_side_has_is_found(tmp_path: Path) -> None:
 
 
 def test_many_differences_are_counted(tmp_path: Path) -> None:
-    """The first twenty are told one by one."""
+    """The first twenty are listed."""
     left, right = pair(tmp_path, 30)
     path = one(right, "journal")
     for number in range(30):
@@ -164,7 +164,7 @@ def test_many_differences_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_longer_side_is_named(tmp_path: Path) -> None:
-    """In both orders."""
+    """The order of the directories does not matter."""
     left, right = pair(tmp_path)
     path = one(left, "journal")
     path.write_bytes(path.read_bytes()[:44 + 60 * 4])
@@ -174,7 +174,7 @@ def test_the_longer_side_is_named(tmp_path: Path) -> None:
 
 
 def test_a_partition_on_one_side_only_is_a_difference(tmp_path: Path) -> None:
-    """And so is another queue in the ledger."""
+    """A queue in one ledger only is a difference, too."""
     left, right = pair(tmp_path)
     one(right, "csl").unlink()
     write_ledger(right, WALL, [("bmq://d/other", KEY, DEFAULT)])
@@ -187,7 +187,7 @@ def test_a_partition_on_one_side_only_is_a_difference(tmp_path: Path) -> None:
 
 
 def test_of_several_sets_the_one_that_reaches_furthest_is_compared(tmp_path: Path) -> None:
-    """As a broker would choose."""
+    """A broker selects the same set."""
     left, right = pair(tmp_path)
     for path in right.glob("bmq_0.*"):
         cut = path.read_bytes()[:44 + 60 * 2] if path.suffix == ".bmq_journal" else path.read_bytes()
@@ -197,7 +197,7 @@ def test_of_several_sets_the_one_that_reaches_furthest_is_compared(tmp_path: Pat
 
 
 def test_the_comparison_in_json(tmp_path: Path) -> None:
-    """The same findings."""
+    """JSON holds the same findings as the text."""
     left, right = pair(tmp_path)
     assert json.loads(bmq("compare", left, right, "--print-mode", "json-line").out)["Good"] is True
     change(one(right, "journal"), 44 + 60 * 3 + 36, b"\x41")
@@ -206,7 +206,7 @@ def test_the_comparison_in_json(tmp_path: Path) -> None:
 
 
 def test_directories_without_files_are_an_error(tmp_path: Path) -> None:
-    """And so is what is no directory."""
+    """A path that is no directory is an error, too."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     assert bmq("compare", tmp_path / "a", tmp_path / "b").code == 2

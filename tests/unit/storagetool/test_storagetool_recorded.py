@@ -1,7 +1,7 @@
-"""`bmq storage` beside the original's storage tool: what that one printed for files of real brokers is the referee.
+"""`bmq storage` compared with the recorded output of `bmqstoragetool` for files of real brokers.
 
-Where its output is plainly wrong, what is expected is worked out here from its own detailed output; each such place is
-a function of this module, and documented in docs/storage-tool.md.
+Where the output of the original is wrong, a function of this module computes the expected output from its own detailed
+output; docs/storage-tool.md documents each of these differences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TORN = re.compile(r"CSL file is either corrupted or incomplete at offset=(\d+)\
 
 
 def select(*kinds: str, form: str) -> list[Any]:
-    """Recorded outputs as test parameters: (case, partition, archived set, kind, path)."""
+    """Return the recorded outputs as test parameters: (case, partition, archived set, kind, path)."""
     found = []
     for path in OUTPUTS:
         match = _NAME.fullmatch(path.name)
@@ -35,13 +35,13 @@ def select(*kinds: str, form: str) -> list[Any]:
 
 
 def ledgers(kind: str, form: str) -> list[Any]:
-    """Recorded outputs for ledgers as test parameters."""
+    """Return the recorded outputs for ledgers as test parameters."""
     return [pytest.param(path.parent.name, path, id=path.parent.name)
             for path in OUTPUTS if path.name == f"{kind}.{form}.txt"]
 
 
 def run(case: str, partition: str, archived: str, kind: str, *more: str) -> str:
-    """Our output with the options the recording was made with."""
+    """Return the output of `bmq storage` with the options of the recording."""
     journal, data, ledger = files_of(case, partition, archived)
     arguments = {"details": (journal, data, ledger, "--details", "--dump-payload"), "journal": (journal, "--details"),
                  "summary": (journal, data, "--summary")}
@@ -50,11 +50,11 @@ def run(case: str, partition: str, archived: str, kind: str, *more: str) -> str:
     return outcome.out
 
 
-# ---- what the original gets wrong -------------------------------------------------------------------------------
+# ---- errors of the original -------------------------------------------------------------------------------------
 
 
 def details_of(path: Path) -> list[Tree]:
-    """The records of the detailed JSON output recorded beside `path`."""
+    """Return the records of the detailed JSON output in the directory of `path`."""
     name = re.sub(r"\.(summary|outstanding|confirmed|partially-confirmed)\..*", ".details.json.txt", path.name)
     records: list[Tree] = json.loads((path.parent / name).read_text())["Records"]
     return records
@@ -62,8 +62,8 @@ def details_of(path: Path) -> list[Tree]:
 
 @cache
 def statuses(path: Path) -> dict[str, str]:
-    """GUID -> outstanding, confirmed or purged, from the recorded details: the summary and the filters overlook that a
-    single app's last confirmation, expiry and the purge of a queue leave nothing to deliver."""
+    """Return GUID -> outstanding, confirmed or purged, from the recorded details: the original's summary and filters ignore
+    the last confirmation of a single app, expiry and the purge of a queue."""
     records = details_of(path)
     deleted = {each["GUID"] for each in records if each["RecordType"] == "DELETION"}
     ends = [(each["QueueKey"], int(each["Index"])) for each in records if each["RecordType"] == "QUEUE_OP"
@@ -77,14 +77,14 @@ def statuses(path: Path) -> dict[str, str]:
 
 
 def ratio(path: Path) -> tuple[int, int, int]:
-    """(percent, outstanding, total) as it is."""
+    """Return the right (percent, outstanding, total)."""
     found = list(statuses(path).values())
     outstanding = found.count("outstanding")
     return int(100 * outstanding / len(found) + 0.5), outstanding, len(found)
 
 
 def dump(data: bytes) -> str:
-    """Bytes as both tools print them."""
+    """Format bytes as both tools do."""
     text = ""
     for start in range(0, len(data), 16):
         part = data[start:start + 16]
@@ -106,7 +106,7 @@ def without_area_padding(text: str) -> str:
 
 
 def without_auto_confirms(text: str) -> tuple[str, int]:
-    """The original forgets CONFIRMs that precede their MESSAGE (a subscription did not match); we print them."""
+    """The original omits CONFIRMs that precede their MESSAGE (a subscription did not match); `bmq storage` prints them."""
     return re.subn(r"    RecordType      : CONFIRM\n(?:    .*\n)+\n", "", text)
 
 
@@ -116,7 +116,7 @@ def without_auto_confirms(text: str) -> tuple[str, int]:
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="human"))
 def test_details_are_those_of_the_original_to_the_letter(case: str, partition: str, archived: str, kind: str,
                                                          path: Path) -> None:
-    """All records in its order, all fields with its names, DATA headers, properties and payload dumps."""
+    """All records in the same order, all fields with the same names, DATA headers, properties and payload dumps."""
     told = run(case, partition, archived, kind)
     if case == "auto-confirm.n1":
         told, removed = without_auto_confirms(told)
@@ -127,7 +127,7 @@ def test_details_are_those_of_the_original_to_the_letter(case: str, partition: s
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="json"))
 def test_details_in_json_have_its_members_and_values(case: str, partition: str, archived: str, kind: str,
                                                      path: Path) -> None:
-    """Everything is there with the same text; properties are more than it has."""
+    """All members of the original have the same text; properties are added."""
     ours = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
     theirs = json.loads(path.read_text())
     if case == "auto-confirm.n1":
@@ -144,7 +144,7 @@ def test_details_in_json_have_its_members_and_values(case: str, partition: str, 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"),
                          select("outstanding", "confirmed", "partially-confirmed", form="human"))
 def test_filters_by_status_find_its_messages(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
-    """The same GUIDs in the same order, but for purged messages; the ratio is always that of all messages."""
+    """The same GUIDs in the same order, except for purged messages; the ratio is always of all messages."""
     wanted = path.read_text()
     found = statuses(path)
     for guid in [guid for guid, status in found.items() if status == "purged"]:
@@ -161,7 +161,7 @@ def test_filters_by_status_find_its_messages(case: str, partition: str, archived
                          select("outstanding", "confirmed", "partially-confirmed", form="human"))
 def test_filters_by_status_alone_print_nothing_but_messages(case: str, partition: str, archived: str, kind: str,
                                                             path: Path) -> None:
-    """The original adds all queue and journal operations unless it is told not to."""
+    """The original adds all queue and journal operations unless a record type is given."""
     told = bmq("show", files_of(case, partition)[0], f"--{kind}").out
     guids = [guid for guid in re.findall(r"^[0-9A-F]{32}$", path.read_text(), re.M) if statuses(path)[guid] != "purged"]
     lines = [line for line in told.splitlines() if line and "found" not in line and "ratio" not in line]
@@ -170,7 +170,7 @@ def test_filters_by_status_alone_print_nothing_but_messages(case: str, partition
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="human"))
 def test_the_summary_has_its_lines(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
-    """Letter by letter, with the numbers of messages put right."""
+    """The text is equal, except for the corrected numbers of messages."""
     found = list(statuses(path).values())
     wanted = path.read_text()
     if found:
@@ -187,7 +187,7 @@ def test_the_summary_has_its_lines(case: str, partition: str, archived: str, kin
 
 @pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="json"))
 def test_the_summary_in_json_has_its_members(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
-    """Order, names and values; the numbers of messages put right."""
+    """Order, names and values are equal, except for the corrected numbers of messages."""
     wanted = json.loads(path.read_text())
     found = list(statuses(path).values())
     if found:
@@ -204,7 +204,7 @@ def test_the_summary_in_json_has_its_members(case: str, partition: str, archived
 
 
 def run_ledger(case: str, recorded: str, *options: str) -> tuple[str, str]:
-    """Our output and the recorded one without its complaint about the end of the file, which goes to stderr."""
+    """Return our output, and the recorded one without its error text for the end of the file, which is on stderr here."""
     outcome = bmq("ledger", ledger_of(case), "--csl-from-begin", *options)
     assert outcome.code == 0
     torn = _TORN.search(recorded)
@@ -214,13 +214,13 @@ def run_ledger(case: str, recorded: str, *options: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl", "human"))
 def test_records_of_a_ledger_are_those_of_the_original_to_the_letter(case: str, path: Path) -> None:
-    """But for the indentation of keys, which it loses."""
+    """The only difference is the indentation of keys, which the original omits."""
     told, wanted = run_ledger(case, path.read_text(), "--details")
     assert re.sub(r"^ +(?=key|appKey)", "", told, flags=re.M) == wanted
 
 
 def hexadecimal(tree: Any) -> Any:
-    """Keys whose base64 form has a slash escape the original's translation into hexadecimal digits."""
+    """The original prints keys whose base64 form has a slash in base64."""
     if isinstance(tree, list):
         return [hexadecimal(each) for each in tree]
     if isinstance(tree, dict):
@@ -231,14 +231,14 @@ def hexadecimal(tree: Any) -> Any:
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl", "json"))
 def test_records_of_a_ledger_in_json_have_its_members(case: str, path: Path) -> None:
-    """Decoded bodies included."""
+    """Decoded bodies are equal, too."""
     told, wanted = run_ledger(case, path.read_text(), "--json", "pretty")
     assert json.loads(told) == hexadecimal(json.loads(wanted))
 
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "human"))
 def test_the_summary_of_a_ledger_counts_and_lists_the_same(case: str, path: Path) -> None:
-    """It lists queues in the order of a hash table, removed ones among the others."""
+    """The original lists queues in the order of a hash table, removed ones included."""
     told, wanted = (text.replace("  key", " key") for text in run_ledger(case, path.read_text(), "--summary"))
     head, queues = told.split("\n\n")[:-1], re.findall(r"^\[ uri.*", told, re.M)
     assert sorted(queues) == sorted(re.findall(r"^\[ uri.*", wanted, re.M))
@@ -250,7 +250,7 @@ def test_the_summary_of_a_ledger_counts_and_lists_the_same(case: str, path: Path
 
 @pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "json"))
 def test_the_summary_of_a_ledger_in_json_has_its_members(case: str, path: Path) -> None:
-    """Queues that are gone are told apart."""
+    """Removed queues have a list of their own."""
     told, wanted = run_ledger(case, path.read_text(), "--summary", "--json", "pretty")
     ours, theirs = json.loads(told), hexadecimal(json.loads(wanted))
     assert ours["Summary"] == theirs["Summary"]

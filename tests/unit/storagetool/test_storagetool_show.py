@@ -1,4 +1,4 @@
-"""`bmq storage show`, `ledger` and `qlist`: filters, forms, the ways to name files, mistakes on the command line."""
+"""`bmq storage show`, `ledger` and `qlist`: filters, output forms, input files, errors of the command line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ GUIDS = ["400000000000004F4E32B99784572D5C", "400001000000004F930CB99784572D5C",
 
 
 def guids(*arguments: object) -> list[str]:
-    """GUIDs that `show` prints in its short form."""
+    """Return the GUIDs that `show` prints in its short form."""
     outcome = bmq("show", *arguments)
     assert outcome.code == 0, outcome.err
     return re.findall(r"^[0-9A-F]{32}$", outcome.out, re.M)
 
 
 def offsets(*arguments: object) -> list[int]:
-    """Offsets of all records that `show` prints in JSON."""
+    """Return the offsets of all records that `show` prints in JSON."""
     outcome = bmq("show", *arguments, "--json", "line")
     assert outcome.code == 0, outcome.err
     return sorted(int(each["Offset"]) for each in json.loads(outcome.out).get("Records", []))
@@ -43,7 +43,7 @@ def offsets(*arguments: object) -> list[int]:
 
 
 def test_messages_are_guids_unless_details_are_wanted() -> None:
-    """Then come their records, and only of the message named."""
+    """Details print the records, here of one message only."""
     assert guids(JOURNAL, "-r", "message") == GUIDS
     told = bmq("show", JOURNAL, "--guid", GUIDS[0], "--details")
     assert told.code == 0
@@ -52,7 +52,7 @@ def test_messages_are_guids_unless_details_are_wanted() -> None:
 
 
 def test_a_guid_that_is_not_there_is_named_and_fails() -> None:
-    """Beside those that are."""
+    """The other messages are printed."""
     told = bmq("show", JOURNAL, "--guid", GUIDS[1], "--guid", "4" * 32)
     assert told.code == 1
     assert told.out == f"{GUIDS[1]}\n\n1 message record(s) found.\n\nThe following 1 GUID(s) not found:\n{'4' * 32}\n\n"
@@ -62,7 +62,7 @@ def test_a_guid_that_is_not_there_is_named_and_fails() -> None:
 
 @pytest.mark.parametrize(("option", "good", "bad"), [("--seqnum", "1-8", "9-9"), ("--offset", "464", "465")])
 def test_a_record_is_found_by_sequence_number_and_by_offset(option: str, good: str, bad: str) -> None:
-    """Whatever its kind: this one is a CONFIRM."""
+    """Records of any type are found, such as this CONFIRM."""
     told = bmq("show", JOURNAL, option, good)
     assert told.code == 0 and re.findall(r"RecordType +: (\S+)", told.out) == ["CONFIRM"]
     assert "1 confirm record(s) found.\nNo deletion record found.\nNo message record found.\n" in told.out
@@ -74,7 +74,7 @@ def test_a_record_is_found_by_sequence_number_and_by_offset(option: str, good: s
 
 
 def test_every_record_can_be_asked_for_by_its_offset() -> None:
-    """And is the one that lies there."""
+    """Each offset selects the record at that offset."""
     for offset in range(44, JOURNAL.stat().st_size, 60):
         assert offsets(JOURNAL, "--offset", offset) == [offset]
 
@@ -90,14 +90,14 @@ def test_every_record_can_be_asked_for_by_its_offset() -> None:
     (("--timestamp-gt", 1795237325, "--timestamp-lt", 1795237327, "--offset-gt", 224), GUIDS[2:4]),
 ])
 def test_ranges_exclude_their_bounds(bounds: tuple[object, ...], wanted: list[str]) -> None:
-    """They choose messages by their MESSAGE record; confirmations outside come along, so that the status is right."""
+    """Ranges select messages by their MESSAGE record; CONFIRMs outside the range are included, as the status needs them."""
     assert guids(JOURNAL, "-r", "message", *bounds) == wanted
     confirmed = guids(JOURNAL, "--confirmed", *bounds)
     assert confirmed == [guid for guid in wanted if guid == GUIDS[0]]
 
 
 def test_records_of_a_queue_are_found_by_key_and_by_name() -> None:
-    """Sync points belong to none."""
+    """Sync points belong to no queue."""
     journal, _, ledger = files_of("purge.n1")
     by_name = bmq("show", journal, ledger, "--queue-name", "bmq://d.prio/a", "--details").out
     assert by_name == bmq("show", journal, ledger, "--queue-key", "71941543A9", "--details").out
@@ -114,14 +114,14 @@ def test_records_of_a_queue_are_found_by_key_and_by_name() -> None:
     (("all",), {"MESSAGE", "CONFIRM", "DELETION", "QUEUE_OP", "JOURNAL_OP"}),
 ])
 def test_record_types_are_chosen(kinds: tuple[str, ...], types: set[str]) -> None:
-    """By the original's option, repeatable."""
+    """The option of the original is repeatable."""
     told = bmq("show", JOURNAL, "--details", *(part for kind in kinds for part in ("-r", kind)))
     assert set(re.findall(r"RecordType +: (\S+)", told.out)) == types
 
 
 @pytest.mark.parametrize("journal", journals(archives=False), ids=name_of)
 def test_outstanding_messages_are_those_a_broker_would_deliver(journal: Path) -> None:
-    """The tool and the recovery of a broker agree on every recorded set."""
+    """The tool and recovery find the same messages in every recorded set."""
     recovered = recover(open_files(disk_with(journal), int(journal.name[4])))
     wanted = sorted(message.guid.hex().upper() for message in stored(recovered))
     assert sorted(guids(journal, "--outstanding")) == wanted
@@ -131,7 +131,7 @@ def test_outstanding_messages_are_those_a_broker_would_deliver(journal: Path) ->
 
 
 def test_json_on_lines_holds_what_the_pretty_form_holds() -> None:
-    """One record a line; --print-mode is the original's name for it."""
+    """Each line holds one record; --print-mode is the option of the original."""
     line = bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--print-mode", "json-line").out
     assert line == bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--json", "line").out
     assert json.loads(line) == json.loads(bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--json", "pretty").out)
@@ -140,7 +140,7 @@ def test_json_on_lines_holds_what_the_pretty_form_holds() -> None:
 
 
 def test_a_payload_is_cut_at_the_limit() -> None:
-    """And the rest is counted."""
+    """The number of the other bytes is printed."""
     journal, data, _ = files_of("payload-60k.n1")
     told = bmq("show", journal, data, "-r", "message", "--dump-payload", "--dump-limit", 20).out
     assert told.startswith("400000000000006DF676823CE72A48C9\n\n\nDataRecord index: 0, offset: 40\n")
@@ -149,7 +149,7 @@ def test_a_payload_is_cut_at_the_limit() -> None:
 
 
 def test_queues_are_counted_in_the_summary_if_they_have_enough_records() -> None:
-    """With their apps, if several confirmed."""
+    """Apps are listed if several have confirmed."""
     journal, _, ledger = files_of("fanout-partial.n1")
     told = bmq("show", journal, ledger, "--summary", "--min-records-per-queue", 1).out
     assert ("Number of records per Queue:\n"
@@ -168,7 +168,7 @@ def test_queues_are_counted_in_the_summary_if_they_have_enough_records() -> None
 
 
 def test_a_summary_counts_what_is_selected() -> None:
-    """Kinds that are not wanted have no lines."""
+    """Types that are not selected have no lines."""
     told = bmq("show", JOURNAL, "--summary", "-r", "queue-op").out
     assert "Total number of queueOp records: 4\n" in told and "messages" not in told and "journalOp" not in told
     assert "Total number of messages: 2\n" in bmq("show", JOURNAL, "--summary", "--offset-lt", 300).out
@@ -179,7 +179,7 @@ def test_a_summary_counts_what_is_selected() -> None:
 
 
 def ours(directory: Path) -> Path:
-    """A set of ours: options, properties inside and outside of compressed data, an app's purge, two queues."""
+    """Create a set with options, properties inside and outside of compressed data, an app's purge, two queues."""
     disk = MemoryDisk()
     partition, _ = start(disk)
     partition.queues.create(KEY, "bmq://d/q", DEFAULT, WALL)
@@ -201,7 +201,7 @@ def ours(directory: Path) -> Path:
 
 
 def test_properties_options_and_compression_are_shown_as_far_as_they_can_be_read(tmp_path: Path) -> None:
-    """Old-style properties lie inside compressed data, new-style ones before it; nonsense is told, not raised."""
+    """Old-style properties lie inside compressed data, new-style ones before it; invalid ones are reported, not raised."""
     directory = ours(tmp_path / "s")
     parts = bmq("show", directory, "-r", "message", "--dump-payload").out.split("DataRecord index")[1:]
     named = "Name [name], Type [STRING], Value [naïve]\n    Name [n], Type [SHORT], Value [-3]\n"
@@ -218,7 +218,7 @@ def test_properties_options_and_compression_are_shown_as_far_as_they_can_be_read
 
 
 def test_damage_does_not_stop_the_search(tmp_path: Path) -> None:
-    """What cannot be read is said on stderr or in its place; everything else is found."""
+    """Unreadable parts are reported on stderr or in the output; all other records are found."""
     directory = ours(tmp_path / "s")
     change(one(directory, "journal"), 44 + 60 * 4 + 56, b"nope")
     change(one(directory, "data"), 40, bytes(12))
@@ -230,7 +230,7 @@ def test_damage_does_not_stop_the_search(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    """By its header, or by what it lacks."""
+    """An invalid header or a missing one is reported."""
     journal, ledger = tmp_path / "x.bmq_journal", tmp_path / "x.bmq_csl"
     journal.write_bytes(bytes(range(200)))
     ledger.write_bytes(b"")
@@ -239,7 +239,7 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_unknown_records_are_shown_as_such(tmp_path: Path) -> None:
-    """A type and an operation of another version."""
+    """The type and the operation are of another version."""
     directory = ours(tmp_path / "s")
     path = one(directory, "journal")
     change(path, 44 + 60 * 3, b"\x90")
@@ -252,7 +252,7 @@ def test_unknown_records_are_shown_as_such(tmp_path: Path) -> None:
 
 
 def test_files_are_named_one_by_one_by_prefix_or_by_directory(tmp_path: Path) -> None:
-    """All the same."""
+    """All three give the same output."""
     directory = storage_directory("app-added-removed.n1", tmp_path / "s")
     journal, data, ledger = (one(directory, kind) for kind in ("journal", "data", "csl"))
     wanted = bmq("show", journal, data, ledger, "--details", "--dump-payload").out
@@ -264,7 +264,7 @@ def test_files_are_named_one_by_one_by_prefix_or_by_directory(tmp_path: Path) ->
 
 
 def test_a_directory_with_several_partitions_needs_a_choice(tmp_path: Path) -> None:
-    """Which the message tells."""
+    """The error names the option."""
     directory = storage_directory("three-nodes.n1", tmp_path / "s")
     told = bmq("show", directory)
     assert told.code == 2 and "--partition" in told.err
@@ -274,7 +274,7 @@ def test_a_directory_with_several_partitions_needs_a_choice(tmp_path: Path) -> N
 
 
 def test_a_ledger_alone_is_shown_as_a_ledger(tmp_path: Path) -> None:
-    """By `show` as by `ledger`, from a file or a directory."""
+    """`show` and `ledger` give the same output, from a file or a directory."""
     wanted = bmq("ledger", LEDGER, "--details").out
     assert bmq("show", "--csl-file", LEDGER, "--details").out == wanted
     directory = storage_directory("app-added-removed.n1", tmp_path / "s")
@@ -282,7 +282,7 @@ def test_a_ledger_alone_is_shown_as_a_ledger(tmp_path: Path) -> None:
 
 
 def test_files_are_opened_for_reading_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By every command."""
+    """No command opens a file for writing."""
     directory = storage_directory("app-added-removed.n1", tmp_path / "s")
     seen = []
     real = os.open
@@ -301,7 +301,7 @@ def test_files_are_opened_for_reading_only(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_long_work_shows_a_bar_only_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On stderr, and only if that is a terminal."""
+    """The progress bar is on stderr, and only if that is a terminal."""
     monkeypatch.setattr(command, "_PROGRESS_BYTES_MIN", 1)
     with command._progress([str(JOURNAL)]) as watch:
         assert watch is None
@@ -315,7 +315,7 @@ def test_long_work_shows_a_bar_only_to_people(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_ledger_starts_at_its_last_snapshot_unless_told_otherwise() -> None:
-    """This one has a snapshot for each start."""
+    """This ledger has a snapshot for each start."""
     path = ledger_of("crash-single.n1-after-restart")
     whole, recent = (len(re.findall("^\\[ recordType", bmq("ledger", path, *more).out, re.M))
                      for more in (("--csl-from-begin",), ()))
@@ -324,7 +324,7 @@ def test_a_ledger_starts_at_its_last_snapshot_unless_told_otherwise() -> None:
 
 
 def test_records_of_a_ledger_are_filtered() -> None:
-    """By type, LSN, offset, queue and range."""
+    """Filters are type, LSN, offset, queue and range."""
     def found(*arguments: object) -> list[int]:
         outcome = bmq("ledger", LEDGER, *arguments)
         assert outcome.code == 0
@@ -342,7 +342,7 @@ def test_records_of_a_ledger_are_filtered() -> None:
 
 
 def test_queues_of_a_ledger_are_listed_up_to_a_limit() -> None:
-    """The count is that of all."""
+    """The count includes queues above the limit."""
     path = ledger_of("three-nodes.n1")
     told = bmq("ledger", path, "--summary", "--summary-queues-limit", 1).out
     assert "3 Queues found:\nOnly first 1 queues are displayed.\n" in told and told.count("uri = ") == 1
@@ -351,7 +351,7 @@ def test_queues_of_a_ledger_are_listed_up_to_a_limit() -> None:
 
 
 def test_damage_in_a_ledger_is_told_beside_what_is_left(tmp_path: Path) -> None:
-    """A record that cannot be read is skipped."""
+    """An unreadable record is skipped."""
     path = tmp_path / LEDGER.name
     path.write_bytes(LEDGER.read_bytes())
     change(path, 200, b"\xff")
@@ -404,13 +404,13 @@ def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
     (("--journal-file", DATA), "--journal-file takes a .bmq_journal"),
 ])
 def test_a_mistake_is_explained(arguments: tuple[object, ...], hint: str) -> None:
-    """Exit code 2, nothing on stdout, and what to do instead."""
+    """The exit code is 2, stdout is empty, and stderr has a hint."""
     outcome = bmq("show", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert hint in " ".join(outcome.err.split())
 
 
 def test_help_names_every_command() -> None:
-    """And the group does nothing by itself."""
+    """Without a command the group prints its help."""
     told = bmq("--help").out
     assert all(f"  {name} " in told for name in ("show", "ledger", "qlist", "verify", "compare"))

@@ -1,4 +1,4 @@
-"""`bmq storage verify`: silent on good files of both brokers, and every kind of damage that files can show is found.
+"""`bmq storage verify`: no findings for valid files of both brokers; every detectable kind of damage is found.
 
 The damaged set: sync point, CREATION, 8 MESSAGEs, 2 DELETIONs, 2 sync points; closed cleanly. Row names are those of
 the table of what the original does with damaged files.
@@ -27,7 +27,7 @@ CASES = sorted(f"{path.parent.name}.{path.name}" for path in SETS.glob("*/n*") i
 
 
 def build(directory: Path, *, stop: bool = True) -> Path:
-    """The set and its ledger in a directory; not stopped, it is the image a killed broker leaves."""
+    """Create a set and its ledger in a directory; without `stop`, as a killed broker leaves them."""
     disk = MemoryDisk()
     partition, _ = start(disk)
     partition.queues.create(KEY, URI, DEFAULT, WALL)
@@ -51,7 +51,7 @@ def build(directory: Path, *, stop: bool = True) -> Path:
 
 
 def at(name: str, field: int = 0) -> int:
-    """Offset of a field of a record in the journal."""
+    """Return the offset of a field of a journal record."""
     return 44 + 60 * SLOT[name] + field
 
 
@@ -96,7 +96,7 @@ def without(*kinds: str) -> Callable[[Path], None]:
 
 
 def data_offset(name: str) -> int:
-    """Where the DATA record of a message begins: 40, then records of 56, 56, 56, 56, 64 ... bytes."""
+    """Return the offset of a message's DATA record: 40, then records of 56, 56, 56, 56, 64 ... bytes."""
     offset = 40
     for number in range(1, SLOT[name] - 1):
         offset += (12 + 40 + number) // 8 * 8 + 8
@@ -177,7 +177,7 @@ IMAGE = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_sets_of_the_original_broker_are_in_order(case: str, tmp_path: Path) -> None:
-    """Cleanly closed, live and crash images: nothing worse than a note."""
+    """Files of stopped, running and killed brokers give notes only."""
     outcome = bmq("verify", storage_directory(case, tmp_path / "s"))
     assert (outcome.code, outcome.err) == (0, ""), outcome.out
     assert outcome.out.endswith("No damage found.\n")
@@ -186,7 +186,7 @@ def test_sets_of_the_original_broker_are_in_order(case: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("journal", sorted(SETS.rglob("archive/*.bmq_journal")), ids=lambda path: path.name[4:21])
 def test_archived_sets_of_the_original_broker_are_in_order(journal: Path, tmp_path: Path) -> None:
-    """An archive has no ledger; the set is named by its files."""
+    """An archive has no ledger; its sets are given by file names."""
     paths = [journal.with_suffix(f".bmq_{kind}") for kind in ("journal", "data", "qlist")]
     outcome = bmq("verify", *paths)
     assert outcome.code == 0, outcome.out
@@ -197,7 +197,7 @@ def test_archived_sets_of_the_original_broker_are_in_order(journal: Path, tmp_pa
 
 
 def test_our_own_sets_are_in_order(tmp_path: Path) -> None:
-    """Stopped or killed."""
+    """Files of a stopped and of a killed broker give notes only."""
     stopped = bmq("verify", build(tmp_path / "stopped"))
     assert (stopped.code, stopped.out) == (0, "No damage found.\n")
     killed = bmq("verify", build(tmp_path / "killed", stop=False))
@@ -207,7 +207,7 @@ def test_our_own_sets_are_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("damage", "text"), CLEAN.values(), ids=CLEAN)
 def test_damage_to_a_closed_set_is_found(damage: Callable[[Path], None], text: str, tmp_path: Path) -> None:
-    """And nothing is changed by looking for it."""
+    """The verification changes no file."""
     directory = build(tmp_path / "s")
     damage(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -219,7 +219,7 @@ def test_damage_to_a_closed_set_is_found(damage: Callable[[Path], None], text: s
 
 @pytest.mark.parametrize(("damage", "text"), IMAGE.values(), ids=IMAGE)
 def test_damage_to_a_crash_image_is_found(damage: Callable[[Path], None], text: str, tmp_path: Path) -> None:
-    """Zeros behind the end are no damage; other bytes are told."""
+    """Zeros after the end are no damage; other bytes are reported."""
     directory = build(tmp_path / "s", stop=False)
     damage(directory)
     outcome = bmq("verify", directory)
@@ -232,7 +232,7 @@ def _matches(text: str, line: str) -> bool:
 
 
 def test_zeros_behind_a_ledger_are_a_note(tmp_path: Path) -> None:
-    """The file of a running broker is as long as it may become."""
+    """The file of a running broker has its configured maximum size."""
     directory = build(tmp_path / "s")
     ledger = one(directory, "csl")
     ledger.write_bytes(ledger.read_bytes() + bytes(4096))
@@ -241,7 +241,7 @@ def test_zeros_behind_a_ledger_are_a_note(tmp_path: Path) -> None:
 
 
 def test_a_journal_ahead_of_the_ledger_is_found(tmp_path: Path) -> None:
-    """A lease nobody was given."""
+    """The lease of the journal is in no ledger record."""
     directory = build(tmp_path / "s")
     one(directory, "csl").unlink()
     write_ledger(directory, WALL, [(URI, KEY, DEFAULT)], lease=0)
@@ -250,7 +250,7 @@ def test_a_journal_ahead_of_the_ledger_is_found(tmp_path: Path) -> None:
 
 
 def test_findings_in_json_name_place_and_severity(tmp_path: Path) -> None:
-    """One object; pretty and line hold the same."""
+    """Both forms hold the same object."""
     directory = build(tmp_path / "s")
     flip(one(directory, "data"), MIDDLE + 20)
     told = json.loads(bmq("verify", directory, "--json", "line").out)
@@ -263,19 +263,19 @@ def test_findings_in_json_name_place_and_severity(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [(), ("nothing-there.bmq_journal",), ("README.md",)])
 def test_what_cannot_be_read_is_an_error_with_its_name(arguments: tuple[str, ...]) -> None:
-    """Exit code 2, no traceback."""
+    """The exit code is 2, without a traceback."""
     outcome = bmq("verify", *arguments)
     assert outcome.code == 2 and outcome.err
 
 
 def test_a_directory_without_storage_files_is_an_error(tmp_path: Path) -> None:
-    """Rather than in order."""
+    """It must not pass as valid."""
     outcome = bmq("verify", tmp_path)
     assert outcome.code == 2 and "holds no storage files" in outcome.err
 
 
 def test_one_file_of_a_set_stands_for_the_set(tmp_path: Path) -> None:
-    """The others lie beside it; the ledger is named."""
+    """The other files are found in its directory; the ledger is given by an option."""
     directory = build(tmp_path / "s")
     outcome = bmq("verify", one(directory, "data"), "--csl-file", one(directory, "csl"))
     assert (outcome.code, outcome.out) == (0, "No damage found.\n")
@@ -284,7 +284,7 @@ def test_one_file_of_a_set_stands_for_the_set(tmp_path: Path) -> None:
 
 
 def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
-    """Brokers can be told to leave it out; then no record speaks of it, and the ledger knows the queues."""
+    """A broker may be configured without QLIST; then no record refers to it, and the ledger has the queues."""
     directory = build(tmp_path / "s")
     one(directory, "qlist").unlink()
     path = one(directory, "journal")
@@ -297,7 +297,7 @@ def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp_path: Path) -> None:
-    """A cluster that has forgotten its term starts with a snapshot; nothing else may repeat a number."""
+    """A cluster without its last term starts with a snapshot; any other repeated LSN is an error."""
     directory = build(tmp_path / "s")
     ledger = one(directory, "csl")
     content = ledger.read_bytes()
@@ -309,7 +309,7 @@ def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp
 
 
 def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> None:
-    """A running broker appends between two looks: what comes after the first is no stale rest."""
+    """Records that a running broker appends after the snapshot of the journal are not stale bytes."""
     path = tmp_path / "journal"
     path.write_bytes(b"r" * 100 + bytes(900))  # headers of 44 bytes, 56 of the first record's 60
     snapshot = JournalSnapshot(str(path))
@@ -324,7 +324,7 @@ def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> Non
 
 
 def test_data_of_messages_that_come_meanwhile_is_a_note(tmp_path: Path) -> None:
-    """DATA is read after the journal, so it is ahead of it; where nobody writes that is still a warning."""
+    """DATA is read after the journal, so it may hold more; without a running broker that is a warning."""
     directory = build(tmp_path / "s", stop=False)
     journal = one(directory, "journal")
     complete = journal.read_bytes()
@@ -333,7 +333,7 @@ def test_data_of_messages_that_come_meanwhile_is_a_note(tmp_path: Path) -> None:
     with ExitStack() as stack:
         view = SetView(file_sets(str(directory))[0], stack)
         assert [each.severity for each in verify_set(view, None, 0)[0] if "behind offset" in each.text] == [WARNING]
-        change(journal, 0, complete)  # and here it comes
+        change(journal, 0, complete)  # the missing record
         told = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
     assert [each.severity for each in told] == [NOTE]
     assert told[0].text.endswith("they were written meanwhile")
