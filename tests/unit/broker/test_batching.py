@@ -1,4 +1,4 @@
-"""What may wait a moment is found from how a client goes on; who waits for it is found out and left alone."""
+"""Adaptive batching: delays follow the traffic of a client, and end for a client that blocks on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFTEN = PUT_GAP_S / 4
 
 
 def post(pace: AckBatching, now: float, count: int, every: float = OFTEN) -> float:
-    """That many PUT events; the time behind them."""
+    """Post `count` PUT events; return the time after them."""
     for _ in range(count):
         now += every
         pace.on_puts(now)
@@ -56,7 +56,7 @@ def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
 
 
 def test_a_producer_that_waits_for_its_acks_loses_little_time() -> None:
-    """It posts again when it has its ACK: at once, or after all of a wait."""
+    """The producer posts again after its ACK: at once, or after the whole delay."""
     pace, now, lost = AckBatching(), 0.0, list[float]()
     while now < 100.0:
         now += OFTEN
@@ -73,7 +73,7 @@ def test_a_producer_that_waits_for_its_acks_loses_little_time() -> None:
 
 
 def test_a_producer_that_waits_for_others_turns_is_given_up_as_well() -> None:
-    """Its ACKs go with what others do, so that it comes back soon: but never before."""
+    """Turns of other clients send its ACKs early; the producer never posts before them."""
     pace = AckBatching()
     now = post(pace, 0.0, 2 * RUN_EVENTS)
     for _ in range(USELESS_DELAYS_MAX):
@@ -104,7 +104,7 @@ def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anyth
 
 
 class Syncs:
-    """One partition whose syncs take `takes` seconds, and how many messages each has covered."""
+    """One partition whose syncs take `takes` seconds; records how many messages each covers."""
 
     def __init__(self, takes: float = 0.001) -> None:
         self.pace, self.takes, self.now = SyncBatching(), takes, 10.0
@@ -113,7 +113,7 @@ class Syncs:
         self.began: list[tuple[float, int]] = []
 
     def turn(self, posts: int = 0) -> None:
-        """A turn, in which so many messages come."""
+        """Run a turn in which `posts` messages arrive."""
         self.position += posts
         if self.ends is not None and self.now >= self.ends:
             self.ends, self.done = None, self.began[-1][1]
@@ -123,7 +123,7 @@ class Syncs:
             self.ends = self.now + self.takes
 
     def go(self, seconds: float, every: float) -> None:
-        """A message every so often, turns more often than that."""
+        """Post a message at a fixed interval, with turns in between."""
         step, due, end = every / 4, self.now, self.now + seconds
         while self.now < end:
             posts = self.now >= due
@@ -153,7 +153,7 @@ def test_a_producer_that_waits_for_its_ack_does_not_wait_for_a_pause() -> None:
 
 @pytest.mark.parametrize("producers", [2, 5, 20])
 def test_producers_that_all_wait_are_found_out(producers: int) -> None:
-    """Something has come while a sync was under way; but nothing more comes in a pause."""
+    """Messages arrive during a sync, but none during a delay."""
     syncs, waiting = Syncs(), list[float]()
     while syncs.now < 12.0:
         free = producers - (syncs.position - syncs.done)

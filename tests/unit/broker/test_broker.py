@@ -1,4 +1,4 @@
-"""The broker core on a simulated disk: its limits, its turn, and clients that do not behave."""
+"""The pure broker on a simulated disk: limits, turns, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAP = 100_000
 
 
 class LazyPerformer(ImmediatePerformer):
-    """Clients of some names do not read: what is written for them piles up here."""
+    """Clients of some names do not read: their output is collected here."""
 
     def __init__(self, world: MemoryWorld) -> None:
         super().__init__(world)
@@ -79,7 +79,7 @@ def test_a_consumer_that_does_not_read_is_disconnected_at_the_cap_and_loses_noth
 
 
 def test_a_consumer_that_reads_slowly_is_given_the_rest_as_it_reads_and_stays(tmp_path: Path) -> None:
-    """What counts is what is unread now, not what has ever had to wait."""
+    """The limit applies to presently unread output."""
     world, shell = make(tmp_path)
     slow, producer = world.consumer(name="lazy", m=100_000), world.producer(name="busy")
     shell.lazy.add("lazy")

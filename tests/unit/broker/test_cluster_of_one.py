@@ -1,4 +1,4 @@
-"""A cluster of one: queues that are assigned, found again, kept while their domain is missing, and deleted."""
+"""Cluster of one node: assignment, recovery, keeping without a domain file, and deletion of queues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_queue_whose_domain_is_missing_sleeps_and_keeps_its_messages(memory: M
     ({"mode": "priority"}, {"mode": "broadcast", "in_memory": True}), ({"mode": "priority"}, {"in_memory": True})])
 def test_a_mode_changed_while_the_broker_was_stopped_is_refused_and_costs_nothing(
         memory: MemoryWorld, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """As at run time; the domain is served again once its file is what it was, and others are served all the time."""
+    """As at run time. The domain is served again when its file is restored; other domains are served meanwhile."""
     uri = "bmq://m/q?id=foo" if before["mode"] == "fanout" else "bmq://m/q"
     memory.domain("m", **before)
     memory.producer("bmq://m/q").post(b"kept")
@@ -85,7 +85,7 @@ def test_a_mode_changed_while_the_broker_was_stopped_is_refused_and_costs_nothin
 
 
 def test_a_domain_whose_queues_were_removed_may_change_its_mode(memory: MemoryWorld) -> None:
-    """The way out that the refusal tells."""
+    """The procedure that the text of the refusal names."""
     memory.domain("m")
     memory.producer("bmq://m/q").client.disconnect()
     memory.admin("DOMAINS REMOVE m")
@@ -163,7 +163,7 @@ def test_duplicates_are_known_over_a_restart_only_as_long_as_they_would_be_witho
 
 
 def test_messages_stored_while_the_clock_was_ahead_do_not_stop_expiry(memory: MemoryWorld) -> None:
-    """They expire with the message that came after them."""
+    """They expire together with the next message."""
     memory.domain("t", messageTtl=100)
     memory.clock.wall_offset += 86400
     memory.restart()
@@ -197,7 +197,7 @@ def test_fewer_partitions_than_hold_queues_are_refused_with_the_number_that_help
 
 
 def test_a_stop_while_the_disk_is_full_leaves_a_directory_that_starts(memory: MemoryWorld) -> None:
-    """As after kill -9: the next start neither needs space nor loses anything."""
+    """As after kill -9: the next start needs no space and loses no message."""
     memory.producer().post(b"kept")
     memory.settle()
     memory.disk.fail = lambda operation, path: (
@@ -228,7 +228,7 @@ def test_a_start_that_fails_for_its_partitions_shows_their_alarms(memory: Memory
 
 
 def dies(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> bool:
-    """Let the process die before the disk operation with this number; whether it came to that."""
+    """Kill the process before the disk operation with this number; return whether it was reached."""
     memory.disk.stop_after = memory.disk.steps + operations
     try:
         action()
@@ -241,19 +241,19 @@ def dies(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> 
 
 
 def said(memory: MemoryWorld) -> list[str]:
-    """What an operator has to look at, but for the bytes that a process that dies while it writes leaves behind."""
+    """Lines that an operator has to inspect, except about the bytes of an interrupted write."""
     return [line for line in memory.log() if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
 
 
 def apps_of(memory: MemoryWorld, uri: str) -> tuple[list[str], list[str]]:
-    """The apps of a queue by the metadata and by its records."""
+    """The apps of a queue according to the metadata and according to its records."""
     cluster = memory.broker.clusters["c3"]
     return list(cluster.metadata.state.queues[uri].apps), [app.app_id for app in cluster.queues[uri].active]
 
 
 @pytest.mark.parametrize("operations", range(8))
 def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memory: MemoryWorld, operations: int) -> None:
-    """Wherever it ends: metadata and partition agree afterwards, and later starts have nothing to say."""
+    """At every interruption: metadata and partition agree afterwards, and later starts report nothing."""
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
     memory.settle()
@@ -274,7 +274,7 @@ def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memo
 
 @pytest.mark.parametrize("operations", range(6))
 def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
-    """The queue of the metadata is the queue of the partition, whichever of them came first."""
+    """Metadata and partition name the same queue, in either order of their writes."""
     memory.producer("bmq://d/other")
     memory.settle()
 
@@ -295,7 +295,7 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
 
 @pytest.mark.parametrize("operations", range(6))
 def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
-    """A queue that only the partition knows is deleted there, once."""
+    """A queue that exists only in the partition is deleted there, once."""
     memory.producer().client.disconnect()
     memory.settle()
 
@@ -319,7 +319,7 @@ def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
 
 
 def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_makes_one(memory: MemoryWorld) -> None:
-    """Nobody is told of a queue that a loss of power could take back."""
+    """The open is answered only when a loss of power cannot undo the creation."""
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     found: list[object] = []
     with memory.storage_stalled():
@@ -333,7 +333,7 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
 
 
 def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
-    """Group commit: what comes while a write is under way goes into the next one."""
+    """Group commit: changes during a write are part of the next write."""
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domains.domain("d")
     before = len(memory.disk.log)
     for number in range(50):
@@ -345,7 +345,7 @@ def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
 
 
 def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: MemoryWorld) -> None:
-    """With a key of its own, behind the deletion."""
+    """The new queue has its own key and is created after the deletion."""
     memory.producer().client.disconnect()
     cluster, found = memory.broker.clusters["c3"], list[object]()
     old = cluster.queues["bmq://d/q"]
@@ -363,7 +363,7 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
 
 
 def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memory: MemoryWorld) -> None:
-    """Not one that is gone a moment later."""
+    """The client does not get the queue that is being deleted."""
     memory.producer().client.disconnect()
     memory.client()
     cluster, found = memory.broker.clusters["c3"], list[object]()
@@ -380,7 +380,7 @@ def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memo
 
 def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryWorld,
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is posted after the answer goes to the new app; a command that changes nothing is answered at once."""
+    """Messages posted after the answer go to the new app; a command without a change is answered at once."""
     memory.domain("f", "fanout", apps=("foo",))
     memory.producer("bmq://f/q")
     memory.client("admin")
@@ -397,7 +397,7 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
 
 
 def test_a_queue_that_cannot_be_written_to_the_metadata_is_refused(memory: MemoryWorld) -> None:
-    """And the next one begins a new file."""
+    """The next change begins a new file."""
     memory.producer()
     memory.disk.fail = lambda operation, path: errno.EIO if path.endswith(".bmq_csl") else None
     refused = refusal(memory.client().open, "bmq://d/new", write=1)

@@ -1,4 +1,4 @@
-"""A mistake of ours, planted at every stage of the turn: it costs the one part that met it, and nobody else."""
+"""Error isolation: an exception injected at every stage of the turn disables only the part that raised it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ A, B = "bmq://d/a", "bmq://d/b"  # in partitions 0 and 1
 
 
 class Plant:
-    """Raises out of `owner.name` when `hit(*arguments)` says so, `times` times."""
+    """Makes `owner.name` raise when `hit(*arguments)` is true, `times` times."""
 
     def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str, hit: Callable[..., bool], times: int = 1) -> None:
         original = getattr(owner, name)
@@ -56,7 +56,7 @@ class Plant:
 
 @pytest.fixture
 def world(tmp_path: Path) -> MemoryWorld:
-    """A broker that may meet mistakes of its own, with a domain `d`."""
+    """A broker whose INTERNAL_ERROR alarms do not fail the test, with a domain `d`."""
     world = MemoryWorld(tmp_path, app={"heartbeats": {"client": 1000, "downstreamBroker": 0, "upstreamBroker": 0,
                                                       "clusterPeer": 0}})
     world.domain("d")
@@ -73,35 +73,35 @@ def pair(world: MemoryWorld) -> tuple[Queue, Queue, Queue, Queue]:
 
 
 def named(name: str) -> Callable[..., bool]:
-    """Is the session this client's?"""
+    """Return a condition: the session belongs to this client."""
     return lambda session, *rest: getattr(session, "session", session).remote.identity.process_name == name
 
 
 def queue_a(queue: Any, *rest: Any) -> bool:
-    """Is it queue a?"""
+    """True for queue a."""
     return bool(queue.uri == A)
 
 
 def first_partition(partition: Any, *rest: Any) -> bool:
-    """Is it partition 0?"""
+    """True for partition 0."""
     return bool(partition.partition_id == 0)
 
 
 def told(world: MemoryWorld, *texts: str) -> None:
-    """There was an alarm with a stack."""
+    """Assert an alarm with a traceback."""
     alarms = [text for severity, text in world.report.lines if severity == "ALARM" and "[INTERNAL_ERROR]" in text]
     wanted = (*texts, "Traceback", "ZeroDivisionError: planted")
     assert any(all(text in alarm for text in wanted) for alarm in alarms), alarms
 
 
 def got(world: MemoryWorld, queue: Queue) -> list[bytes]:
-    """The payloads that reached this consumer since the last look; other clients may be gone."""
+    """The payloads that this consumer received since the last call; other clients may be disconnected."""
     world.run()
     return payloads(queue.pushes())
 
 
 def is_closed(client: Client) -> bool:
-    """Did the broker end the connection?"""
+    """Return whether the broker closed the connection."""
     client.pump(0)
     client.pump(0)
     return client.link.closed
@@ -490,7 +490,7 @@ class NoReactor:
 
 
 def test_the_control_pipe_of_a_broker_that_runs_is_not_taken_over(tmp_path: Path) -> None:
-    """One that a broker has left behind is; and what somebody else has put there meanwhile stays at the end."""
+    """The pipe of an ended broker is taken over; a pipe that another process created meanwhile is not removed at the end."""
     def pipe() -> ControlPipe:
         return ControlPipe(NoReactor(), str(tmp_path / "ctl"), str(tmp_path / "hist"), lambda command, source: "", report)
 
@@ -632,7 +632,7 @@ def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: Memo
 
 
 def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, monkeypatch: Any) -> None:
-    """The clock of the performer bounds the slices of a turn, and a number of them where that stands still."""
+    """The clock of the performer limits the slices of a turn; if it stands still, STEPS_MAX does."""
     pair(world)
     clock, pace, steps, due = [0.0], [0.0], [0], [0]
     performer = world.broker.loop.performer

@@ -1,4 +1,4 @@
-"""What a connection held is free when it is gone, without the garbage collector: nothing it leaves is part of a cycle."""
+"""Memory of ended connections: it is free without a garbage collection, since no object is part of a reference cycle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_collector() -> Iterator[None]:
 
 
 def silent(memory: MemoryWorld) -> Peer:
-    """Nothing was sent."""
+    """A connection without input."""
     return memory.link()
 
 
@@ -45,7 +45,7 @@ def half_an_event(memory: MemoryWorld) -> Peer:
 
 
 def garbage(memory: MemoryWorld) -> Peer:
-    """What cannot be followed: the broker closes."""
+    """Malformed input: the broker closes the connection."""
     link = memory.link()
     link.send(b"GET / HTTP/1.1" * 1000)
     return link
@@ -64,7 +64,7 @@ def admin(memory: MemoryWorld) -> Peer:
 
 
 def busy_client(memory: MemoryWorld) -> Peer:
-    """With a producer, a consumer that has not confirmed, and half an event."""
+    """A client with a producer, a consumer with unconfirmed messages, and half an event."""
     client = memory.client()
     client.consume("bmq://d/q")
     client.open("bmq://d/q2", write=1).post_all(b"1", b"2")
@@ -74,7 +74,7 @@ def busy_client(memory: MemoryWorld) -> Peer:
 
 
 def waiting_client(memory: MemoryWorld) -> Peer:
-    """Its open is not answered, and PUTs wait for that."""
+    """A client with an unanswered open and PUTs that wait for it."""
     client = memory.client()
     memory.stalled = True
     client.send_request({"openQueue": {"handleParameters": client.handle_parameters("bmq://d/new", 0, write=1)}})
@@ -84,7 +84,7 @@ def waiting_client(memory: MemoryWorld) -> Peer:
 
 
 def broken_client(memory: MemoryWorld) -> Peer:
-    """It is closed for an event that is too large."""
+    """A client that is closed for an event above the limit."""
     client = memory.client()
     client.send((0x7FFFFFFF).to_bytes(4, "big") + bytes(1000))
     return client
@@ -120,7 +120,7 @@ def test_a_session_is_freed_with_its_connection(memory: MemoryWorld, monkeypatch
 
 
 def test_a_connection_lets_go_of_its_transport(memory: MemoryWorld) -> None:
-    """The call that cuts off who lingers outlives the connection; what was not read must not."""
+    """The delayed `abort` outlives the connection; the unsent output must not."""
     transport = Transport(room=0)
     kept = weakref.ref(transport)
     connection, driver = connect(transport)

@@ -1,4 +1,4 @@
-"""What consumers and operators want while a partition takes no records, and what a refused RECONFIGURE leaves as it was."""
+"""Requests of consumers and operators while a partition takes no records, and a refused RECONFIGURE."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 def partition(memory: MemoryWorld, what: str) -> None:
-    """ENABLE or DISABLE all of them."""
+    """ENABLE or DISABLE all partitions."""
     for number in range(2):
         memory.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION {number} {what}")
 
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_confirms_while_the_partition_takes_no_records_are_owed_and_written_later(memory: MemoryWorld, crash: bool) -> None:
-    """They were forgotten: the messages came back with the next start. They still do if the process ends before."""
+    """A regression: they were dropped. Without the pending records a restart redelivers the messages."""
     producer, consumer = memory.producer(), memory.consumer()
     producer.post_all(b"1", b"2")
     partition(memory, "DISABLE")
@@ -44,7 +44,7 @@ def test_confirms_while_the_partition_takes_no_records_are_owed_and_written_late
 @pytest.mark.parametrize("command", ["DOMAINS DOMAIN f QUEUE q PURGE *", "DOMAINS DOMAIN f QUEUE q PURGE foo",
                                      "DOMAINS DOMAIN f PURGE"])
 def test_a_purge_that_cannot_be_recorded_is_an_error_and_drops_nothing(memory: MemoryWorld, command: str) -> None:
-    """Neither now nor after a start."""
+    """Now and after a restart."""
     memory.producer(FANOUT).post_all(b"1", b"2")
     partition(memory, "DISABLE")
     answer = memory.admin(command)
@@ -56,7 +56,7 @@ def test_a_purge_that_cannot_be_recorded_is_an_error_and_drops_nothing(memory: M
 
 
 def test_a_reconfigure_that_is_refused_changes_nothing_at_all(memory: MemoryWorld) -> None:
-    """Some of what it would change is allowed, and comes before what is not."""
+    """An allowed change precedes the refused one."""
     producer = memory.producer(FANOUT)
     consumers = {app: memory.consumer(FANOUT, app) for app in ("foo", "bar")}
     before = memory.broker.domains.by_name["f"].settings

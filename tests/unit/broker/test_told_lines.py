@@ -1,4 +1,4 @@
-"""Lines of the log that programs wait for: when they come, and in which order."""
+"""Log lines for which programs wait: their moment and order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 def test_a_rollover_is_told_at_its_begin_and_at_its_end(memory: MemoryWorld) -> None:
-    """Each partition by itself, at the command and not some time after it."""
+    """Each partition on its own, at the command."""
     memory.producer().post(b"kept")
     memory.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION -1 ROLLOVER")
     told = [line for line in memory.log() if "Initiating rollover" in line or "ROLLOVER COMPLETE" in line]
@@ -63,7 +63,7 @@ def test_a_new_ledger_file_and_the_end_of_a_queue_are_told(tmp_path: Path) -> No
 
 
 def test_an_app_that_was_removed_while_it_is_read_is_no_virtual_storage(memory: MemoryWorld) -> None:
-    """It is still listed, as unauthorized."""
+    """It is listed as unauthorized."""
     memory.domain("f", "fanout", apps=("foo", "bar"))
     memory.producer("bmq://f/q").post(b"1")
     memory.consumer("bmq://f/q", "foo")
@@ -74,7 +74,7 @@ def test_an_app_that_was_removed_while_it_is_read_is_no_virtual_storage(memory: 
 
 
 def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(memory: MemoryWorld, tmp_path: Path) -> None:
-    """Refused, not understood, and done."""
+    """A refused, an unknown and a successful command."""
     report, reader = ListReport(), SimpleNamespace(addReader=lambda pipe: None, removeReader=lambda pipe: None)
     memory.admin("CLUSTERS LIST")
     pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.commands.run, report)
@@ -96,7 +96,7 @@ def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(me
 
 def test_a_command_of_the_control_pipe_is_done_when_what_it_changed_is_committed(
         memory: MemoryWorld, tmp_path: Path) -> None:
-    """Whoever has seen that may ask for the outcome."""
+    """A program that reads the line may query the result."""
     memory.producer().client.disconnect()
     memory.admin("CLUSTERS LIST")
     answers: list[AdminAnswer] = []
@@ -107,7 +107,7 @@ def test_a_command_of_the_control_pipe_is_done_when_what_it_changed_is_committed
 
 
 class Service:
-    """What `main` runs: its start is announced by what it finds in the working directory then."""
+    """The service that `main` runs; its start records the content of the working directory."""
 
     identity: Any = SimpleNamespace(host_name="here", client_id=b"\1")
 
@@ -126,7 +126,7 @@ class Service:
 
 
 def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sees the line may read the file; nothing else is left in the directory."""
+    """A program that reads the line may read the file; the directory contains no other file."""
     ConfigDirectory(tmp_path, free_port()).write()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
@@ -143,7 +143,7 @@ def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, mon
 
 @pytest.mark.parametrize("late", [0.05, 0.2, 0.3, 0.45])
 def test_a_queue_is_stuck_at_the_moment_and_not_some_time_after_it(memory: MemoryWorld, late: float) -> None:
-    """Wherever this lies between two regular looks; after a change of maxIdleTime, too."""
+    """At any moment between two regular checks; also after a change of maxIdleTime."""
     memory.domain("s", maxIdleTime=1)
     producer = memory.producer("bmq://s/q")
     memory.advance(late)

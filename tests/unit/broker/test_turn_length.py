@@ -1,4 +1,4 @@
-"""A turn that has lasted for some milliseconds leaves queues and sessions to the next one, in order."""
+"""Length of a turn: after some milliseconds the remaining queues and sessions are left to the next turn, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 def with_messages(world: MemoryWorld) -> list[Queue]:
-    """Consumers of as many queues, each of which has got a message that no turn has seen yet."""
+    """Consumers of as many queues, each with a new undelivered message."""
     uris = [f"bmq://d/q{number}" for number in range(QUEUES)]
     consumers, producers = [world.consumer(uri) for uri in uris], [world.producer(uri) for uri in uris]
     for producer in producers:
@@ -37,7 +37,7 @@ def with_messages(world: MemoryWorld) -> list[Queue]:
 
 
 def turns(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
-    """How many consumers have something to read, after each turn until none is due."""
+    """The number of consumers with output after each turn, until no turn is due."""
     found = []
     while world.due:
         world.due = False

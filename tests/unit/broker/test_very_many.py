@@ -1,4 +1,4 @@
-"""What concerns very many messages of a queue at once is done in slices: some in each turn, and nothing of it is lost."""
+"""Operations on very many messages of a queue run in slices over several turns, without loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MANY = 12 * STEP + 3
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few messages are very many; each look at the time takes so long that a turn has one step."""
+    """Small slices, and a clock that advances so far at each call that a turn has one step."""
     for module, name in ((state, "MESSAGES_AT_ONCE"), (handles, "MESSAGES_AT_ONCE"), (steps, "FREED_AT_ONCE")):
         monkeypatch.setattr(module, name, STEP)
     ticks = count()
@@ -41,7 +41,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Slow(Engine):
-    """An engine whose clock is late, too."""
+    """A queue engine with the same clock."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -49,7 +49,7 @@ class Slow(Engine):
         self.scheduler = Scheduler(lambda: next(ticks) * 1.0, self._step_due)
 
     def step(self) -> None:
-        """One turn."""
+        """Run one turn."""
         self.scheduler.run(Priority.QUEUE)
         self.turn()
         self.scheduler.end_turn()
@@ -61,7 +61,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 class Steps:
-    """How many messages each turn of a broker has done something with, and what `look` saw after each."""
+    """Counts the messages that each turn processed, and records the result of `look` after each."""
 
     def __init__(self, memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str,
                  look: Any = lambda: None) -> None:
@@ -82,7 +82,7 @@ class Steps:
 
 
 def post_many(queue: Queue, number: int = MANY) -> list[bytes]:
-    """Their GUIDs."""
+    """Post messages; return their GUIDs."""
     guids = [queue.client.new_guid() for _ in range(number)]
     queue.client.send(codec.put_frame([codec.put_message(queue.q_id, guid) for guid in guids]))
     queue.client.barrier()
@@ -94,7 +94,7 @@ def post_many(queue: Queue, number: int = MANY) -> list[bytes]:
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_the_purge_of_a_queue_lets_go_of_some_messages_in_each_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                                     in_memory: bool) -> None:
-    """A million of them took 0.9 s in one turn. The queue is empty at once, and the answer comes at the end."""
+    """A million messages took 0.9 s in one turn. The queue is empty at once; the answer follows at the end."""
     memory.domain("d", in_memory=in_memory)
     post_many(memory.producer())
     queue = memory.broker.domains.by_name["d"].queues["q"]
@@ -109,7 +109,7 @@ def test_the_purge_of_a_queue_lets_go_of_some_messages_in_each_turn(memory: Memo
 
 
 def test_a_queue_is_used_while_it_is_purged(memory: MemoryWorld) -> None:
-    """Posts of that time stay, confirms of what is gone mean nothing, and what a consumer held comes to nobody else."""
+    """Messages posted meanwhile stay, CONFIRMs of purged messages are ignored, and unconfirmed ones are not redelivered."""
     memory.domain("d")
     producer, consumer, other = memory.producer(), memory.consumer(m=1 << 20), memory.consumer(m=0)
     guids = post_many(producer)
@@ -135,7 +135,7 @@ def test_a_queue_is_used_while_it_is_purged(memory: MemoryWorld) -> None:
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_the_purge_of_an_app_takes_some_messages_in_each_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                               in_memory: bool) -> None:
-    """Each message that no other app needs has a DELETION of its own: a million of them took 4 s in one turn."""
+    """A message that no other app needs gets a DELETION: a million of them took 4 s in one turn."""
     memory.domain("d", "fanout", apps=("foo", "bar"), in_memory=in_memory)
     producer = memory.producer()
     post_many(producer)
@@ -148,7 +148,7 @@ def test_the_purge_of_an_app_takes_some_messages_in_each_turn(memory: MemoryWorl
 
 
 def test_an_app_is_given_nothing_of_what_is_purged(memory: MemoryWorld) -> None:
-    """Neither what its consumer held and loses meanwhile, nor what another one asks for; the other app has all of it."""
+    """Neither a lost consumer's unconfirmed messages nor those for a new consumer; the other app receives all messages."""
     memory.domain("d", "fanout", apps=("foo", "bar"))
     producer, foo, bar = memory.producer(), memory.consumer(app="foo", m=1 << 20), memory.consumer(app="bar", m=1 << 20)
     guids = post_many(producer)
@@ -208,7 +208,7 @@ def test_an_app_that_is_removed_lets_go_of_some_messages_in_each_turn(memory: Me
 
 
 def test_a_domain_is_removed_when_its_queues_are_purged(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollover that copied messages of a queue that is not there any more would leave them to nobody."""
+    """A rollover must not copy messages of a deleted queue."""
     memory.domain("d")
     producer = memory.producer()
     post_many(producer)
@@ -240,7 +240,7 @@ def test_a_queue_that_is_purged_is_not_deleted_meanwhile(memory: MemoryWorld) ->
 
 
 def test_what_was_not_safe_yet_is_purged_too() -> None:
-    """Its ACK is still to come; it is not delivered then."""
+    """A message without an ACK yet: it is acknowledged and not delivered."""
     engine = Slow()
     reader = engine.reader(m=1 << 20)
     engine.turn()
@@ -256,7 +256,7 @@ def test_what_was_not_safe_yet_is_purged_too() -> None:
 # -- lost consumers ----------------------------------------------------------------------------------------------------
 
 def holding(engine: Engine, number: int = MANY) -> Handle:
-    """A consumer with so many unconfirmed messages."""
+    """A consumer with `count` unconfirmed messages."""
     reader = engine.reader(m=1 << 20)
     engine.post(*[b"%d" % each for each in range(number)])
     assert len(got(reader)) == number
@@ -265,7 +265,7 @@ def holding(engine: Engine, number: int = MANY) -> Handle:
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_what_a_lost_consumer_held_comes_back_over_several_turns_in_order(crashed: bool) -> None:
-    """A million unconfirmed messages took 0.8 s in one turn; until all are back nobody is given them, or later ones."""
+    """A million took 0.8 s in one turn; until all are returned, no consumer receives them or later messages."""
     engine = Slow()
     first, second = holding(engine), engine.reader(m=1 << 20)
     drop_handle(first, crashed, WALL)
@@ -293,7 +293,7 @@ def test_two_lost_consumers_come_back_in_the_order_of_arrival() -> None:
 
 
 def test_the_attempts_of_many_messages_are_counted_over_several_turns() -> None:
-    """Each that has none left is rejected, with a record and a line of its own: 5 s for a million in one turn."""
+    """A message without attempts is rejected, with a record and a log line: a million took 5 s in one turn."""
     engine = Slow(max_attempts=1)
     reader = holding(engine)
     drop_handle(reader, True, WALL)
@@ -315,7 +315,7 @@ def test_a_consumer_that_closes_is_answered_before_its_messages_are_back() -> No
 
 
 def engine_close(handle: Handle) -> Any:
-    """The request that takes all of a reader back."""
+    """The close request of a reader."""
     from bmqtwist.queue.handles import OpenRequest
     return OpenRequest(handle.q_id, 0, None, 1, 1, 0, 0)
 
@@ -352,7 +352,7 @@ READERS = 30
 @pytest.mark.parametrize("events", [1, 20])
 def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                    events: int) -> None:
-    """400 small PUTs of one slice went to 1,000 readers of a broadcast queue in one turn of 0.8 s. All come, in order."""
+    """400 small PUTs of one slice to 1,000 readers of a broadcast queue took a turn of 0.8 s. All arrive, in order."""
     monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     memory.domain("d", "broadcast", in_memory=True)
     producer, readers = memory.producer(), [memory.consumer() for _ in range(READERS)]
@@ -371,7 +371,7 @@ def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypa
 
 
 def test_a_put_to_very_many_apps_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored for 1,000 apps is released to each of them in one turn: there must not be too much of it."""
+    """A stored message is released to all 1,000 apps in one turn: the number of messages is limited."""
     monkeypatch.setattr(puts, "REACH_MAX", 3 * READERS)
     apps = tuple(f"a{number}" for number in range(READERS))
     memory.domain("d", "fanout", apps=apps)
@@ -383,7 +383,7 @@ def test_a_put_to_very_many_apps_counts_as_many(memory: MemoryWorld, monkeypatch
 
 
 def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each built the routes of all the others anew: 0.25 s for 1,000 that were cut off in one turn."""
+    """Each rebuilt the routes of the remaining consumers: 0.25 s for 1,000 disconnects in one turn."""
     engine = Engine()
     readers = [engine.reader() for _ in range(READERS)]
     engine.post(b"1")
@@ -397,7 +397,7 @@ def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest
 
 
 def test_more_apps_than_messages_of_a_turn_are_delivered_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of each app was 0 messages: nothing was delivered, turn after turn."""
+    """A regression: the share of each app was 0 messages, and no message was delivered."""
     monkeypatch.setattr(delivery, "TURN_MESSAGES_MAX", 3)
     apps = tuple(f"a{number}" for number in range(5))
     engine = Engine("fanout", apps)
@@ -409,7 +409,7 @@ def test_more_apps_than_messages_of_a_turn_are_delivered_to(monkeypatch: pytest.
 # -- expiry ------------------------------------------------------------------------------------------------------------
 
 def test_queues_that_expire_together_take_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2048 messages of each of very many queues were removed in one turn. One queue at least, more if there is time."""
+    """2048 messages of each queue were removed in one turn; now one queue at least, more if there is time."""
     memory.domain("d", messageTtl=1)
     for name in "abcdef":
         post_many(memory.producer(f"bmq://d/{name}"), 20)
@@ -444,7 +444,7 @@ def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypa
 # -- capacity ----------------------------------------------------------------------------------------------------------
 
 class Untouchable(dict[Any, Any]):
-    """A dictionary that nobody goes through."""
+    """A dictionary that must not be iterated."""
 
     def items(self) -> Any:
         raise AssertionError("all of it is looked at")
@@ -454,7 +454,7 @@ class Untouchable(dict[Any, Any]):
 
 @pytest.mark.parametrize("texts", [("", ""), ("x > 1", "x > 1"), ("x > 1", "x > 2")])
 def test_a_configure_looks_at_none_of_the_messages_that_a_consumer_holds(texts: tuple[str, str]) -> None:
-    """With a million of them it took 0.7 s. What is held counts against the new limit."""
+    """With a million of them it took 0.7 s. Unconfirmed messages count against the new limit."""
     engine = Engine()
     reader = engine.reader(m=100, x=texts[0])
     engine.post(*[b"%d" % each for each in range(50)], x=2)
@@ -499,7 +499,7 @@ def test_several_subscriptions_that_become_one_count_together() -> None:
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 def test_what_consumers_hold_is_counted_one_by_one_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statistics of each second went through a million messages."""
+    """The statistics iterated over a million messages each second."""
     monkeypatch.setattr(queue_facts, "EXACT_MESSAGES_MAX", 20)
     engine = Engine("fanout", ("foo", "bar"))
     reader = engine.reader("foo", m=1000)

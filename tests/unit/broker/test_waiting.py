@@ -1,4 +1,4 @@
-"""ACKs and CONFIRMs that nobody waits for share a turn: in a session, and in the loop around it."""
+"""Delayed ACKs, delayed PUSHes and read pauses, in a session and in the performer."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
                                            ({"queue_bytes": 79}, False), ({"domain_messages": 79}, False)])
 def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: MemoryWorld, limits: dict[str, int],
                                                                      later: bool) -> None:
-    """Otherwise producers were refused for what is confirmed already."""
+    """Otherwise producers would be refused although messages are already confirmed."""
     memory.reconfigure("d", **limits)
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
     producer.post_all(*[b"x"] * 19)
@@ -182,12 +182,12 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
 
 
 def pushed(queue: Queue) -> int:
-    """How many messages have come."""
+    """The number of PUSHes that arrived."""
     return come(queue, "push")
 
 
 def comes_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:
-    """Whether the next message is pushed in the turn that takes it."""
+    """Return whether the next message is pushed in the turn of its PUT."""
     before = pushed(consumer)
     producer.put()
     memory.run()
@@ -199,7 +199,7 @@ Busy = tuple[Queue, Queue, list[Push]]
 
 @pytest.fixture
 def busy(memory: MemoryWorld) -> Busy:
-    """A producer, and a consumer that goes on confirming while it has BUSY_MESSAGES and some to do, and these."""
+    """A producer, a consumer that confirms steadily with more than BUSY_MESSAGES unconfirmed messages, and these."""
     producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=4 * BUSY_MESSAGES)
     producer.post_all(*[b"x"] * (BUSY_MESSAGES + 2 * RUN_EVENTS))
     kept = consumer.take(BUSY_MESSAGES + 2 * RUN_EVENTS)
@@ -237,7 +237,7 @@ def test_no_more_than_so_many_messages_wait(memory: MemoryWorld, busy: Busy) -> 
 
 @pytest.mark.parametrize("output_bytes_max, bytes_max", [(0, OUT_EVENT_BYTES_MAX), (4 << 16, 1 << 16)])
 def test_no_more_than_so_many_bytes_wait(memory: MemoryWorld, busy: Busy, output_bytes_max: int, bytes_max: int) -> None:
-    """As many as fill an event; less where little may wait for a client."""
+    """At most the bytes of one event; fewer with a small output limit."""
     producer, consumer, _ = busy
     session_of(consumer).kind.window = DeliveryWindow(output_bytes_max)
     before = pushed(consumer)
@@ -297,7 +297,7 @@ def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, 
 
 @pytest.fixture
 def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
-    """A world with durability `group`, and its partition, at which a message came while a sync was under way."""
+    """A world with durability `group`, and its partition, which received a message during a sync."""
     world = MemoryWorld(tmp_path)
     world.domain("d")
     producer = world.producer()
@@ -424,7 +424,7 @@ def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
 
 @pytest.mark.parametrize("size", [PAUSED_READ_BYTES_MAX, PAUSED_READ_BYTES_MAX + 1])
 def test_a_connection_that_sends_much_rests_no_more(size: int) -> None:
-    """With official SDKs no more than 4.6 kB are on their way at once: where they are read each 2 ms, CONFIRMs pile up."""
+    """Official SDKs have at most 4.6 kB in flight: with a read each 2 ms their CONFIRMs would pile up."""
     connection, transport, _ = paused_connection()
     transport.socket.comes = [bytes(size)]
     connection.poll()
@@ -469,7 +469,7 @@ def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
 
 
 class Rounds:
-    """Those of a reactor that waits as long as it is told to. `work`: what happens in the next rounds."""
+    """Rounds with exact delays. `work`: actions of the next rounds."""
 
     exact_delay = True
     goes_on: Any = None
@@ -491,7 +491,7 @@ class Rounds:
 
 
 class Broker:
-    """Counts what it is asked for."""
+    """Counts turns and ticks."""
 
     serving = True
 
@@ -514,7 +514,7 @@ class Broker:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
-    """(rounds, broker, performer) around them."""
+    """(rounds, broker, performer)."""
     rounds, broker = Rounds(), Broker()
 
     def rounds_of(reactor: Any, goes_on: Any) -> Rounds:

@@ -1,4 +1,4 @@
-"""What a client can have done in one turn is bounded: the rest goes on in the next, in order, and nothing is lost of it."""
+"""Slices of client input: one turn does a limited part, and the next turns continue in order, without loss."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def memory(tmp_path: Path) -> MemoryWorld:
 
 
 class Turns:
-    """How often something was done in each turn."""
+    """Counts the calls of a function in each turn."""
 
     def __init__(self, memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         self.counts = [0]
@@ -71,7 +71,7 @@ class Turns:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let so many seconds pass between any two looks at the clock."""
+    """Advance the clock by `seconds` at each call."""
     ticks = count()
     monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * seconds)
 
@@ -83,7 +83,7 @@ def puts_of(queue: Queue, number: int) -> bytes:
 
 def test_very_many_puts_in_one_event_are_taken_over_several_turns_in_order(memory: MemoryWorld,
                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were all taken in one turn: 20,000 in 76 ms."""
+    """A regression: all were processed in one turn, 20,000 in 76 ms."""
     producer = memory.producer()
     turns = Turns(memory, monkeypatch, RootQueue, "post")
     producer.client.send(puts_of(producer, MANY))
@@ -95,7 +95,7 @@ def test_very_many_puts_in_one_event_are_taken_over_several_turns_in_order(memor
 
 
 def test_what_comes_behind_a_long_event_is_dealt_with_behind_it(memory: MemoryWorld) -> None:
-    """A close in the same bytes, and another event that comes while it is under way."""
+    """A close in the same chunk, and an event that arrives meanwhile."""
     producer, other = memory.producer(), memory.producer("bmq://d/other")
     client = producer.client
     close = codec.control_frame({"rId": 77, "closeQueue": {
@@ -124,7 +124,7 @@ def test_a_long_event_ends_its_turn_by_the_clock_too(memory: MemoryWorld, monkey
 
 def test_very_many_confirms_in_one_event_are_taken_over_several_turns(memory: MemoryWorld,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that mean nothing first, then the good ones."""
+    """Unknown ones first, then valid ones."""
     producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
     producer.client.send(puts_of(producer, 3000))
     guids = [push.guid for push in memory.pushes(consumer)]
@@ -174,7 +174,7 @@ def test_nothing_is_read_from_a_session_that_is_under_way_and_again_afterwards(m
 
 
 def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stops the row; whoever was left out is first in the next turn."""
+    """The budget ends the row; the next session is the first in the next turn."""
     producers = [memory.producer() for _ in range(4)]
     went_on: list[str] = []
     update_time = Session.update_time
@@ -190,7 +190,7 @@ def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, mo
 @pytest.mark.parametrize("shape", [{"properties": {"a": 1}, "v2": False}, {"properties": {"a": 1}}, {}])
 def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                          shape: dict[str, Any]) -> None:
-    """64 MiB at once took 296 ms. The message before it and the one behind it keep their places."""
+    """64 MiB at once took 296 ms. The messages before and after it keep their order."""
     producer = memory.producer()
     turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
     size = 20 * INFLATE_STEP_BYTES
@@ -205,7 +205,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
 
 
 def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of 64 MiB took 30 ms at once. It is the one of what is stored."""
+    """The checksum of 64 MiB took 30 ms at once; it is the checksum of the stored data."""
     producer, sizes = memory.producer(), list[int]()
     for module in (puts, application_data):
         monkeypatch.setattr(module, "crc32c", lambda data, crc=0: (sizes.append(len(data)), crc32c(data, crc))[1])
@@ -261,7 +261,7 @@ def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: 
 
 def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order(memory: MemoryWorld,
                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MiB at once took 300 ms of a turn. What is to be delivered behind it waits, for this client alone."""
+    """64 MiB at once took 300 ms of a turn. Only deliveries to this client wait for it."""
     hurry(monkeypatch, 1.0)
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     consumer = old.open("bmq://d/q", read=1)
@@ -293,7 +293,7 @@ def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_messag
 
 @pytest.mark.parametrize("data", [zlib.compress(bytes(3 * INFLATE_STEP_BYTES))[:-9], zlib.compress(bytes(65 << 20), 9)])
 def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: MemoryWorld, data: bytes) -> None:
-    """The error led back to 64 MiB that waited for the collector: 4 GiB within minutes."""
+    """The exception referred to 64 MiB until a garbage collection: 4 GiB within minutes."""
     made: list[weakref.ref[Any]] = []
 
     class Seen(application_data.Inflation):
@@ -317,7 +317,7 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
 
 
 def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PUTs that came before their open was answered: the first takes long, the others stay behind it."""
+    """PUTs before the answer of their open: the first takes long, the others follow it."""
     turns = Turns(memory, monkeypatch, application_data.Inflation, "_inflate")
     hurry(monkeypatch, 1.0)
     client = memory.client()
@@ -338,7 +338,7 @@ def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorl
 @pytest.mark.parametrize("encoding", ["BER", "JSON"])
 def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
                                                        encoding: str) -> None:
-    """1024 subscriptions took 45 ms. What comes behind it is answered behind it."""
+    """1024 subscriptions took 45 ms. Later requests are answered after it."""
     hurry(monkeypatch, 1.0)
     consumer = memory.consumer()
     parameters = consumer.stream_parameters()
@@ -383,7 +383,7 @@ def test_one_turn_delivers_a_bounded_number_of_messages_in_order(memory: MemoryW
 
 
 def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New messages, those that were put aside, and those that came back: all arrive, in order."""
+    """New, put-aside and redelivered messages all arrive, in order."""
     producer = memory.producer()
     groups = 256
     guids = [producer.put(bytes([number]), properties={"x": number % 5}) for number in range(100)]
@@ -426,7 +426,7 @@ def test_messages_expire_a_bounded_number_at_a_time(memory: MemoryWorld, monkeyp
 
 @pytest.mark.parametrize("text", ["", "x ==", "("])
 def test_a_request_that_is_refused_leaves_nothing_to_collect(memory: MemoryWorld, text: str) -> None:
-    """Thousands of objects in a circle cost a long turn of the collector now and then."""
+    """Thousands of objects in reference cycles cause a long garbage collection."""
     consumer = memory.consumer()
     parameters = consumer.stream_parameters()
     one, = parameters["subscriptions"]
@@ -447,7 +447,7 @@ def test_a_request_that_is_refused_leaves_nothing_to_collect(memory: MemoryWorld
 
 
 def test_half_a_long_event_is_handed_on_as_it_is(memory: MemoryWorld) -> None:
-    """Gathered chunk by chunk: the confirms of both sides of every seam count."""
+    """Collected chunk by chunk: CONFIRMs on both sides of each boundary count."""
     producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
     producer.client.send(puts_of(producer, 2000))
     guids = [push.guid for push in memory.pushes(consumer)]

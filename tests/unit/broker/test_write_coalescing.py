@@ -1,4 +1,4 @@
-"""Durability `none`: what nobody waits for is written with what comes in the next turns, and delivered before."""
+"""Write coalescing (durability `none`): messages with delayed ACKs are delivered first and written in a later turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Going = tuple[MemoryWorld, Queue, Queue, Partition]
 
 @pytest.fixture
 def going(tmp_path: Path) -> Going:
-    """A producer whose ACKs wait, all of them told, and a consumer: (world, producer, consumer, partition)."""
+    """A producer with delayed ACKs, all of them sent, and a consumer: (world, producer, consumer, partition)."""
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"durability": "none"}})
     world.domain("d")
     producer, consumer = world.producer(), world.consumer()

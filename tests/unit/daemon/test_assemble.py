@@ -1,4 +1,4 @@
-"""A node put together: what its start opens is closed again when the start fails, whatever fails in it."""
+"""Assembly of a node: a failed start closes all that it opened, at every failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAYLOADS = [b"one", b"two", b"three"]
 
 
 class HeldFile:
-    """A file, or a lock, that its disk knows of until it is closed."""
+    """A file or lock that its disk records until it is closed."""
 
     def __init__(self, disk: CountingDisk, file: Any, path: str) -> None:
         self._disk, self._file, self.path = disk, file, path
@@ -54,7 +54,7 @@ class HeldFile:
 
 
 class CountingDisk(MemoryDisk):
-    """Knows what is open."""
+    """Records open files and locks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def make_node(disk: CountingDisk) -> ImmediateNode:
 
 
 def used_disk() -> CountingDisk:
-    """A disk that a broker has used and left without closing anything."""
+    """The disk of a broker that ended without closing its files."""
     disk = CountingDisk()
     node = make_node(disk)
     node.start()
@@ -98,7 +98,7 @@ def used_disk() -> CountingDisk:
 
 
 def test_whatever_operation_of_a_start_fails_nothing_stays_open() -> None:
-    """Every one in turn; then the disk is as good as before, and the next start finds everything."""
+    """Each operation once; the disk stays usable, and the next start recovers all messages."""
     probe = used_disk()
     before = probe.steps
     make_node(probe).start()

@@ -1,4 +1,4 @@
-"""Directories: each is for one thing and one broker, and what lies in the archive by chance stays there."""
+"""Directories: each has one use and one broker, and foreign files in the archive stay there."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_archive_is_held_while_a_broker_runs(root: Path) -> None:
 
 
 def test_thinning_leaves_what_only_looks_like_an_archived_set() -> None:
-    """Names are no proof: a file of another partition, of another kind or of no broker at all is not deleted."""
+    """Files of another partition, of another type, or of other programs are not deleted, whatever their names."""
     disk = MemoryDisk()
     files = open_files(disk, sizes=TINY, keep=0)
     partition = Partition(1, files, recover(files))

@@ -11,7 +11,7 @@ URI = "bmq://d/q"
 
 
 class Lab(Bench):
-    """A broker with a watch, whose alarms and informations are looked at."""
+    """A broker with housekeeping, whose alarms and log lines are inspected."""
 
     def __init__(self, mode: str = "priority", idle: int = 1, **parameters: object) -> None:
         super().__init__(queue_operations={"keepaliveDurationMs": 10_000, "consumptionMonitorPeriodMs": 30_000})
@@ -20,7 +20,7 @@ class Lab(Bench):
         self._seen = 0
 
     def told(self) -> list[str]:
-        """What was said of stuck queues since the last look: first lines."""
+        """First lines of the alarms and log lines about stuck queues since the last call."""
         lines, self._seen = self.report.lines[self._seen:], len(self.report.lines)
         return [text.splitlines()[0] for _, text in lines if "stuck" in text]
 

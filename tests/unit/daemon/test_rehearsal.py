@@ -1,4 +1,4 @@
-"""`bmq check` finds what a start would stumble on: ports that are taken, what is stored, and says where it is configured."""
+"""Trial start of `bmq check`: finds used ports and storage errors, with their place in the configuration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DiskWorld(MemoryWorld):
         self._set("etc/clusters.json", lambda tree: tree["myClusters"][0]["partitionConfig"].update(numPartitions=number))
 
     def store(self) -> None:
-        """Some queues, in all partitions, and messages; then the end."""
+        """Create queues in all partitions and post messages; then close."""
         for part in ("location", "archive_location"):
             cluster, = self._configure().clusters.my_clusters
             Path(getattr(cluster.partition_config, part)).mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def errors(world: DiskWorld) -> list[dict[str, Any]]:
 
 
 def tree(root: Path) -> dict[str, tuple[str, int]]:
-    """Every file with its content and when it was last changed."""
+    """Every file with its content and time of modification."""
     return {str(path.relative_to(root)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
             for path in sorted(root.rglob("*")) if path.is_file()}
 
@@ -113,7 +113,7 @@ def test_a_domain_whose_mode_was_changed_is_found_in_its_file(world: DiskWorld) 
 
 @pytest.mark.parametrize("kind", ["journal", "data"])
 def test_damage_is_told_before_the_start_and_is_left_as_it_is(world: DiskWorld, kind: str) -> None:
-    """It is a warning: a start goes on."""
+    """It is a warning: a start succeeds."""
     world.store()
     for path in world.root.rglob(f"*.bmq_{kind}"):
         data = bytearray(path.read_bytes())
@@ -174,7 +174,7 @@ def test_under_a_broker_that_runs_neither_storage_nor_ports_are_looked_at(world:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_overlay_behaves_as_a_disk_and_leaves_the_one_below_alone(seed: int) -> None:
-    """Random operations, the same on a disk of its own."""
+    """Random operations, compared with the same operations on a separate disk."""
     random = Random(seed)
     below, model = MemoryDisk(), MemoryDisk()
     for name in "abc":

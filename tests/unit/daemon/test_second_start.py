@@ -1,4 +1,4 @@
-"""Damage is told once: what a start has put right or put aside is no news to the next one."""
+"""Damage is reported once: the next start does not repeat the alarms of a repaired storage."""
 
 from __future__ import annotations
 

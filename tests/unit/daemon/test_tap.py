@@ -1,4 +1,4 @@
-"""How a broker is put together: the plug-in of twistd, its options, the sites, failures of the start."""
+"""The twistd plug-in of a broker: its options, its sites, and failures of the start."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def options(*arguments: str) -> tap.Options:
 
 def configuration(http: Http | None = None, plugins: tuple[StatPlugin, ...] = (),
                   listeners: tuple[BoundListener, ...] = ()) -> Configuration:
-    """A configuration with just what is looked at here."""
+    """A configuration with the members that these tests need."""
     app = AppConfig(bmqtwist=BmqtwistConfig(http=http or Http()), stats=Stats(plugins=plugins))
     return Configuration(directory="etc", broker=BrokerConfig(app_config=app), clusters=Clusters(), self_nodes={},
                          listeners=listeners)
 
 
 def test_twistd_knows_the_command_bmq() -> None:
-    """A packaging mistake would hide it."""
+    """A packaging error would hide it."""
     (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "bmq"]
     assert maker.module == "bmqtwist.tap"
 
 
 def test_options_stand_in_for_members_of_the_files(directory: ConfigDirectory) -> None:
-    """Each goes where its member is."""
+    """Each option sets its member."""
     overrides = options("--config", str(directory.etc), "-i", "inst", "-p", "7", "-l", "::1", "--durability", "none",
                         "--http-port", "8", "--host-data-center", "dc").overrides
     assert (overrides.instance_id, overrides.port, overrides.listen_address, overrides.durability, overrides.http_port,
@@ -75,14 +75,14 @@ def test_options_stand_in_for_members_of_the_files(directory: ConfigDirectory) -
 @pytest.mark.parametrize("arguments", [[], ["--config", "/nonexistent"], ["--config", ".", "--durability", "often"],
                                        ["--config", ".", "--port", "many"], ["--config", ".", "--bogus"]])
 def test_a_bad_command_line_is_refused(arguments: list[str]) -> None:
-    """Before anything is read."""
+    """Before a file is read."""
     with pytest.raises(UsageError):
         options(*arguments)
 
 
 def test_check_tells_what_is_wrong_and_starts_nothing(directory: ConfigDirectory,
                                                       capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0 or 2, and a sentence."""
+    """Exit code 0 or 2, and a message."""
     with pytest.raises(SystemExit) as good:
         tap.makeService(options("--config", str(directory.etc), "--check"))
     assert good.value.code == 0
@@ -108,7 +108,7 @@ def test_strict_refuses_a_configuration_with_warnings(directory: ConfigDirectory
 
 
 class Service:
-    """What make_sites looks at."""
+    """The attributes that make_sites reads."""
 
     def __init__(self, found: Configuration) -> None:
         self.configuration, self.report = found, ListReport()
@@ -124,7 +124,7 @@ class ConsoleService:
 
 
 def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console by our own member, metrics by the original's."""
+    """The console by the member `bmqtwist`, metrics by the original plug-in."""
     monkeypatch.setattr("bmqtwist.console.service.ConsoleService", ConsoleService)
     plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
                StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
@@ -144,14 +144,14 @@ def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.Mon
     ("broker.example", False, True, False, "TLS")])
 def test_a_listener_that_strangers_can_reach_is_warned_about(address: str, tls: bool, anybody: bool, authorizes: bool,
                                                              words: str | None) -> None:
-    """Loudly at the start, when it is not protected."""
+    """A warning at the start if the listener has no authentication."""
     listener = BoundListener(name="l", address=address, port=1, tls=tls)
     found = exposure_warnings(configuration(listeners=(listener,)), anybody, authorizes)
     assert (words is None and found == []) or (words is not None and words in found[0])
 
 
 def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
-    """It asks nobody who they are."""
+    """The console requires no login."""
     (text,) = exposure_warnings(configuration(Http(address="0.0.0.0", port=5)), True, False)
     assert "console" in text
 
@@ -194,7 +194,7 @@ def test_twistd_runs_a_broker_with_pipe_and_console_and_stops_it_on_sigterm(dire
 
 @pytest.mark.process
 def test_a_start_that_fails_under_twistd_says_why_in_the_exit_code(directory: ConfigDirectory) -> None:
-    """In the foreground that of bmqbrkr; as a daemon twistd tells whoever waits."""
+    """In the foreground the exit code of bmqbrkr; as a daemon that of twistd."""
     directory.storage.rmdir()
     directory.storage.symlink_to(directory.root / "nowhere" / "at all")
     run = subprocess.run([TWISTD, "-n", "--pidfile=", "bmq", "--config", "etc"], cwd=directory.root, timeout=60,
@@ -209,7 +209,7 @@ def test_a_start_that_fails_under_twistd_says_why_in_the_exit_code(directory: Co
 
 @pytest.mark.process
 def test_twistd_runs_a_broker_as_a_daemon(directory: ConfigDirectory) -> None:
-    """The pid it tells is that of the daemon."""
+    """The pid file contains the pid of the daemon."""
     subprocess.run([TWISTD, "bmq", "--config", "etc"], cwd=directory.root, timeout=60, check=True)
     pid = int((directory.root / "twistd.pid").read_text())
     try:
@@ -249,7 +249,7 @@ sys.exit((run if sys.argv[1] == "-n" else tap.bmqbrkr)())
     (["-n", "--pidfile=", "bmq", "--config", "etc"], -signal.SIGTERM), (["etc"], 0)])
 def test_who_reads_that_the_broker_has_started_may_stop_it(directory: ConfigDirectory, arguments: list[str],
                                                            code: int) -> None:
-    """The line comes when signals are taken, not before: one that came sooner killed a broker on a busy machine."""
+    """The line follows the installation of signal handlers: a signal before it killed a broker on a busy machine."""
     run = subprocess.run([sys.executable, "-c", EAGER % STARTED, *arguments], cwd=directory.root, timeout=60,
                          capture_output=True, text=True, check=False)
     log = run.stdout + run.stderr + "".join(each.read_text() for each in directory.root.glob("**/*.log"))

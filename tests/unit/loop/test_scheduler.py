@@ -17,7 +17,7 @@ MS = 0.001
 
 
 class World:
-    """A scheduler whose clock is moved by the steps of its jobs."""
+    """A scheduler whose clock advances with the steps of its jobs."""
 
     def __init__(self) -> None:
         self.now, self.due = 100.0, False
@@ -30,7 +30,7 @@ class World:
 
     def job(self, name: object, steps: int, seconds: float = MS, act: Callable[[int], None] = lambda number: None
             ) -> Steps[object]:
-        """Takes so many steps, and returns its name."""
+        """A job of `steps` steps that returns its name."""
         for number in range(steps):
             self.now += seconds
             self.log.append(name)
@@ -46,7 +46,7 @@ class World:
         self.scheduler.add(priority, owner, steps, self.errors.append, **options)
 
     def turn(self) -> list[object]:
-        """One turn; which jobs have made steps."""
+        """Run one turn; return the jobs that made steps."""
         self.due, before = False, len(self.log)
         for priority in Priority:
             self.scheduler.run(priority)
@@ -54,7 +54,7 @@ class World:
         return self.log[before:]
 
     def rest(self) -> int:
-        """Turns until none is due; how many."""
+        """Run turns until none is due; return their number."""
         turns = 0
         while self.due:
             self.turn()
@@ -142,7 +142,7 @@ def test_a_job_may_start_and_add_others(world: World) -> None:
 
 
 def test_new_jobs_leave_half_of_the_time_to_those_that_wait(world: World) -> None:
-    """What starts in each turn takes no step from what waits."""
+    """Jobs that start in a turn take no step from pending jobs."""
     world.add("waits", world.job("waits", 20))
     for turn in range(20):
         assert world.start(turn, world.job("new", 1))

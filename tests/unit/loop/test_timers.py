@@ -1,4 +1,4 @@
-"""Things to do later."""
+"""Timers: order, periods and isolation of actions."""
 
 from __future__ import annotations
 

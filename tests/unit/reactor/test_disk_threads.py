@@ -1,4 +1,4 @@
-"""Work for threads: what becomes of it is told in the loop, and a stop waits for all of it."""
+"""Disk threads: results arrive in the event loop, and a stop waits for all jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmqtwist.reactor.disk_threads import DiskThreads
 
 
 def started(threads: int) -> tuple[DiskThreads, SimpleQueue[Any]]:
-    """With what they have the loop call."""
+    """Started threads, and the calls that they schedule in the event loop."""
     calls: SimpleQueue[Any] = SimpleQueue()
     pool = DiskThreads(SimpleNamespace(callFromThread=calls.put), threads)
     pool.start()

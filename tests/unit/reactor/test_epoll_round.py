@@ -1,4 +1,4 @@
-"""A round of the reactor that makes no logging context: what is ready is served, one that fails harms nobody else."""
+"""Rounds without logging contexts: ready connections are served, and a failing one is closed alone."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_round_without_time_serves_few_and_the_next_one_goes_on_with_the_other
 def test_other_reactors_go_their_own_way() -> None:
     class Other(PosixReactorBase):
         def __init__(self) -> None:
-            """Without a waker."""
+            """Do not install a waker."""
 
             self.delays: list[float | None] = []
 

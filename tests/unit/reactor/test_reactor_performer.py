@@ -1,4 +1,4 @@
-"""The performer around a broker: one turn a round, one delayed call, refusals at the limit, our own mistakes."""
+"""The performer of a broker: one turn per round, one delayed call, refusals at the limit, unexpected exceptions."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatc
 
 
 def test_what_is_young_is_looked_at_each_second(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deque that is looked at when it holds a million entries takes 40 ms: by then it is old."""
+    """The traversal of a deque with a million entries takes 40 ms: it must be in the oldest generation by then."""
     reactor, _, _ = world
     seen: list[int] = []
     monkeypatch.setattr("bmqtwist.reactor.loop_lag.gc.collect", seen.append)
@@ -227,7 +227,7 @@ def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pendi
 
 
 def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
-    """Jobs of the gone would keep those who wait waiting: 400 of them took 50 s."""
+    """Jobs of disconnected clients would delay the others: 400 of them took 50 s."""
     class Slow:
         looked: list[bytes] = []
 
@@ -245,12 +245,12 @@ def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
 @pytest.mark.parametrize("wanted, files_max, taken", [
     (10_000, 65_536, 10_000), (10_000, 1024, 768), (0, 1024, 768), (10_000, 100, 1), (10_000, -1, 10_000), (0, -1, 0)])
 def test_connections_leave_open_files_to_the_storage(wanted: int, files_max: int, taken: int) -> None:
-    """-1 = as many files as one likes."""
+    """-1 = no limit of open files."""
     assert connections_max(wanted, files_max) == taken
 
 
 class Slow(Session):
-    """Takes a millisecond for each byte, and remembers what it was given."""
+    """An authenticator that takes a millisecond for each byte and records its input."""
 
     def __init__(self, reactor: Reactor, heard: list[bytes], negotiated: bool) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class Slow(Session):
 
 
 def rounds_until_still(reactor: Reactor, heard: list[bytes]) -> list[list[bytes]]:
-    """What was heard in each round until nothing waits."""
+    """The input processed in each round until none is pending."""
     found = []
     for _ in range(1000):
         before = len(heard)
@@ -299,7 +299,7 @@ def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_
 
 
 def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any) -> None:
-    """A client that asks for little does not wait behind one that asks for more than one turn can do."""
+    """A client with a small request is not delayed by a client with more than one turn of input."""
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
     heard: list[bytes] = []
@@ -310,7 +310,7 @@ def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(wo
 
 
 def test_what_waits_has_a_step_of_each_turn_whatever_else_comes(world: Any) -> None:
-    """Otherwise those that are ready first would have every turn."""
+    """Otherwise the first ready connections would use every turn."""
     reactor, _, performer = world
     reactor.rightNow = 1000.0
     heard: list[bytes] = []
@@ -344,7 +344,7 @@ def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_i
 
 
 class Port:
-    """What listens."""
+    """A listening port."""
 
     connected, reading = True, True
 
@@ -356,7 +356,7 @@ class Port:
 
 
 class Accepted:
-    """A connection whose socket has that number."""
+    """A connection whose socket has this file descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -1,4 +1,4 @@
-"""The Twisted shell of a connection over transports that take little, refuse to read, or are gone."""
+"""The Twisted protocol of a connection over transports that send slowly, stop reading, or are closed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another
 
 @pytest.mark.parametrize("kind", [Transport, Tls])
 def test_what_waits_is_what_is_unread_now_although_the_connection_is_never_quite_through(kind: type[Transport]) -> None:
-    """A steady reader that is always a little behind: every second it takes a piece, and as much is written."""
+    """A steady reader with some unread output at all times: each second it reads as much as is written."""
     transport = kind(0)
     connection, driver = connect(transport)
     whole = write = b"x" * TRANSPORT_BYTES_MAX

@@ -1,4 +1,4 @@
-"""Turns that take too long are counted, and those that take much too long say what they did."""
+"""Event-loop watchdog: counts slow turns, and logs the stack of stalled ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bmqtwist.view.statistics import Statistics
 
 
 class SlowBroker(Broker):
-    """Its turns take as long as it is told."""
+    """A broker with turns of a given duration."""
 
     def __init__(self, reactor: Reactor) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_what_timers_and_jobs_take_is_measured_too(world: Any) -> None:
 
 
 def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: Any) -> None:
-    """Another thread looks while it lasts."""
+    """A second thread inspects the loop during the turn."""
     reactor, broker, performer = world
 
     def compare_everything_with_everything() -> None:
