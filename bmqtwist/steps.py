@@ -1,5 +1,4 @@
-"""Work in steps: generators that pause about every millisecond, so that the scheduler spreads long work over several turns.
-"""
+"""Work in steps: generators that pause about every millisecond; the scheduler spreads long work over several turns."""
 
 from __future__ import annotations
 

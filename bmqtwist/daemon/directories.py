@@ -19,7 +19,7 @@ _MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 
 
 def configured_directories(clusters: Sequence[ClusterDefinition]) -> list[tuple[str, str]]:
-    """(where it is configured, path) of each storage directory and archive."""
+    """(configuration path, directory) of each storage directory and archive."""
     return [(f"myClusters[{i}].partitionConfig.{member}", getattr(cluster.partition_config, attribute))
             for i, cluster in enumerate(clusters) for member, attribute in _MEMBERS]
 

@@ -1,6 +1,4 @@
-"""Overlay disk: reads from another disk and holds all writes in memory, so that a start can be tested over a broker's files
-without a change to them.
-"""
+"""Overlay disk: reads another disk and holds all writes in memory, for a trial start over the files of a broker."""
 
 from __future__ import annotations
 

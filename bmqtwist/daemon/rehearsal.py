@@ -1,6 +1,6 @@
 """Trial start: finds the errors of a start without a change to files.
 
-    ports      are they free on this machine
+    ports      must be free on this machine
     storage    ledger, partitions and domains are opened and recovered over an overlay, as in a start
 
 If a broker runs from this configuration, neither is checked; the result contains a note.

@@ -1,6 +1,4 @@
-"""Thread pool for disk operations. A single queue is all that lies between event loop and threads: a sync passes through it
-some hundred times a second.
-"""
+"""Thread pool for disk operations. Jobs pass through a single queue, since some hundred syncs run per second."""
 
 from __future__ import annotations
 
