@@ -36,7 +36,7 @@ def test_acks_are_held_once_a_producer_has_posted_often_enough() -> None:
     now = post(pace, now, 1)
     assert pace.delays
     pace.on_acks_sent(now)
-    assert pace.delays, "it went on until its ACKs were told"
+    assert pace.delays, "the producer posted until its ACKs were sent"
 
 
 def test_events_of_one_chunk_count_once() -> None:
@@ -50,7 +50,7 @@ def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
     pace = AckBatching()
     now = post(pace, 0.0, 2 * RUN_EVENTS)
     pace.on_puts(now + 2 * PUT_GAP_S)
-    assert pace.delays, "once is nothing"
+    assert pace.delays, "gaps up to BATCH_MAX_S are allowed now"
     pace.on_puts(now + 3 * PUT_GAP_S + BATCH_MAX_S)
     assert not pace.delays
 
@@ -96,7 +96,7 @@ def test_a_producer_that_goes_on_by_fits_and_starts_is_no_other() -> None:
 def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anything_else() -> None:
     pace = ConfirmBatching()
     assert [pace.on_confirms(n * OFTEN) for n in range(RUN_EVENTS + 2)] == [False] * RUN_EVENTS + [True] * 2
-    assert pace.on_confirms((RUN_EVENTS + 1) * OFTEN + BATCH_MAX_S), "it was not read for so long"
+    assert pace.on_confirms((RUN_EVENTS + 1) * OFTEN + BATCH_MAX_S), "the gap includes a read pause"
     pace.reset()
     assert not pace.on_confirms((RUN_EVENTS + 2) * OFTEN + BATCH_MAX_S)
     late = ConfirmBatching()

@@ -174,7 +174,7 @@ def test_a_queue_that_fails_again_and_again_is_disabled_with_its_messages_kept(w
     to_b.post(b"b")
     assert got(world, from_b) == [b"b"] and world.stored(A) == containment.QUEUE_FAILURES_MAX
     assert [text for _, text in world.report.lines if f"Queue '{A}' is disabled until a restart" in text]
-    assert plant.met == containment.QUEUE_FAILURES_MAX, "it is left alone"
+    assert plant.met == containment.QUEUE_FAILURES_MAX, "the disabled queue delivers nothing"
     plant.left = 0
     world.crash_and_start()
     assert len(got(world, world.consumer(A))) == containment.QUEUE_FAILURES_MAX

@@ -116,7 +116,7 @@ def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: Memor
         seen.append(session_of(consumer).pausable)
     assert seen == [False] * RUN_EVENTS + [True] * RUN_EVENTS
     consumer.client.barrier()
-    assert not session_of(consumer).pausable, "it has asked for something"
+    assert not session_of(consumer).pausable, "the request needs a prompt answer"
 
 
 @pytest.mark.parametrize("most, holds, later", [(200, 100, True), (200, 102, False), (4, 3, False)])
@@ -376,13 +376,13 @@ def test_a_read_pause_ends_after_empty_polls() -> None:
     transport.socket.comes = [b"abc"]
     connection.poll()
     assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.reads_paused
-    assert not transport.socket.options, "what is sent brings the acknowledgement"
+    assert not transport.socket.options, "the output carries the acknowledgement"
     for _ in range(EMPTY_POLLS_MAX):
         assert connection.reads_paused
         connection.poll()
     assert not connection.reads_paused and transport.producerState == "producing" and len(transport.socket.options) == 1
     connection.poll()
-    assert len(driver.heard) == 2, "the reactor tells again"
+    assert len(driver.heard) == 2, "the socket is event-driven again"
 
 
 def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
@@ -545,7 +545,7 @@ def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: An
 
 def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
     rounds, _, performer = loop
-    assert not rounds.goes_on(), "nothing has come"
+    assert not rounds.goes_on(), "no input"
     client(performer)[0].dataReceived(b"something")
     assert rounds.goes_on()
     rounds.now += 0.9 * TURN_INPUT_S
@@ -575,14 +575,14 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     transport.socket.comes = [b"confirm", b"confirm"]
     rounds.work = [int] * int(BATCH_MIN_S / OFTEN + 1)
     performer.reactor.doIteration(None)
-    assert len(transport.socket.comes) == 1 and broker.turns == 2, "looked at once, in a turn that would not have been"
+    assert len(transport.socket.comes) == 1 and broker.turns == 2, "polled, in a turn of its own"
     rounds.work = []
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] == pytest.approx(BATCH_MAX_S) and not transport.socket.comes and broker.turns == 3
     for _ in range(EMPTY_POLLS_MAX):
         assert connection.reads_paused
         performer.reactor.doIteration(None)
-    assert not connection.reads_paused, "nothing had come"
+    assert not connection.reads_paused, "empty polls"
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] is None
 

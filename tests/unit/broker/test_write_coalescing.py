@@ -149,7 +149,7 @@ def test_a_consumer_that_leaves_is_answered_when_what_it_confirmed_is_stored(goi
     consumer.client.pump(0)
     consumer.confirm([event.push for event in consumer.client.heard if event.push is not None][-1])
     world.run()
-    assert partition.tail.journal, "a CONFIRM goes with what is gathered"
+    assert partition.tail.journal, "a CONFIRM is coalesced, too"
     consumer.close()
     assert not partition.tail.journal and acked(producer) == ALL + 1
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_is_delivered_once_and_acknowledged_when_it_is(go
     monkeypatch.setattr(partition.files, "append", full)
     world.advance(BATCH_MAX_S)
     world.broker.turn(world.now)
-    assert world.broker.storage.write_by == 0.0, "there is nothing to wait for"
+    assert world.broker.storage.write_by == 0.0, "no write is pending"
     producer.put()
     world.run()
     assert not partition.available and pushed(consumer) == ALL + 1 == acked(producer)

@@ -130,7 +130,7 @@ def test_another_round_follows_unless_the_reactor_has_something_else_to_do(react
     reactor.running = True
     assert rounds.next_delay() is None
     call = reactor.callLater(5, int)
-    assert rounds.next_delay() == -1, "a call that it has not looked at"
+    assert rounds.next_delay() == -1, "a new delayed call"
     reactor.timeout()
     assert 4 < rounds.next_delay() <= 5
     call.reset(1)
