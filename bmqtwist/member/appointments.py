@@ -1,10 +1,8 @@
-"""Who is primary of which partition, as far as the leader of a cluster of several nodes decides it.
+"""Appointment of primaries by the leader of a cluster of several nodes.
 
-A partition gets another primary when the node that has it is gone, when it declines, or when it does not become active for
-`maxTimeMaster`. A node that stops declines by itself. An administrator may move a partition, or have all of them spread
-evenly, one at a time; with `rebalance` that happens whenever a node has become available.
-
-Every node has this object; it does something while its node leads.
+A partition gets another primary when its primary disconnects, declines, or does not become active within `maxTimeMaster`. A
+stopping node declines by itself. An administrator may move one partition, or spread all partitions evenly, one move at a
+time; with `rebalance` the leader does so whenever a node has become available. The object is active only at the leader.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.storage.psn import Psn
 from bmqtwist.wire.cluster_schema import Decline, NodeStatus, Yield
 
-WATCH_PERIOD_S = 1.0  # how often primaries that are not active are looked at, and moves that are under way
-MOVE_SECONDS_MAX = 60.0  # a move that takes longer is forgotten
+WATCH_PERIOD_S = 1.0  # interval of the checks of passive primaries and of moves
+MOVE_SECONDS_MAX = 60.0  # timeout of a move
 
 
 @dataclass(frozen=True, slots=True)
 class AppointmentRules:
-    """As configured. `passive_seconds_max`: a primary may be appointed for so long without being active, 0 = for ever;
-    `rebalance`: partitions are spread evenly whenever a node has become available."""
+    """Configuration of appointments. `passive_seconds_max`: longest time until an appointed primary is active, 0 = no limit;
+    `rebalance`: spread partitions evenly whenever a node has become available."""
 
     algorithm: str
     passive_seconds_max: float
@@ -37,8 +35,8 @@ class AppointmentRules:
 
 
 class Appointments:
-    """See above. `is_active(partition, primary)`: whether a primary has said that it is; `ask(node, partition, wanted)`: a
-    primary is to give its partition away."""
+    """Appointments of one cluster. `is_active(partition, primary)`: True if the primary reports itself active;
+    `ask(node, partition, wanted)`: ask a primary to hand its partition over."""
 
     def __init__(self, statuses: NodeStatuses, host: Loop, rules: AppointmentRules,
                  is_active: Callable[[int, Primary], bool], ask: Callable[[int, int, Yield], None]) -> None:
@@ -46,20 +44,20 @@ class Appointments:
         self._statuses, self._host, self._rules = statuses, host, rules
         self._is_active, self._ask = is_active, ask
         self.leadership: Leadership
-        self._passive: dict[int, tuple[Primary, float]] = {}  # partition -> its primary, and since when it is not active
-        self._moving: tuple[Move, Primary, float] | None = None  # a move, from whom, and until when it is waited for
-        self._staying: set[int] = set()  # partitions that did not move when they were to
+        self._passive: dict[int, tuple[Primary, float]] = {}  # partition -> primary, since when it is passive
+        self._moving: tuple[Move, Primary, float] | None = None  # the move, former primary, timeout
+        self._staying: set[int] = set()  # partitions whose last move failed
         self._rebalancing = False
         self._available: frozenset[int] = frozenset()
 
     def start(self, now: float) -> None:
-        """The node runs."""
+        """Start the periodic checks."""
         self._host.timers.every(now, WATCH_PERIOD_S, self._watch)
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """A node is different now, a leader or a primary is new: partitions whose primary is gone get another one."""
+        """Replace primaries that are gone, after a change of a node's status, of the leader or of a primary."""
         before, self._available = self._available, frozenset(self._fit(self._alive()))
         if not self._leads:
             self._moving, self._rebalancing = None, False
@@ -72,7 +70,7 @@ class Appointments:
         self._go_on(now)
 
     def declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
-        """A node cannot be primary under the lease that it was given, or gives it away."""
+        """Appoint another primary after a node has declined its lease."""
         if self._leads and self._head.get(index) == Primary(sender, declined.lease):
             up = self._alive() or [self.node_id]
             candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
@@ -80,12 +78,12 @@ class Appointments:
             self._propose(AssignPartitions(chosen, self._here(), {index: declined.used}), now)
 
     def primaries(self, partitions: int, spent: Mapping[int, int]) -> Primaries:
-        """What this node begins with as a leader: who is connected stays primary of what it is primary of. `spent`: leases
-        that this node cannot use."""
+        """Return the primaries that this node appoints as a new leader: connected nodes keep their partitions.
+        `spent`: leases that this node cannot use."""
         return Primaries(partitions, self._fit(self._alive()) or [self.node_id], self._here(), spent)
 
     def _watch(self, now: float) -> None:
-        """Replace primaries that have not become active in time; forget a move that has come to nothing."""
+        """Replace primaries that have not become active in time; end a move after its timeout."""
         if not self._leads:
             self._passive.clear()
             return
@@ -110,7 +108,7 @@ class Appointments:
     # -- moves --------------------------------------------------------------------------------------------------------
 
     def move(self, index: int, node_id: int) -> str:
-        """Another node is to be primary of a partition; why that cannot be, if it cannot."""
+        """Move a partition to another node; return the reason if it is refused."""
         if not self._leads:
             return self._leader_is_elsewhere
         self._go_on(self._host.now)
@@ -127,7 +125,7 @@ class Appointments:
         return ""
 
     def rebalance(self) -> str:
-        """Partitions are to be spread evenly; why that cannot be, if it cannot."""
+        """Spread partitions evenly; return the reason if it is refused."""
         if not self._leads:
             return self._leader_is_elsewhere
         self._begin_rebalancing()
@@ -146,7 +144,7 @@ class Appointments:
         self._ask(primary.node_id, move.partition_id, Yield(primary.lease, move.node_id))
 
     def _go_on(self, now: float) -> None:
-        """The next move, when the one before is over."""
+        """Begin the next move when the previous one is complete."""
         if self._moving is not None:
             move, primary, until = self._moving
             known = self._head[move.partition_id]
@@ -170,36 +168,36 @@ class Appointments:
             self._rebalancing = False
             self._host.report.info(f"Cluster ({self.name}): partitions are spread evenly over the nodes that are available")
 
-    # -- who may be chosen --------------------------------------------------------------------------------------------
+    # -- candidates ---------------------------------------------------------------------------------------------------
 
     def _here(self) -> list[int]:
-        """Who keeps what it is primary of, until it declines: also a node that stops."""
+        """The nodes that keep their partitions until they decline: all that are connected, also stopping ones."""
         return [node_id for node_id in self._statuses.members if node_id == self.node_id
                 or self._statuses.status(node_id) is not NodeStatus.E_UNAVAILABLE]
 
     def _alive(self) -> list[int]:
-        """Who is here, and stays."""
+        """The nodes that are connected and not stopping."""
         statuses = self._statuses
         return [node_id for node_id in statuses.members if (
             statuses.stays(node_id) if node_id != self.node_id else not statuses.is_stopping)]
 
     def _fit(self, up: list[int]) -> list[int]:
-        """Those that lack nothing, if there are any."""
+        """The available nodes of `up`, or all of them if none is available."""
         return [node_id for node_id in up if self._statuses.status(node_id) is NodeStatus.E_AVAILABLE] or up
 
     def successor(self) -> int | None:
-        """Who is to lead instead of this node."""
+        """Return the node that becomes leader when this node stops."""
         return next(iter(self._fit(self._alive())), None)
 
     def successor_of(self, safe: Mapping[int, Psn]) -> int | None:
-        """Who is to be primary of a partition instead of this node; `safe`: how much of it each node has."""
+        """Return the next primary of a partition of this node; `safe`: the last durable record of each node."""
         candidates = [node_id for node_id in self._fit(self._alive()) if node_id != self.node_id]
         return successor_of(self.leadership.metadata.state.partitions, candidates, safe, self._rules.algorithm,
                             self.leadership.standing.leader)
 
     @property
     def algorithm(self) -> str:
-        """By which primaries are chosen."""
+        """The algorithm that chooses primaries."""
         return self._rules.algorithm
 
     # -- the metadata -------------------------------------------------------------------------------------------------
@@ -222,4 +220,4 @@ class Appointments:
         self._host.performer.turn_due()
 
     def _proposed(self, outcome: Outcome, wall: int) -> None:
-        """Who is primary is told by the change itself; one that failed is proposed again by who lacks it."""
+        """Ignore the outcome: a committed change is applied by itself, a failed one is proposed again."""

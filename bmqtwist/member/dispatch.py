@@ -1,10 +1,10 @@
-"""Dispatch of the traffic between members of a cluster: each event of another member goes to the part that it is for.
+"""Dispatch of the traffic between members of a cluster: passes each event of another member to its handler.
 
     EVENTS             by event type: records and receipts of partitions, messages and acknowledgements, elections
     CLUSTER_MESSAGES   by kind of a control message of the cluster: metadata log, proposals, partitions, node status
 
-What a member asks for its own clients (PUT, CONFIRM, REJECT) goes to `link/peer.py` before it would come here. The way
-of a PUT through three nodes is in docs/architecture.md.
+`link/peer.py` handles requests of a member for its own clients (PUT, CONFIRM, REJECT). docs/architecture.md shows the way of
+a PUT through three nodes.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class MemberDispatch:
         self._lines = LineLimiter()
 
     def peer_up(self, node_id: int, now: float) -> None:
-        """A member is connected."""
+        """Handle the connection of a member."""
         self.leadership.step(now, PeerUp(node_id))
         self.replication.peer_up(node_id, now)
 
     def peer_down(self, node_id: int, now: float) -> None:
-        """A member is connected no longer."""
+        """Handle the loss of a connection."""
         self.leadership.step(now, PeerDown(node_id))
         self.replication.peer_down(node_id, now)
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """One event of a member."""
+        """Handle one event of a member; a malformed event is logged and dropped."""
         try:
             if kind not in EVENTS:
                 raise PeerError(f"{kind.name} event dropped")
@@ -63,11 +63,11 @@ class MemberDispatch:
                                         f"{self._links.name(peer.node_id)}: {error}")
 
     def records(self, peer: PeerSession, kind: EventType, body: bytes) -> None:
-        """Records of a partition, or how far another node has them. PeerError."""
+        """Handle records or a receipt of a partition; raises PeerError."""
         self.replication.received(peer.node_id, *partition_event_of(peer.node_id, kind, body), peer.session.now)
 
     def control(self, peer: PeerSession, specific: int, body: bytes) -> None:
-        """A control message of a member. PeerError."""
+        """Handle a control message of a member; raises PeerError."""
         message = decode_control(body, encoding_of(specific))
         if message.choice != "clusterMessage":
             self.relays.control(peer, message)
@@ -80,17 +80,17 @@ class MemberDispatch:
             self._host.performer.turn_due()
 
     def log(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-        """A message about the metadata log."""
+        """Handle a message of the metadata log."""
         found = log_message_of(peer.node_id, about)
         if found is not None:
             self.metadata.step(found, self._host.wall(peer.session.now))
 
     def proposal(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-        """A change of the metadata that another node wants, or the leader's answer to one."""
+        """Handle a proposal of another node, or the leader's answer."""
         self.proposals.received(peer.node_id, about.value.value, self._host.wall(peer.session.now))
 
     def partition(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
-        """A message about a partition."""
+        """Handle a message about a partition."""
         found = partition_message_of(peer.node_id, about)
         if found is not None:
             self.replication.received(peer.node_id, *found, peer.session.now)

@@ -1,12 +1,11 @@
-"""A primary gives a partition to another node, and nothing is lost by it.
+"""Handover of a partition from its primary to another node, without loss of messages.
 
-    begin       the queues of the partition take nothing any more: what clients post waits, as when a primary is lost. The
-                last record is a sync point
-    drained     everything that this node has is committed, and safe at the successor
-    given       then it declines its lease in favour of the successor; the leader gives that one a newer lease. What a leader
-                has not answered it is told again
-    given up    a successor that takes too long does not become one: the queues come to life again; a node that stops lets
-                the leader choose
+    begin        queues of the partition retire: PUTs of clients wait for the next primary. The last record is a sync point
+    drained      all records are committed, and durable at the successor
+    given        the primary declines its lease in favour of the successor, and repeats that until the leader has appointed
+                 the successor under a newer lease
+    cancelled    the successor was not up to date in time: the queues are activated again; if this node stops, the leader
+                 chooses another successor
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from bmqtwist.loop.loop import Loop
 from bmqtwist.member.partition_logs import HostedPartition
 from bmqtwist.wire.cluster_schema import Decline, Yield
 
-CHECK_S = 0.05  # how often it is looked whether somebody has taken too long
-REPEAT_S = 1.0  # a leader that has given out no newer lease
+CHECK_S = 0.05  # interval of the checks of timeouts
+REPEAT_S = 1.0  # from a declined lease to its repetition, if the leader has appointed no successor
 
 
 @dataclass(slots=True)
 class Handover:
-    """One partition that is given away."""
+    """The handover of one partition."""
 
     wanted: Yield
-    for_good: bool  # this node stops
-    until: float  # then it is given up, or the leader is told once more
+    for_good: bool  # because this node stops
+    until: float  # time of the cancellation, or of the next repetition
     given: bool = False
 
 
 class Handovers:
-    """Of one cluster at one node. `patience`: seconds that a successor has; `serve(partition, output, now)`: its queues are
-    activated, or go away; `end_lease(partition, now)`: a sync point ends it; `decline(partition, output, now)`: the leader
-    is told that this node is not to be primary."""
+    """Handovers of one cluster at one node. `patience`: seconds that a successor has. `serve(partition, output, now)`:
+    activate or retire its queues; `end_lease(partition, now)`: append the sync point; `decline(partition, output, now)`:
+    report to the leader that this node gives the lease up."""
 
     def __init__(self, hosted: list[HostedPartition], host: Loop, patience: float,
                  serve: Callable[[int, Serve, float], None], end_lease: Callable[[int, float], None],
@@ -47,11 +46,11 @@ class Handovers:
         self._in_progress: dict[int, Handover] = {}
 
     def is_leaving(self, index: int) -> bool:
-        """Whether a partition is being given away."""
+        """Return whether a partition is being handed over."""
         return index in self._in_progress
 
     def begin(self, index: int, wanted: Yield, for_good: bool, now: float) -> None:
-        """Give a partition away that this node serves; the same again changes nothing."""
+        """Begin to hand over a partition of which this node is active primary; ignored if already begun."""
         if index in self._in_progress:
             return
         machine = self._hosted[index].machine
@@ -64,11 +63,11 @@ class Handovers:
         self.check(index, now)
 
     def forget(self, index: int) -> None:
-        """Its machine says itself who is active from now on: whatever this node did about that is past."""
+        """End a handover: the partition's machine has decided on its primary."""
         self._in_progress.pop(index, None)
 
     def check(self, index: int, now: float) -> None:
-        """Its log, or that of another node, has moved."""
+        """Continue a handover after progress of a log, or after a timeout."""
         found = self._in_progress.get(index)
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""What the parts of a cluster's member need of the cluster, and of the broker's domains."""
+"""Interfaces of the cluster and of the broker's domains for the parts of a member."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DomainSource(Protocol):
     """`broker.access.Domains`."""
 
     def domain(self, name: str) -> Domain:
-        """A domain by its qualified name, loaded at the first call; raises Refused."""
+        """Return a domain by its qualified name, loaded at the first call; raises Refused."""
 
     def activate(self, cluster: ReplicatedCluster) -> None:
         """Activate the dormant queues of a cluster whose domains can be loaded."""
@@ -43,44 +43,44 @@ class ReplicatedCluster(Protocol):
     leadership: Leadership
     proposals: Proposals | None  # None: this node is the only member
     partitions: list[Partition]
-    queues: dict[str, RootQueue]  # those that are led here, by URI
+    queues: dict[str, RootQueue]  # queues of which this node is primary, by URI
     activations: Activations
     retirement: Retirement
     dormant: dict[str, QueueRecord]
     timer_ns: Callable[[], int]  # feeds storage keys
 
     def refusal_of(self, uri: str) -> Refused | None:
-        """Why a queue cannot be used at this node."""
+        """Return the refusal if this node is not the active primary of a queue's partition, else None."""
 
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
-        """The queue, registered."""
+        """Create and register a queue."""
 
     def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
-        """Clients here may have waited for this queue to have a primary, which is this node now."""
+        """Move the relay of a queue, with its clients and pending opens, to the queue itself."""
 
     def record(self, append: Callable[..., None], *args: object) -> None:
-        """Write a record; what its partition does not take is logged."""
+        """Append a record; a PartitionUnavailable is logged."""
 
     def adopt_domain(self, domain: Domain) -> None:
-        """A domain was loaded: its dormant queues are activated."""
+        """Activate the dormant queues of a domain that was loaded."""
 
     def queue_records(self, partition_id: int) -> Mapping[bytes, QueueRecord]:
-        """The queues that the metadata have in a partition, by key."""
+        """Return the records of a partition's queues in the metadata, by queue key."""
 
     def serve(self, partition_id: int, now: float, wall: int) -> None:
-        """This node is active primary of a partition: its queues are activated."""
+        """Activate the queues of a partition whose active primary is this node."""
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
-        """It is no longer: they go away."""
+        """Retire the queues of a partition that has lost this node as primary."""
 
     def committed(self, partition: Partition, now: float) -> None:
-        """The cluster has more of a partition's records."""
+        """Notify waiters that more records of a partition are committed."""
 
     def primary_changed(self, partition_id: int) -> None:
-        """Another node may be active primary of a partition, or none."""
+        """Handle a change of a partition's active primary."""
 
     def held_in_memory(self, partition_id: int) -> int:
-        """How many messages the queues in memory hold that are led here."""
+        """Return the number of messages in this node's queues in memory of a partition."""
 
     def on_records(self, now: float) -> None:
-        """A partition that another node leads has written more."""
+        """Handle new records in a partition that another node leads."""

@@ -1,10 +1,9 @@
-"""At a member: the queues that clients here use while another member is primary of their partition.
+"""Relays at a member: queues that its clients have open while another member is primary of their partition.
 
-A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); a generation is a
-lease. `relay.relays` does all the rest. The primary names a message by its GUID alone: this node has its records, or is
-about to get them. When this node becomes primary its relays become what they stand for, and the other way round
-(`queue.handover`).
-The way of a PUT through three nodes, and of its ACK back, is in docs/architecture.md.
+A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); the generation of the
+upstream is the primary's lease. The primary sends PUSHes without payload: this node has the records, or receives them soon.
+When this node becomes primary, its relays become queues, and the reverse (`queue.handover`). The rest is in `relay.relays`.
+docs/architecture.md shows the way of a PUT through three nodes, and of its ACK back.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ CHECK_PERIOD_S = 0.2
 
 
 class MemberRelays:
-    """`relay.relays.RelayUser` of one cluster. `record_of`: what the metadata have of a queue; `bytes_max`: as of
-    `relay.relays.Relays`."""
+    """`relay.relays.RelayUser` of one cluster. `record_of`: a queue's record in the metadata; `bytes_max`: the limit of PUTs
+    that wait for ACKs, in bytes."""
 
     def __init__(self, cluster: ReplicatedCluster, record_of: Callable[[str], QueueRecord | None], replication: Replication,
                  links: ClusterLinks, statuses: NodeStatuses, bytes_max: int) -> None:
@@ -51,21 +50,21 @@ class MemberRelays:
         self._cluster, self._record_of, self._replication = cluster, record_of, replication
         self._links, self.statuses = links, statuses
         self._upstreams: dict[int, Upstream] = {}  # by partition
-        self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
+        self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition, each with its record
         self.relays = Relays(self, cluster.loop, cluster.context, bytes_max)
         self.leadership: Leadership
-        self._without_since: float | None = None  # a leader, and the primary of some partition
-        self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
+        self._without_since: float | None = None  # since when leader and a primary are unknown
+        self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # other nodes elect a leader within it
         self._host.timers.every(self._host.now, CHECK_PERIOD_S, self._check_use)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
     def awaited(self) -> str:
-        """As of `ClusterLinks.awaited`."""
+        """Return the members that have not connected yet after the start; see `ClusterLinks.awaited`."""
         return self._links.awaited(self._host.now)
 
     def primary_changed(self, index: int) -> None:
-        """Another node may be active primary of a partition, or none."""
+        """Attach the queues of a partition to its new active primary, or detach them if it has none."""
         primary, known = self._replication.primary_of(index), self._upstreams.get(index)
         gates = self.statuses.gates(primary.node_id) if primary is not None else CLOSED
         if not gates.confirm:
@@ -83,12 +82,12 @@ class MemberRelays:
             self.relays.stop_posting(known)
 
     def statuses_changed(self) -> None:
-        """A node is different now."""
+        """Check the upstreams of all partitions after a change of a member's status."""
         for index in range(len(self._cluster.partitions)):
             self.primary_changed(index)
 
     def queue_moved(self, uri: str) -> None:
-        """The metadata say something else about a queue: it is in another partition, perhaps."""
+        """Attach a queue to another upstream if the metadata move it to another partition."""
         opened = self.relays.opened.get(uri)
         if opened is not None and opened.upstream is not self.upstream_of(uri):
             self.relays.detach([opened])
@@ -97,13 +96,13 @@ class MemberRelays:
                 self.relays.attach(upstream)
 
     def on_records(self, now: float) -> None:
-        """A partition has written more: perhaps what messages wait for."""
+        """Release PUSHes and early acknowledgements whose records have been written."""
         self.relays.incoming.on_records(now)
         for index in list(self._held_acks):
             self._release_acks(index, now)
 
     def _on_early_acks(self, peer: PeerSession, body: bytes, now: float) -> None:
-        """ACKs that count once a record is safe here: it is at the primary. PeerError: none is taken."""
+        """Hold early acknowledgements until their record is committed; raises PeerError, then none is held."""
         if len(body) < RECEIPT.size:
             raise PeerError("event cut short", "ACK", len(body))
         index, sequence, lease = RECEIPT.unpack_from(body)
@@ -112,7 +111,7 @@ class MemberRelays:
         if error is not None:
             raise error
         if upstream is None or upstream.peer is not peer or upstream.generation != lease:
-            return  # what is not answered is posted again
+            return  # the next primary receives these PUTs again
         self._replication.on_early_ack(index)
         held = self._held_acks.setdefault(index, deque())
         held.append(((lease, sequence), found))
@@ -130,7 +129,7 @@ class MemberRelays:
             del self._held_acks[index]
 
     def _check_use(self, now: float) -> None:
-        """Who is cut off from leader and primaries can do nothing for proxies, and others can."""
+        """Report to proxies that this node is not available while it is cut off from leader and primary."""
         for index in list(self._held_acks):
             self._release_acks(index, now)
         missing = any(index not in self._upstreams and not self._replication.serves(index)
@@ -142,19 +141,19 @@ class MemberRelays:
         self.statuses.set_usable_by_proxies(self._without_since is None or now < self._without_since + self._patience
                                 or not self.leadership.may_have_leader_elsewhere)
 
-    # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
+    # -- relay.relays.RelayUser -------------------------------------------------------------------------------------------
 
     def upstream_of(self, uri: str) -> Upstream | None:
-        """The active primary of the partition."""
+        """Return the active primary of the queue's partition."""
         record = self._record_of(uri)
         return self._upstreams.get(record.partition_id) if record is not None else None
 
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
-        """As it is here: this node may become primary."""
+        """Return this node's own domain object, since this node may become primary."""
         return self._cluster.domains.domain(uri.qualified_domain)
 
     def stored(self, uri: str, guid: bytes) -> Message | None:
-        """From our own files, once the record is safe in them: the primary may speak of what it alone has safe beside us."""
+        """Read a message from this node's files once its record is durable here, or known to be committed; else None."""
         found = self._find(uri, guid)
         if found is None:
             return None
@@ -166,7 +165,7 @@ class MemberRelays:
             return None
         try:
             payload = partition.payloads.whole(message)
-        except (PartitionUnavailable, OSError):  # told already; it goes back to the primary
+        except (PartitionUnavailable, OSError):  # already reported; the message returns to the primary
             return None
         now = self._host.now
         copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
@@ -175,7 +174,7 @@ class MemberRelays:
         return copy
 
     def payload(self, uri: str, guid: bytes) -> bytes:
-        """Likewise."""
+        """Read a payload from this node's files; raises PartitionUnavailable."""
         found = self._find(uri, guid)
         if found is None:
             raise PartitionUnavailable(f"message {guid.hex().upper()} is gone")
@@ -190,16 +189,16 @@ class MemberRelays:
         message = queue.messages.get(guid) if queue is not None else None
         return None if message is None else (partition, message)
 
-    # -- what other members say -------------------------------------------------------------------------------------------
+    # -- messages of other members ----------------------------------------------------------------------------------------
 
     def acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
-        """ACKs of a primary, or early ones. PeerError."""
+        """Handle ACKs, or early acknowledgements, of a primary; raises PeerError."""
         if specific == AHEAD:
             self._on_early_acks(peer, body, now)
         else:
             self.relays.incoming.acks(peer, body, now)
 
     def control(self, peer: PeerSession, message: ControlMessage) -> None:
-        """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
+        """Handle a request of another member about queues, or its response; late responses are ignored."""
         if not self.relays.requests.answered(peer, message) and is_of_a_client(message) and peer.serves:
             peer.requests.handle(message)

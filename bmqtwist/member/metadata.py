@@ -1,11 +1,10 @@
-"""The metadata of a cluster at this node: the log's machine, its file, and who waits for which change.
+"""Metadata of a cluster at this node: the metadata log's state machine, its file, and callbacks of proposed changes.
 
-    propose         in a turn, any number of times; `done` is called at the commit
-    wants_write     at the end of a turn: what to do with the file, on another thread; one thing at a time
-    written, failed when that is over: changes take effect, and whoever waited is told
-    lead, step      who leads the cluster, and what other nodes say about it; what they are told, and what is committed,
-                    goes to `user`
-    settle          at the start, when nobody else runs: all of it at once
+    propose          propose a change, any number of times in a turn; the callback receives the outcome after the commit
+    wants_write      at the end of a turn: the next file job, to be performed on another thread; one job at a time
+    written, failed  result of a file job: changes take effect, callbacks are called
+    lead, step       events of elections and messages of other nodes; messages to them and commits go to `user`
+    settle           at the start: perform all file jobs on the calling thread
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.report import INTERNAL_ERROR, Report, stack
 from bmqtwist.storage.ledger_file import LedgerFile
 
-OnDecided = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
+OnDecided = Callable[[Outcome, int], None]  # outcome of a change, wall clock
 
 
 class MetadataUnavailable(LocalError):
@@ -47,43 +46,43 @@ class MetadataUnavailable(LocalError):
 
 
 class LogUser(Protocol):
-    """Who speaks for the log with other nodes; a cluster of one has none."""
+    """Receiver of the log's messages and events; None in a cluster of one node."""
 
     def send(self, node_id: int, message: Message) -> None:
-        """A message for another node."""
+        """Send a message to another node."""
 
     def changed(self, change: StateChanged) -> None:
-        """A record is committed and applied."""
+        """Handle a record that is committed and applied."""
 
     def leadership_lost(self, reason: str) -> None:
-        """The log cannot lead any more."""
+        """Handle the log's loss of leadership."""
 
 
 class ClusterMetadata:
-    """See above. `wall` is seconds since the epoch, in all methods."""
+    """Metadata of one cluster. `wall`: seconds since the epoch, in all methods."""
 
     def __init__(self, log: MetadataLog, file: LedgerFile, report: Report) -> None:
         self.log = log
         self._file, self._report = file, report
         self._waiting: dict[int, OnDecided] = {}
         self._barriers: list[tuple[set[int], Callable[[], None]]] = []
-        self.proposals = 0  # so far; the number of a proposal is its token
-        self._job: FileJob | None = None  # not begun yet
+        self.proposals = 0  # count; the number of a proposal is its token
+        self._job: FileJob | None = None  # not started yet
         self.user: LogUser | None = None
-        self.flush_due = False  # something happened since the last Flush: `wants_write` is to be asked
+        self.flush_due = False  # an input has come since the last Flush: call `wants_write`
 
     @property
     def state(self) -> ClusterState:
-        """What is committed."""
+        """The committed state."""
         return self.log.state
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for a change."""
+        """True while a proposed change is undecided."""
         return bool(self._waiting)
 
     def open(self) -> None:
-        """Read the file; never fails for what is in it."""
+        """Read the file; damaged contents do not raise."""
         data = self._file.read_all()
         good, outputs = self.log.open(data)
         self._take(outputs, 0)
@@ -91,16 +90,16 @@ class ClusterMetadata:
             self._file.truncate(good)
 
     def lead(self, term: int, primaries: Primaries, told: OnDecided, wall: int) -> None:
-        """This node leads; `told` when the first record of its term is committed, or is not."""
+        """Lead the cluster; `told` receives the outcome of the first record of the term."""
         self.step(Lead(self._expect(told), term, primaries), wall)
 
     def step(self, event: Input, wall: int) -> None:
-        """Who leads, what other nodes say, what is asked of the log."""
+        """Pass an input to the log and perform its outputs."""
         self.flush_due = True
         self._take(self.log.step(event, wall), wall)
 
     def propose(self, change: Change, told: OnDecided, wall: int) -> None:
-        """Change the metadata."""
+        """Propose a change of the metadata."""
         if isinstance(change, AssignQueue):
             self._report.info("'QueueAssignmentAdvisory' will be applied to cluster state ledger: queue '%s'", change.uri)
         self.step(Propose(self._expect(told), change), wall)
@@ -111,7 +110,7 @@ class ClusterMetadata:
         return self.proposals
 
     def after(self, action: Callable[[], None]) -> None:
-        """Do something when everything proposed so far is decided."""
+        """Call `action` when all changes proposed so far are decided."""
         if self._waiting:
             self._barriers.append((set(self._waiting), action))
         else:
@@ -120,7 +119,7 @@ class ClusterMetadata:
     # -- the file ---------------------------------------------------------------------------------------------------
 
     def wants_write(self, wall: int) -> FileJob | None:
-        """What to do with the file now; `perform` it, on any thread, then call `written` or `failed`."""
+        """Return the next file job: `perform` it on any thread, then call `written` or `failed`."""
         if self.flush_due:
             self.flush_due = False
             self._take(self.log.step(Flush(), wall), wall)
@@ -128,7 +127,7 @@ class ClusterMetadata:
         return job
 
     def perform(self, job: FileJob) -> None:
-        """Do it; OSError. The only method another thread may call."""
+        """Perform a file job; raises OSError. The only method that another thread may call."""
         if isinstance(job, ReplaceFile):
             self._file.replace(job.log_id, job.data, job.wall)
             return
@@ -138,17 +137,17 @@ class ClusterMetadata:
         self._file.sync()
 
     def written(self, job: FileJob, wall: int) -> None:
-        """It survives a loss of power now."""
+        """Handle a completed file job: its data are durable."""
         if isinstance(job, ReplaceFile) and job.replaces:
             self._report.info("Rolled over to log with logId '%s'", job.log_id.hex().upper())
         self.step(Written(job.number), wall)
 
     def failed(self, job: FileJob, error: OSError, wall: int) -> None:
-        """It failed."""
+        """Handle a failed file job."""
         self.step(WriteFailed(job.number, str(error)), wall)
 
     def settle(self, wall: int) -> None:
-        """Write until nothing is left to be written."""
+        """Perform file jobs until none is left."""
         while (job := self.wants_write(wall)) is not None:
             try:
                 self.perform(job)
@@ -189,7 +188,7 @@ class ClusterMetadata:
     def _decided(self, decided: Decided, wall: int) -> None:
         try:
             self._waiting.pop(decided.token)(decided.outcome, wall)
-        except Exception as error:  # a mistake about one change costs the others nothing
+        except Exception as error:  # the other changes continue
             self._report.alarm(INTERNAL_ERROR, "Metadata: what follows a change: %s", stack(error))
         for outstanding, _ in self._barriers:
             outstanding.discard(decided.token)

@@ -219,7 +219,7 @@ class PartitionRunner:
                 self._perform(hosted, output, now)
 
     def _count_copies(self, hosted: HostedPartition, now: float) -> None:
-        """Update the copies that PUTs with a number of copies wait for; only available nodes count."""
+        """Update the records stored by one replica, and by all available replicas: PUTs may wait for these copies."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
         if hosted.partition.copied(*hosted.machine.replicas.replicated(available)):
             self._cluster.committed(hosted.partition, now)

@@ -1,9 +1,8 @@
-"""Changes of the metadata that this node wants, whoever leads.
+"""Proposals of metadata changes from any node of a cluster.
 
-The leader proposes them to its log at once, unless it refuses (`Proposals.refusal`). Any other node asks the leader, and a
-change counts as made when this node has applied the record. What a leader does not answer, or could not commit, it is asked
-again, and so is the next one; a node that does not lead says so. After its patience a request has failed, and nobody knows
-then what becomes of it.
+The leader proposes a change to its own log, unless it refuses it (`Proposals.refusal`). Any other node sends the leader a
+request; the change is complete when this node has applied its record. Requests without an answer are repeated, also to the
+next leader; a node that is not the leader answers NOT_LEADER. After its timeout a request has failed with unknown outcome.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bmqtwist.wire.cluster_schema import Lsn, MetadataAnswer, MetadataLogMessage
 from bmqtwist.wire.control import cluster_event
 
 PATIENCE_S = 15.0
-REQUESTS_MAX = 10_000  # that wait for an answer
+REQUESTS_MAX = 10_000  # without an answer
 
 
 @dataclass(slots=True)
@@ -29,24 +28,24 @@ class _Request:
     change: Change
     told: OnDecided
     until: float
-    proposed: bool = False  # to our own log: this node leads
-    granted: Lsn | None = None  # it is committed there; this node has not seen that yet
+    proposed: bool = False  # to this node's own log, as leader
+    granted: Lsn | None = None  # committed at the leader; this node has not applied it yet
 
 
 class Proposals:
-    """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody; `retry`: seconds until one that
-    does not answer is asked again."""
+    """Proposals in a cluster of several nodes. `leader()`: the active leader or None; `retry`: seconds until a request
+    without an answer is repeated."""
 
     def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: Loop,
                  leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
         self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
         self._leader, self._timer_ns, self._retry = leader, timer_ns, retry
-        self.refusal: Callable[[Change], NotDone | None] = lambda change: None  # why a leader does not propose a change
+        self.refusal: Callable[[Change], NotDone | None] = lambda change: None  # the reason why a leader refuses a change
         self._requests: dict[int, _Request] = {}
-        self._numbers = timer_ns()  # no answer to an earlier run of this process fits
+        self._numbers = timer_ns()  # answers to an earlier run of this process do not match
 
     def propose(self, change: Change, told: OnDecided, wall: int, patience: float = PATIENCE_S) -> None:
-        """As `ClusterMetadata.propose`; `patience`: seconds that a leader is waited for."""
+        """As `ClusterMetadata.propose`; `patience`: timeout in seconds."""
         if len(self._requests) >= REQUESTS_MAX:
             told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
             return
@@ -75,7 +74,7 @@ class Proposals:
             self._send(leader, _written(number, request.change))
 
     def _decided_here(self, number: int, outcome: Outcome, wall: int) -> None:
-        """This node leads, or did: then the next leader is asked."""
+        """Handle the outcome in this node's own log; if it lost leadership, the next leader receives the request."""
         request = self._requests.get(number)
         if request is None:
             return
@@ -88,14 +87,14 @@ class Proposals:
         self._links.send(node_id, cluster_event(MetadataLogMessage.of(value)))
 
     def leader_changed(self) -> None:
-        """Another node is to be asked, or the same one once more: what it was asked in an earlier term is forgotten."""
+        """Send all requests to a new leader; requests of an earlier term are lost."""
         wall = self._host.wall(self._host.now)
         for number, request in list(self._requests.items()):
             if request.granted is None:
                 self._ask(number, request, wall)
 
     def received(self, sender: int, value: MetadataRequest | MetadataAnswer, wall: int) -> None:
-        """Another node asks, or answers."""
+        """Handle a request of another node, or the leader's answer."""
         if isinstance(value, MetadataRequest):
             answer = partial(self._answer, sender, value.number)
             if self._leader() == self._node_id:
@@ -117,13 +116,13 @@ class Proposals:
         if not isinstance(outcome, NotDone):
             term, sequence = self._metadata.log.applied
             self._send(sender, MetadataAnswer(number, elector_term=term, sequence_number=sequence))
-        elif not outcome.unknown:  # else whoever leads next is asked again
+        elif not outcome.unknown:  # else the requester asks the next leader
             self._send(sender, MetadataAnswer(number, True, outcome.reason, outcome.code))
 
     def _answered(self, sender: int, answer: MetadataAnswer, wall: int) -> None:
         request = self._requests.get(answer.number)
         if request is None or answer.refused and (answer.code == NOT_LEADER or sender != self._leader()):
-            return  # the next leader is asked, or this one once more
+            return  # the request is repeated
         if answer.refused and not self._is_so(request.change):
             del self._requests[answer.number]
             request.told(NotDone(answer.reason, False, answer.code), wall)
@@ -133,7 +132,7 @@ class Proposals:
         self._host.performer.turn_due()
 
     def state_changed(self, wall: int) -> None:
-        """The metadata say something else now: perhaps what somebody waits for."""
+        """Complete the requests whose records have been applied."""
         applied = self._metadata.log.applied
         for number, request in list(self._requests.items()):
             if request.granted is not None and request.granted <= applied:
@@ -141,13 +140,13 @@ class Proposals:
                 request.told(Done(self._metadata.state.queues.get(getattr(request.change, "uri", ""))), wall)
 
     def _is_so(self, change: Change) -> bool:
-        """Whether a change that is refused has been made already: it was asked for twice."""
+        """Return whether a refused change was already made, by an earlier copy of the request."""
         known = self._metadata.state.queues.get(change.uri) if isinstance(change, UpdateApps) else None
         return isinstance(change, UpdateApps) and known is not None and (
             known.apps.keys() >= set(change.added) and not known.apps.keys() & set(change.removed))
 
     def _look_again(self, number: int, now: float) -> None:
-        """Nothing has become of a request for a while."""
+        """Repeat a request without an answer, or fail it after its timeout."""
         request = self._requests.get(number)
         if request is None:
             return

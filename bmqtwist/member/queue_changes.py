@@ -1,4 +1,4 @@
-"""Changes of the queues of one cluster in its metadata: creation, deletion, apps; they take effect at the commit."""
+"""Changes of queues in a cluster's metadata: creation, deletion, apps. They take effect at their commit."""
 
 from __future__ import annotations
 
@@ -22,27 +22,24 @@ _NO_PARTITION = -202
 
 
 class QueueChanges:
-    """Of one cluster at one node."""
+    """Queue changes of one cluster at one node."""
 
     def __init__(self, cluster: ReplicatedCluster) -> None:
         self._cluster, self._report, self._title = cluster, cluster.report, f"Cluster ({cluster.name})"
-        self.creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # opens that wait for a queue, by URI
+        self.creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # pending opens, by URI
 
     def queue_count(self, domain_name: str) -> int:
-        """Queues of a domain that are registered, or about to be."""
+        """Return the number of a domain's queues in the metadata, including proposed ones."""
         prefix = f"bmq://{domain_name}/"
         return sum(uri.startswith(prefix) for uri in self._expected.queues)
 
     def is_changing(self, queue: RootQueue) -> bool:
-        """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
+        """Return whether a change of the queue is uncommitted; an open must then use `create_queue`."""
         return queue.lifecycle.is_deleting or self._cluster.metadata.log.is_pending(queue.uri)
 
     def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
                      done: Callable[[RootQueue | Refused], None]) -> None:
-        """The queue with this URI as the metadata have it once all that waits is committed; assigned if need be.
-
-        `done` is called then, whoever else asked for the same queue meanwhile.
-        """
+        """Find a queue after the commit of its pending changes, or create it; `done` receives the queue or the refusal."""
         refused = self._cluster.refusal_of(uri)
         if refused is not None:
             done(refused)
@@ -58,12 +55,12 @@ class QueueChanges:
 
     @property
     def _expected(self) -> ClusterState:
-        """The metadata with all that waits for its commit, as far as this node knows."""
+        """The metadata with all proposed changes that this node knows."""
         leads = self._cluster.proposals is None or self._cluster.leadership.leads
         return self._cluster.metadata.log.head if leads else self._cluster.metadata.state
 
     def propose(self, change: Change, told: OnDecided, wall: int) -> None:
-        """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
+        """Propose a change of the metadata here or at the leader; times out as an open does."""
         cluster = self._cluster
         if cluster.proposals is not None:
             patience = cluster.definition.queue_operations.open_timeout_ms / 1000 + LATE_S
@@ -76,7 +73,7 @@ class QueueChanges:
             self._cluster.metadata.propose(change, told, wall)
 
     def refusal(self, change: Change) -> NotDone | None:
-        """Why this node does not change the metadata as somebody asks: it leads."""
+        """Return the leader's refusal of a change, or None."""
         if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
             return None
         try:
@@ -86,7 +83,7 @@ class QueueChanges:
         return None
 
     def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
-        """The assignment of a queue is committed, or is not."""
+        """Handle the outcome of a queue's assignment."""
         if isinstance(outcome, NotDone):
             category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
                 Category.E_UNKNOWN if self._cluster.proposals is None else Category.E_NOT_READY)
@@ -124,16 +121,16 @@ class QueueChanges:
         self.created(uri, queue)
 
     def gone_again(self, uri: str) -> None:
-        """A queue was unassigned while it was being opened."""
+        """Refuse the opens of a queue that was unassigned meanwhile."""
         self.created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
 
     def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
-        """A queue that no partition took is unassigned again."""
+        """Refuse the opens of a queue whose record could not be stored, after its unassignment."""
         self.note(outcome, wall)
         self.created(uri, reason)
 
     def created(self, uri: str, found: RootQueue | Refused) -> None:
-        """Answer all opens that wait for a queue."""
+        """Answer all pending opens of a queue."""
         for done in self.creating.pop(uri):
             done(found)
 
@@ -152,13 +149,13 @@ class QueueChanges:
                               f"(current: {count}, limit: {limit}).")
 
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
-        """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
+        """Unassign and delete an empty, unused queue; an open that comes meanwhile creates a new one."""
         if not queue.lifecycle.is_deleting:
             queue.feed(QueueChange.DELETE, self._cluster.loop.now, "it is empty and unused")
             self.propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """The end of a queue is committed, or is not."""
+        """Handle the outcome of a queue's unassignment."""
         self.note(outcome, wall)
         if isinstance(outcome, NotDone):
             queue.feed(QueueChange.KEEP, self._cluster.loop.now, outcome.reason)
@@ -166,7 +163,7 @@ class QueueChanges:
             self.forget(queue, wall)
 
     def forget(self, queue: RootQueue, wall: int) -> None:
-        """A queue is no longer assigned."""
+        """Delete an unassigned queue."""
         if self._cluster.queues.get(queue.uri) is not queue:
             return
         self._cluster.record(queue.partition.queues.delete, queue.key, wall)
@@ -177,7 +174,7 @@ class QueueChanges:
         self._report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
 
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
-        """Make the apps of a fanout queue those of its domain's settings, at the commit."""
+        """Propose the apps of the domain's settings for a fanout queue."""
         record = self._expected.queues.get(queue.uri)
         if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
             return
@@ -189,13 +186,13 @@ class QueueChanges:
             self.propose(change, partial(self._updated, queue), wall)
 
     def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """A change of a queue's apps is committed, or is not; another node may be its primary by now."""
+        """Handle the outcome of a change of apps; another node may be primary by now."""
         self.note(outcome, wall)
         if not isinstance(outcome, NotDone) and self._cluster.queues.get(queue.uri) is queue:
             self.follow(queue, outcome.value, wall)
 
     def follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
-        """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
+        """Make the apps of a fanout queue and of its partition those of the metadata."""
         if queue.mode != QueueMode.FANOUT:
             return
         removed = [app for app in queue.active if record.apps.get(app.app_id) != app.key]
@@ -220,12 +217,12 @@ class QueueChanges:
             self._report.error(f"{self._title}: the apps of queue '{queue.uri}' are not changed in its partition: {error}")
 
     def note_created(self, record: QueueRecord) -> None:
-        """Note the event for operators."""
+        """Add the creation to the node's event log."""
         self._report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
                          partition=record.partition_id, state="created")
 
     def note(self, outcome: Outcome, wall: int) -> None:
-        """Say why a change was not made; then everything stays as it was."""
+        """Log the reason of a failed change."""
         if isinstance(outcome, NotDone):
             self._report.error(f"{self._title}: {outcome.reason}")
 

@@ -1,7 +1,7 @@
-"""The brokers behind us: proxies of a cluster that we are a member or a proxy of.
+"""Downstream brokers: proxies connected to this node, a member or proxy of their cluster.
 
-Any number of them may connect, whatever they are. Each uses queues as a client does (`link/peer.py`), and is told how
-we are, if it listens to that.
+Any number of proxies may connect. A proxy uses queues as a client does (`link/peer.py`) and receives this node's status, if
+it supports that.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from bmqtwist.wire.control import ControlMessage, cluster_event, decode_control,
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
-ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # group and member of the features of a proxy that listens, and of who tells
+ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # feature group and member: the broker sends and accepts status advisories
 
 
-STOPS = "HA"  # group of the features of who understands a stop request
-STOP_VERSIONS = {"GRACEFUL_SHUTDOWN_V2": 2, "GRACEFUL_SHUTDOWN": 1}  # member of that group -> what is asked for, best first
-STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests of version 2
+STOPS = "HA"  # feature group of brokers that support stop requests
+STOP_VERSIONS = {"GRACEFUL_SHUTDOWN_V2": 2, "GRACEFUL_SHUTDOWN": 1}  # member -> version of the request, best first
+STOP_ANSWER_S = 5.0  # timeout of stop requests of version 2
 
 
 def stop_version(peer: PeerSession) -> int:
-    """How another broker can be told that we stop: 2 = it sends nothing more here but CONFIRMs, and says so at once; 1 = it
-    asks for no more messages, closes its queues here when it has confirmed what it has, and then says so; 0 = not at all."""
+    """Return the version of stop requests that a broker supports. 2: it sends only CONFIRMs from then on, and answers at
+    once; 1: it stops consuming, closes its queues once its messages are confirmed, and answers then; 0: none."""
     told = peer.session.remote.features.get(STOPS, ())
     return next((version for member, version in STOP_VERSIONS.items() if member in told), 0)
 
 
 def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
-    """We go away. With version 2 the original names no cluster."""
+    """Return a stop request event; version 2 names no cluster, as in BlazingMQ."""
     return cluster_event(StopRequest(cluster if version == 1 else "", version), number)
 
 
 def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
-    """We go away: the nodes of these connections are to send us nothing more; those of them that will answer."""
+    """Send stop requests of version 2; return the ids of the nodes that will answer."""
     asked = set()
     for number, peer in enumerate(peers, 1):
         if peer is not None and stop_version(peer) == 2:
@@ -51,31 +51,31 @@ def ask_to_stop(peers: Iterable[PeerSession | None]) -> set[int]:
 
 
 def answer_stop(peer: PeerSession, message: ControlMessage) -> None:
-    """Another broker goes away, and knows now that we know."""
+    """Answer the stop request of another broker."""
     peer.send(cluster_event(StopResponse(message.value.value.cluster_name), message.r_id))
 
 
 def is_stop_response(specific: int, body: bytes) -> bool:
-    """Whether a control message that could be decoded is the answer."""
+    """Return whether a control message is a stop response; raises PeerError."""
     message = decode_control(body, encoding_of(specific))
     return message.choice == "clusterMessage" and message.value.choice == "stopResponse"
 
 
 class Downstreams:
-    """`link.peer.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
+    """`link.peer.PeerContext` of one cluster's proxies. `introduce(session number)`: this node's identity in it."""
 
     def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
                  host: welcome.LinkHost) -> None:
         self.name, self.status = name, status
         self._introduce, self._host = introduce, host
         self.peers: dict[PeerSession, None] = {}
-        self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
-        self.drains = False  # some of them finish their work here first: they know version 1 alone
+        self.stop_awaited: set[PeerSession] = set()  # have not answered a stop request yet
+        self.drains = False  # a proxy supports version 1 only and drains its queues first
         self._stopped = False
-        self.receipts = ConfirmReceipts(host.loop.later)  # nothing is stored here, unless somebody says otherwise
+        self.receipts = ConfirmReceipts(host.loop.later)  # a proxy stores nothing; a member replaces this
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Everybody is welcome who does not say to be a node of the cluster."""
+        """Admit an authorized broker unless it claims to be a node of the cluster."""
         host = self._host
         response = host.answer(session, identity)
         response.broker_identity = self._introduce(session.remote.session_number)
@@ -91,7 +91,7 @@ class Downstreams:
         return response
 
     def connected(self, peer: PeerSession) -> None:
-        """A proxy is here."""
+        """Handle the connection of a proxy."""
         peer.role = PeerRole.DOWNSTREAM
         peer.serve(self.receipts if welcome.wants_receipts(peer.session.remote.features) else None)
         self.peers[peer] = None
@@ -102,7 +102,7 @@ class Downstreams:
         self._tell(peer)
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """Whatever a client would not say: nothing that is known."""
+        """Handle an event that is no client request: a stop response, else it is logged and dropped."""
         session = peer.session
         if kind is EventType.CONTROL and peer in self.stop_awaited and is_stop_response(specific, body):
             self.stop_awaited.discard(peer)
@@ -110,7 +110,7 @@ class Downstreams:
             self._host.report.error(f"#PEER_UNEXPECTED_EVENT {session.description}: {kind.name} event of a proxy dropped")
 
     def disconnected(self, peer: PeerSession) -> None:
-        """A proxy is gone."""
+        """Handle the loss of a connection."""
         self.stop_awaited.discard(peer)
         if peer in self.peers:
             del self.peers[peer]
@@ -120,10 +120,10 @@ class Downstreams:
                                    cluster=self.name, about=shown(peer.session.description), status="proxy gone")
 
     def not_connected(self, session: Session) -> None:
-        """Nobody is dialled."""
+        """Ignored: this node dials no proxies."""
 
     def stop(self) -> None:
-        """The broker goes away: every proxy is asked to send no more PUTs here."""
+        """Ask every proxy to send no more PUTs to this node."""
         self._stopped = True
         for number, peer in enumerate(self.peers, 1):
             version = stop_version(peer)
@@ -133,12 +133,12 @@ class Downstreams:
                 peer.send(stop_request(number, version, self.name))
 
     def gone(self) -> None:
-        """The broker is about to close its connections."""
+        """Report to proxies that this node closes its connections."""
         self.announce(NodeStatus.E_UNAVAILABLE)
 
     def announce(self, status: NodeStatus) -> None:
-        """We are different from now on. Who uses queues of a node that can do nothing for it would be given messages there,
-        and has gone elsewhere: its connection ends."""
+        """Set and report this node's status. A node that is cut off closes the connections of its proxies: they use
+        another upstream from then on, and must receive no more messages here."""
         if status is not self.status:
             of_no_use = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
             self.status = status

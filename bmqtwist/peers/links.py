@@ -1,9 +1,9 @@
-"""The connections of one cluster's nodes with each other, at one of them.
+"""Connections between the nodes of one cluster, at one of them.
 
-`cluster.membership` decides who dials and who may connect; here its decisions are done, whoever uses the connections is told
-which node can be spoken with, and gets what that one says. Only brokers that know our extensions are taken as members.
+`cluster.membership` decides which nodes to dial and to admit. This module performs its decisions, and passes connections and
+events of other nodes to its user. Members must support this broker's extensions.
 
-`ProxyLinks` are those of a proxy: it dials all nodes of the cluster, whatever they are, and none of them dials it.
+`ProxyLinks` are the connections of a proxy, which dials all nodes of the cluster; no node dials a proxy.
 """
 
 from __future__ import annotations
@@ -24,83 +24,83 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
-AWAITED_S = 6.0  # after the start: two attempts of the nodes that dial this one
+AWAITED_S = 6.0  # after the start: two connection attempts of the nodes that dial this one
 
 
 class LinkUser(Protocol):
-    """Who speaks with the other nodes."""
+    """Receiver of connections and events of other nodes."""
 
     def peer_up(self, node_id: int, now: float) -> None:
-        """A node can be spoken with."""
+        """Handle the connection of a node."""
 
     def peer_down(self, node_id: int, now: float) -> None:
-        """A node cannot be spoken with any more."""
+        """Handle the loss of a connection."""
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """One event of a node."""
+        """Handle one event of a node."""
 
 
 class ClusterLinks:
     """`link.peer.PeerContext` of one cluster. `user` is set before `start`."""
 
     user: LinkUser
-    receipts: ConfirmReceipts | None = None  # that the others are told of CONFIRMs
+    receipts: ConfirmReceipts | None = None  # sent to the other members for their CONFIRMs
     role = PeerRole.MEMBER  # of the other side
 
     def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: welcome.LinkHost) -> None:
         self.definition, self.node_id, self._host = definition, node_id, host
         self._nodes = {node.id: node for node in definition.nodes}
         self.membership = Membership(node_id, self._nodes, host.loop.performer.chance)
-        self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
-        self._dialled: dict[Session, int] = {}  # on their way to the node with that id
-        self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
+        self._sessions: dict[int, PeerSession] = {}  # negotiated, by node id
+        self._dialled: dict[Session, int] = {}  # in negotiation, with the id of the dialled node
+        self._failing: set[int] = set()  # nodes whose failed connection was logged
         self._stopped = False
-        self._awaited: set[int] = set()  # nodes that have not been connected since the start
+        self._awaited: set[int] = set()  # nodes that have not connected since the start
         self._awaited_until = float("-inf")
-        self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
-        self._alarmed: set[int] = set()  # nodes of whose configuration something was told
+        self._refused: dict[int, float] = {}  # node id -> time when another broker with this id was refused
+        self._alarmed: set[int] = set()  # nodes with an alarm about their configuration
 
     def start(self, now: float) -> None:
-        """Connect with all other nodes, and stay so."""
+        """Connect with all other nodes and keep the connections."""
         self._awaited, self._awaited_until = set(self.membership.links), now + AWAITED_S
         self._step(now, LinkEvent.JOIN)
 
     def awaited(self, now: float) -> str:
-        """The nodes that a start waits for: they may be there, and only have to dial this one."""
+        """Return the names of nodes that may still connect after the start: they dial this one."""
         return ", ".join(map(self.name, sorted(self._awaited))) if now < self._awaited_until else ""
 
     def session(self, node_id: int) -> PeerSession | None:
-        """The connection with a node."""
+        """Return the connection with a node, or None."""
         return self._sessions.get(node_id)
 
     def stop(self) -> None:
-        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+        """Dial and admit no more nodes."""
         self._stopped = True
 
     def name(self, node_id: int) -> str:
-        """A node as it is shown to people."""
+        """Return name and id of a node, for log lines."""
         node = self._nodes.get(node_id)
         return f"[{node.name if node is not None else '?'}, {node_id}]"
 
     def node_name(self, node_id: int) -> str:
-        """Its name alone."""
+        """Return the name of a node."""
         node = self._nodes.get(node_id)
         return node.name if node is not None else str(node_id)
 
     def send(self, node_id: int, event: bytes, hurry: bool = True) -> None:
-        """A whole event for a node; lost if that one is not connected. `hurry`: as of `PeerSession.send`."""
+        """Send an event to a node; dropped if it is not connected. `hurry`: see `PeerSession.send`."""
         peer = self._sessions.get(node_id)
         if peer is not None:
             peer.send(event, hurry)
 
     def is_up(self, node_id: int) -> bool:
-        """Whether a node can be spoken with."""
+        """Return whether a node is connected."""
         return node_id in self._sessions
 
     # -- link.peer.PeerContext -----------------------------------------------------------------------------------
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
-        """Decide on a broker that introduces itself."""
+        """Admit or refuse a broker after its identity."""
         host = self._host
         response = host.answer(session, identity)
         response.broker_identity = self._introduction(session.remote.session_number)
@@ -113,7 +113,7 @@ class ClusterLinks:
         return response
 
     def connected(self, peer: PeerSession) -> None:
-        """The negotiation with a broker has succeeded."""
+        """Handle a completed negotiation."""
         session = peer.session
         peer.role, peer.upbound = self.role, Upbound(session.outbox)
         if peer.dialled:
@@ -134,18 +134,18 @@ class ClusterLinks:
         self._step(session.now, LinkEvent.UP, peer.node_id)
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """An event."""
+        """Pass an event of a node to the user."""
         if self._sessions.get(peer.node_id) is peer:
             self.user.peer_said(peer, kind, specific, body)
 
     def disconnected(self, peer: PeerSession) -> None:
-        """The session of a broker is over."""
+        """Handle the end of a negotiated connection."""
         if self._sessions.get(peer.node_id) is peer:
             del self._sessions[peer.node_id]
             self._step(peer.session.now, LinkEvent.DOWN, peer.node_id)
 
     def not_connected(self, session: Session) -> None:
-        """A connection that was made from here is over before the negotiation was."""
+        """Handle a dialled connection that ended during negotiation."""
         node_id = self._dialled.pop(session)
         if node_id not in self._failing:
             self._failing.add(node_id)
@@ -159,7 +159,7 @@ class ClusterLinks:
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _wrong(self, wanted: int, peer: PeerSession) -> str:
-        """Why whoever answers at the address of a node is left alone; empty = it is the right one."""
+        """Return why the broker at a node's address is refused; empty if it is that node."""
         return self.membership.mismatch(wanted, peer.node_id) or self._unfit(peer.session)
 
     def _refusal(self, session: Session, node_id: int) -> str:
@@ -173,7 +173,7 @@ class ClusterLinks:
         return reason or self._unfit(session)
 
     def _alarm(self, node_id: int, text: str) -> None:
-        """Tell it, once for each node."""
+        """Raise an alarm, once for each node."""
         if node_id in self._nodes and node_id not in self._alarmed:
             self._alarmed.add(node_id)
             self._host.report.alarm("CLUSTER_CONFIGURATION", f"Cluster ({self.definition.name}): {text}")
@@ -237,7 +237,7 @@ class ClusterLinks:
 
 
 class ProxyLinks(ClusterLinks):
-    """Those of a proxy with the nodes of a cluster. A node may be a proxy itself, and knows no number of its own then."""
+    """Connections of a proxy with the nodes of a cluster. A node may be a proxy itself, then without a node id."""
 
     role = PeerRole.UPSTREAM
 

@@ -1,4 +1,4 @@
-"""Introductions of brokers: the identity and the features of this one, and whether a client's SDK is too old."""
+"""Negotiation contents: identity and features of this broker, checks of the features of others, supported SDK versions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bmqtwist.wire.schema import (
     Status,
 )
 
-MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
-MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
-CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
-CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of the URL of the console, and of a proxy's name: UTF-8 in hexadecimal
+MEMBER_EXTENSION = "BMQTWIST"  # feature group that BlazingMQ does not have
+MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # required of all members of a cluster
+CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # feature group of configuration that must be equal at all members
+CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # feature group of the console's URL and a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 EVERY_ADDRESS = ("0.0.0.0", "::", "")
 URL_CHARS_MAX, NAME_CHARS_MAX = 1024, 255
@@ -36,7 +36,7 @@ RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which process this is: what a negotiation tells, and what makes its GUIDs unique."""
+    """Identity of this process, for negotiations and unique GUIDs."""
 
     process_name: str
     pid: int
@@ -47,7 +47,7 @@ class Identity:
 
 
 def features(app: AppConfig) -> str:
-    """The feature string: everything we can do, unless the configuration says not to tell."""
+    """Return the feature string of this broker, without features that the configuration hides."""
     fields = ["PROTOCOL_ENCODING:BER,JSON", "HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES"]
     if app.message_properties_v2.advertise_v2_support:
         fields.append("MPS:MESSAGE_PROPERTIES_EX")
@@ -57,7 +57,7 @@ def features(app: AppConfig) -> str:
 
 
 def console_url(http: Http, host: str) -> str:
-    """Where the console of a node is found whose endpoint has this host; empty = it has none."""
+    """Return the URL of the console of a node with this host in its endpoint; empty if it has none."""
     if http.url or not http.port:
         return http.url if http.port else ""
     address = (host or "127.0.0.1") if http.address in EVERY_ADDRESS else http.address
@@ -65,18 +65,18 @@ def console_url(http: Http, host: str) -> str:
 
 
 def is_console_url(url: str) -> bool:
-    """Whether a text that another broker sent can be where a console is."""
+    """Return whether a text from another broker is a valid console URL."""
     return url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX
 
 
 def announced_url(told: Mapping[str, Sequence[str]]) -> str:
-    """Where the console of another member, or of a proxy, is, as that one says; empty = it does not say."""
+    """Return the console URL in the features of another member or a proxy; empty if missing."""
     url = _announced(told, 0)
     return url if is_console_url(url) else ""
 
 
 def announced_name(told: Mapping[str, Sequence[str]]) -> str:
-    """The name of a proxy, as that one says; empty = it does not say."""
+    """Return the name in the features of a proxy; empty if missing."""
     name = _announced(told, 1)
     return name if name.isprintable() and len(name) <= NAME_CHARS_MAX else ""
 
@@ -89,14 +89,14 @@ def _announced(told: Mapping[str, Sequence[str]], place: int) -> str:
 
 
 def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str:
-    """The group of features that says so."""
+    """Return the feature group with the console's URL of this node."""
     own = next((node for node in definition.nodes if node.id == node_id), None)
     url = console_url(app.bmqtwist.http, (own.host_and_port or ("", 0))[0] if own is not None else "")
     return f";{CONSOLE_EXTENSION}:{url.encode().hex()}" if url else ""
 
 
 class LinkHost(Protocol):
-    """`broker.sessions.Sessions`, as connections with other brokers need them."""
+    """Interface of `broker.sessions.Sessions` for connections with other brokers."""
 
     configuration: Configuration
     identity: Identity
@@ -105,14 +105,14 @@ class LinkHost(Protocol):
     loop: Loop
 
     def answer(self, session: Session, identity: ClientIdentity) -> BrokerResponse:
-        """The response to a negotiation, and the number of its session."""
+        """Return the response to a negotiation, with the number of its session."""
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
-        """A connection to another broker was made; `identity` introduces us."""
+        """Create the session of a dialled connection; `identity` is sent in the negotiation."""
 
 
 def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
-    """The response to a client's identity; a too old SDK is refused in it."""
+    """Return the response to a client's identity; SDKs older than OLDEST_SDK are refused in it."""
     interface = app.network_interfaces.tcp_interface
     admin = client.client_type == ClientType.E_TCPADMIN
     response = BrokerResponse(
@@ -138,13 +138,13 @@ def answer(identity: Identity, app: AppConfig, session_number: int, client: Clie
 
 
 def configured_alike(definition: ClusterDefinition) -> tuple[str, str]:
-    """What all members have to be configured with alike: how many partitions there are, and the ids of the nodes."""
+    """Return the features that must be equal at all members: number of partitions, ids of nodes."""
     ids = sorted(node.id for node in definition.nodes)
     return f"PARTITIONS_{definition.partition_config.num_partitions}", f"NODES_{'_'.join(map(str, ids))}"
 
 
 def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
-    """In what the configuration of another member differs from ours; empty = in nothing, or it does not say."""
+    """Describe how another member's configuration differs; empty if it is equal or not sent."""
     ours, theirs = configured_alike(definition), told.get(CLUSTER_EXTENSION, configured_alike(definition))
     wrong = [each for each in theirs if each not in ours]
     return f"it is configured with {', '.join(wrong)}, this node with {', '.join(ours)}" if wrong else ""
@@ -153,8 +153,8 @@ def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterD
 def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
                     definition: ClusterDefinition | None = None, console_of: ClusterDefinition | None = None
                     ) -> ClientIdentity:
-    """How a node of a cluster introduces itself: to another one, whoever of them has connected, with the `definition` of the
-    cluster; or to a proxy, which is told where the console is of this node of `console_of`."""
+    """Return the identity of a cluster's node: for another member, with the `definition` of the cluster; or for a proxy,
+    with the URL of this node's console in `console_of`."""
     alike = _console(app, console_of, node_id) if console_of is not None else ""
     if definition is not None:
         alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}{_console(app, definition, node_id)}"
@@ -168,8 +168,8 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
 
 def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,
                    node_id: int = -1, upwards: bool = False) -> ClientIdentity:
-    """How a broker introduces itself that is no node of the cluster: `upwards` to the nodes above it, which are told its
-    name and where its console is; or to proxies of its own; `node_id`: of a cluster whose nodes are proxies themselves."""
+    """Return the identity of a proxy: `upwards` for its upstream nodes, with its name and console URL, else for its own
+    proxies; `node_id`: its id in a cluster whose nodes are proxies themselves."""
     introduction = member_identity(identity, app, session_number, cluster, node_id)
     url = console_url(app.bmqtwist.http, identity.host_name)
     told = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
@@ -178,12 +178,12 @@ def proxy_identity(identity: Identity, app: AppConfig, session_number: int, clus
 
 
 def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a broker would have to know to be a member of a cluster with us."""
+    """Return the features that a broker lacks to be a member."""
     return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]
 
 
 def wants_receipts(told: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a broker keeps its CONFIRMs until it is told that they are safe."""
+    """Return whether a broker waits for receipts of its CONFIRMs."""
     return CONFIRM_RECEIPTS in told.get(RELAY_EXTENSION, ())
 
 

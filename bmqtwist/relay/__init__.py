@@ -1,1 +1,1 @@
-"""Queues whose primary is at another node: their upstream, their requests, and proxies."""
+"""Relays: queues whose primary is another node, with their upstream nodes and requests; proxies."""

@@ -1,7 +1,7 @@
-"""Messages of relayed queues: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
+"""Messages of relays: PUTs and CONFIRMs to upstream nodes, PUSHes and ACKs from them, in order.
 
-A PUSH without payload waits until its record is here, and goes back to the upstream node after RECORD_WAIT_S.
-The way of an ACK back to its client is part of the way of a PUT through three nodes, in docs/architecture.md.
+A PUSH without payload waits for its record and is returned to the upstream node after RECORD_WAIT_S. docs/architecture.md
+shows the way of a PUT through three nodes, and of its ACK back.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from bmqtwist.wire.events import AckMessage, decode_ack
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
 from bmqtwist.wire.walk import MessageError, walk_pushes
 
-LINGERING_MAX = 32  # CONFIRMs that wait for something else that goes up; who may hold not many more waits for each of them
+LINGERING_MAX = 32  # delayed CONFIRMs; consumers with a smaller window may wait for each of them
 _WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
-RECORD_WAIT_S = 10.0  # that a PUSH may come before the record it speaks of; then the message goes back above
+RECORD_WAIT_S = 10.0  # from a PUSH without payload until it is returned, if its record does not come
 
 
 class RelayUplink:
-    """`queue.relay.Uplink` of one cluster. `opened`: the queues open at upstream nodes, by URI; `bytes_max`: of PUTs that
-    wait for an answer."""
+    """`queue.relay.Uplink` of one cluster. `opened`: queues open at upstream nodes, by URI; `bytes_max`: limit of PUTs that
+    wait for ACKs, above which their producers are not read."""
 
     def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, host: Loop, bytes_max: int) -> None:
         self._opened, self._user, self._host = opened, user, host
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
-        self._resuming = False  # they are about to be
+        self._paused: dict[Session, None] = {}  # sessions that are not read
+        self._resuming = False  # a timer is set that resumes them
 
     def put(self, queue: RelayQueue, put: Put) -> None:
-        """A PUT goes up."""
+        """Send a PUT upstream."""
         upstream = self._opened[queue.uri].upstream
         if upstream is not None:
             upstream.upbound.put(self._opened[queue.uri].q_id, put.message, not queue.broadcast)
             upstream.peer.session.flush()
 
     def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A CONFIRM goes up."""
+        """Send a CONFIRM upstream, delayed unless a consumer may wait for it."""
         found = self._found(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
@@ -64,7 +64,7 @@ class RelayUplink:
                 upstream.peer.session.flush_soon()
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
-        """A REJECT goes up."""
+        """Send a REJECT upstream."""
         found = self._found(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
@@ -72,7 +72,7 @@ class RelayUplink:
             upstream.peer.session.flush()
 
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
-        """Messages go back up, if the node there takes them, and knows by now what is wanted here."""
+        """Return messages to the upstream node; False if it does not support that or subscriptions are being changed."""
         found = self._found(queue, app_id)
         if found is None or not _takes_back(found[0].peer):
             return False
@@ -85,7 +85,7 @@ class RelayUplink:
         return True
 
     def _found(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
-        """Where an app of a queue is open: the node, the id of the queue there, the stream."""
+        """Return the upstream, queue id and stream of an app, if it is open."""
         opened = self._opened.get(queue.uri)
         stream = opened.streams.get(app_id) if opened is not None else None
         if opened is None or opened.upstream is None or stream is None:
@@ -93,11 +93,11 @@ class RelayUplink:
         return opened.upstream, opened.q_id, stream
 
     def payload(self, queue: RelayQueue, message: Message) -> bytes:
-        """Of a message that came without."""
+        """Return the payload of a message that came without it."""
         return self._user.payload(queue.uri, message.guid)
 
     def keep(self, put: Put) -> None:
-        """Beyond the limit whoever posts is not read from."""
+        """Count a waiting PUT; above the limit its producer's session is not read."""
         self._bytes += put.message.size + len(put.message.options)
         if self._bytes > self._bytes_max and put.handle is not None:
             session: Session | None = getattr(put.handle.client, "session", None)
@@ -106,11 +106,11 @@ class RelayUplink:
                 self._host.performer.read(session, False)
 
     def let_go(self, put: Put) -> None:
-        """Below half of the limit everybody is read from again."""
+        """Count a PUT that waits no longer; below half of the limit all sessions are read again."""
         self._bytes -= put.message.size + len(put.message.options)
         if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
             self._resuming = True
-            self._host.timers.at(self._host.now, self._resume)  # not in the middle of what is done now
+            self._host.timers.at(self._host.now, self._resume)  # after the current call
 
     def _resume(self, now: float) -> None:
         self._resuming = False
@@ -122,7 +122,7 @@ class RelayUplink:
                 self._host.performer.read(session, True)
 
     def post_again_at(self, queue: RelayQueue, when: float) -> None:
-        """After a while."""
+        """Send waiting PUTs again at `when`."""
         self._host.timers.at(when, partial(self._post_again, queue))
 
     def _post_again(self, queue: RelayQueue, now: float) -> None:
@@ -134,7 +134,7 @@ class RelayUplink:
 
 
 def _hurries(stream: AppStream) -> bool:
-    """Whether its consumers may wait for each CONFIRM."""
+    """Return whether a consumer's window is so small that it may wait for each CONFIRM."""
     for spec in stream.configured:
         if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
             return True
@@ -146,34 +146,34 @@ def _takes_back(peer: PeerSession) -> bool:
 
 
 class RelayIncoming:
-    """Of one cluster. `by_id`: the queues open at upstream nodes, by their id there."""
+    """Messages from the upstream nodes of one cluster. `by_id`: queues open there, by queue id."""
 
     def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, host: Loop) -> None:
         self._by_id, self._uplink, self._user, self._host = by_id, uplink, user, host
-        self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
+        self._behind: dict[UpstreamQueue, None] = {}  # queues with PUSHes that wait for their records
 
     def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
-        """ACKs of a node above. PeerError, with those before it taken."""
+        """Handle an ACK event; raises PeerError after the ACKs before the error were processed."""
         found, error = decode_ack(body, 0, len(body))
         self.acked(peer, found, now)
         if error is not None:
             raise error
 
     def acked(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
-        """A node above has answered PUTs."""
+        """Pass ACKs of an upstream node to their relays."""
         for ack in acks:
             opened = self._by_id.get(ack.queue_id)
             if opened is not None and opened.relay is not None and opened.is_above(peer):
                 opened.relay.acked(ack.guid, ack.status, now)
 
     def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
-        """Messages of a node above. PeerError, with those before it taken."""
+        """Handle a PUSH event; raises PeerError after the PUSHes before the error were processed."""
         wall = self._host.wall(now)
         try:
             for q_id, guid, payload, flags, compression, schema_id, area, _, _ in walk_pushes(body, 0, len(body)):
                 opened = self._by_id.get(q_id)
                 if opened is None or opened.relay is None or not opened.is_above(peer):
-                    continue  # closed meanwhile: what was on its way goes back above
+                    continue  # closed meanwhile: the upstream redelivers it
                 (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
                 if not flags & IMPLICIT_PAYLOAD:
                     message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
@@ -198,7 +198,7 @@ class RelayIncoming:
                                "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
 
     def on_records(self, now: float) -> None:
-        """More records are here."""
+        """Deliver waiting PUSHes whose records have been written."""
         for opened in list(self._behind):
             if self._by_id.get(opened.q_id) is opened:
                 self.take_waiting(opened, now)
@@ -221,8 +221,8 @@ class RelayIncoming:
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:
-    """The apps that a PUSH is for, each with the delivery attempts that are left; lease and sequence number of where the
-    message is stored, 0 where that is not told."""
+    """Return the apps of a PUSH, each with its remaining delivery attempts, and lease and sequence number of the stored
+    message, 0 if not sent."""
     found: list[tuple[str, int | None]] = []
     apps, lease, sequence = opened.ids.apps, 0, 0
     only = options.only_info(area)

@@ -1,6 +1,6 @@
-"""One cluster that this node is a proxy of: which of its nodes is used, and what that one says.
+"""One cluster that this node is a proxy of: the choice of the upstream node, and its messages.
 
-`cluster.upstream` chooses the node; the queues that clients here have open there are `relay.relays`.
+`cluster.upstream` chooses the node; `relay.relays` has the queues that clients have open there.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class ProxyCluster:
         self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
                                          host.configuration.app.host_data_center, host.loop.performer.chance, host.loop.now)
         self.relays = Relays(self, host.loop, context, host.configuration.extension.relay_bytes_max)
-        self.domains: dict[str, DomainRules] = {}  # by the name clients use; known once a queue of it was opened
+        self.domains: dict[str, DomainRules] = {}  # by qualified name; known after the first open of a queue
         self._throttle = throttle(definition.message_throttle_config)
         self._upstream: Upstream | None = None
         self._started = False
-        self.stop_awaited: set[int] = set()  # nodes that we have told that we go, and that have not answered
+        self.stop_awaited: set[int] = set()  # nodes that have not answered a stop request yet
 
     def open(self, session: Requester, uri: QueueUri, request: OpenRequest,
              answer: Callable[[Queue | Refused], None]) -> None:
-        """A client opens a queue; with the first one the nodes are dialled."""
+        """Open a queue for a client; the first open dials the nodes."""
         self.dial()
         self.relays.open(session, uri, request, answer)
 
     def dial(self) -> None:
-        """Connect with the nodes, and stay so; nothing if that was begun."""
+        """Connect with the nodes and keep the connections; ignored if already begun."""
         if not self._started:
             self._started = True
             self.selector.started = self._host.now
@@ -75,17 +75,17 @@ class ProxyCluster:
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
-        """The queues that clients here have open, by URI."""
+        """The relays that clients have open, by URI."""
         return self.relays.queues
 
-    # -- node.relays.RelayUser ------------------------------------------------------------------------------------------
+    # -- relay.relays.RelayUser -----------------------------------------------------------------------------------------
 
     def upstream_of(self, uri: str) -> Upstream | None:
-        """The one for all queues."""
+        """Return the upstream of all queues."""
         return self._upstream
 
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
-        """What the upstream tells of it."""
+        """Return a queue's domain, as the upstream's response describes it."""
         name = uri.qualified_domain
         settings = relayed_settings(mode_of(response.routing_configuration.flags), response.deduplication_time_ms)
         domain = self.domains.get(name)
@@ -94,11 +94,11 @@ class ProxyCluster:
         return domain
 
     def stored(self, uri: str, guid: bytes) -> Message | None:
-        """Nothing is stored at a proxy."""
+        """Raise PeerError: a proxy stores no messages."""
         raise PeerError("message without its payload", "PUSH", 0)
 
     def payload(self, uri: str, guid: bytes) -> bytes:
-        """Likewise."""
+        """Raise PartitionUnavailable: a proxy stores no messages."""
         raise PartitionUnavailable("nothing is stored at a proxy")
 
     # -- the upstream ---------------------------------------------------------------------------------------------------
@@ -131,25 +131,25 @@ class ProxyCluster:
             self.relays.attach(upstream)
 
     def peer_up(self, node_id: int, now: float) -> None:
-        """A node is connected."""
+        """Handle the connection of a node."""
         group, member = ANNOUNCES
         peer = self.links.session(node_id)
         announces = peer is not None and member in peer.session.remote.features.get(group, ())
         self._select(StatusChanged(node_id, NodeStatus.E_UNKNOWN if announces else NodeStatus.E_AVAILABLE), now)
 
     def peer_down(self, node_id: int, now: float) -> None:
-        """The connection of a node is gone."""
+        """Handle the loss of a connection."""
         self.stop_awaited.discard(node_id)
         self._select(StatusChanged(node_id, NodeStatus.E_UNAVAILABLE), now)
 
     def peer_said(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
-        """An event of a node."""
+        """Handle an event of a node; a malformed event is logged and dropped."""
         now, active = peer.session.now, peer.node_id == self.selector.active
         try:
             if kind is EventType.CONTROL:
                 self._control(peer, specific, body)
             elif not active:
-                return  # left over from when it was in use
+                return  # sent while this node was the upstream
             elif kind is EventType.PUSH:
                 self.relays.incoming.pushes(peer, body, now)
             elif kind is EventType.ACK:
@@ -189,13 +189,13 @@ class ProxyCluster:
                 self.relays.stop_posting(self._upstream)
             answer_stop(peer, message)
 
-    # -- time, end ------------------------------------------------------------------------------------------------------
+    # -- timeouts, stop -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Once a second: what has waited too long."""
+        """Expire waiting messages and requests; called once a second."""
         self.relays.tick(now)
 
     def stop(self) -> None:
-        """The broker goes away: the nodes above are asked to deliver nothing more, and are not dialled any more."""
+        """Ask the nodes to deliver no more messages, and dial them no more."""
         self.links.stop()
         self.stop_awaited |= ask_to_stop(self.links.session(node.id) for node in self.definition.nodes)

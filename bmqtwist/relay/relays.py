@@ -1,16 +1,16 @@
-"""The queues of one cluster that clients here have open at nodes above: at a proxy all of them, at a member those in
-partitions that another node is primary of.
+"""Queues of one cluster that this node's clients have open at upstream nodes: at a proxy all queues, at a member those whose
+partition has another primary.
 
-`cluster.streams` says what a node above is asked for, `queue.relay` is the queue as clients here see it. Here they are
-joined with the connection of the node above that each queue has: its `Upstream`.
+`cluster.streams` decides on requests to the upstream node, `queue.relay` is the queue that the node's clients use. This
+module connects both with the queue's upstream connection (`Upstream`).
 
-    open, configure, close    what clients ask for, counted together and asked of the upstream
-    use, lose                 queues have an upstream, or have none any more: a job of the scheduler
-    answered, receipt         what nodes above say; `incoming`: their messages and acknowledgements
-    uplink                    PUTs and CONFIRMs of clients here
-    settle                    after clients came or went: what nobody here has open any more is given back
+    open, configure, close   requests of clients, aggregated into requests to the upstream
+    attach, detach           queues get an upstream, or lose it: jobs of the scheduler
+    answered, receipt        responses and confirm receipts of upstream nodes; `incoming`: their messages and ACKs
+    uplink                   PUTs and CONFIRMs of clients
+    release_surplus          close at the upstream the handles that clients have closed
 
-`RelayUser` knows what is different: whose a queue is, its domain, and what a PUSH without payload speaks of.
+`RelayUser` provides what differs between members and proxies: a queue's upstream, its domain, payloads of PUSHes.
 """
 
 from __future__ import annotations
@@ -58,40 +58,40 @@ from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
 
-LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
+LATE_S = 5.0  # added to the timeout of a request: the upstream node reports its own timeout first
 
 
 class Authenticated(Protocol):
-    """Somebody who has shown who they are."""
+    """The authentication state of a requester."""
 
     @property
     def principal(self) -> str:
-        """Whom authorizers are asked about."""
+        """The principal for authorization."""
 
 
 class Requester(Protocol):
-    """`link.session.Session` is one, `broker.local_producer.LocalProducer` another."""
+    """The client of an open: a `link.session.Session` or a `broker.local_producer.LocalProducer`."""
 
     @property
     def guard(self) -> Authenticated:
-        """Who it is."""
+        """Its authentication state."""
 
     @property
     def kind(self) -> object:
-        """What kind of session, if it is one."""
+        """The kind of the session, if it is a session."""
 
     @property
     def state(self) -> State:
-        """CLOSED: nobody waits for the answer any more."""
+        """CLOSED: the answer is dropped."""
 
     @property
     def wall(self) -> int:
-        """Seconds since the epoch, of this turn."""
+        """Wall clock of this turn, seconds since the epoch."""
 
 
 class Relays:
-    """Of one cluster. `uplink`: what goes to upstream nodes; `incoming`: the messages that come from them. `bytes_max`:
-    of PUTs that wait for an answer."""
+    """Relays of one cluster. `uplink`: messages to upstream nodes; `incoming`: messages from them; `bytes_max`: limit of the
+    PUTs that wait for ACKs, in bytes."""
 
     def __init__(self, user: RelayUser, host: Loop, context: QueueContext, bytes_max: int) -> None:
         self._user, self._host, self._context = user, host, context
@@ -99,20 +99,20 @@ class Relays:
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
         self.requests = UpstreamRequests()
-        self._answering = 0  # the number of the request whose answer is being dealt with
-        self._reopening: set[AppStream] = set()  # they are being opened anew
-        self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # the queue may ask the upstream soon
+        self._answering = 0  # number of the request whose response is being processed
+        self._reopening: set[AppStream] = set()  # reopen requests without a response
+        self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # queues that wait for their slice
         self._to_attach_job = object()
         self._failed = partial(host.isolation.alarm, f"{user.title}: queues get another upstream")
-        self._detaching: dict[UpstreamQueue, None] = {}  # without an upstream, which their streams do not know yet
+        self._detaching: dict[UpstreamQueue, None] = {}  # detached queues whose streams wait for their `Down`
         self.uplink = RelayUplink(self.opened, user, host, bytes_max)
         self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
 
-    # -- what clients ask for -------------------------------------------------------------------------------------------
+    # -- requests of clients --------------------------------------------------------------------------------------------
 
     def open(self, session: Requester, uri: QueueUri, request: OpenRequest,
              answer: Callable[[Queue | Refused], None]) -> None:
-        """Count a client in; answered with the queue when the upstream has done so."""
+        """Open a queue for a client; `answer` receives the queue after the upstream's response."""
         opened = self.opened.get(uri.canonical) or self._add(uri)
         until = self._host.now + self._user.operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
@@ -128,7 +128,7 @@ class Relays:
         return opened
 
     def _stream(self, opened: UpstreamQueue, app_id: str) -> AppStream:
-        """The stream of an app; a new one joins in what there is of an upstream."""
+        """Return the stream of an app; a new stream uses the queue's present upstream."""
         stream = opened.streams.get(app_id)
         if stream is None:
             stream = opened.make_stream(app_id)
@@ -139,7 +139,7 @@ class Relays:
     def _open_answered(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
         if isinstance(value, OpenQueueResponse):
             answer(opened.relay or self._make(opened, value))
-        elif isinstance(value, Queue):  # it is led here by now
+        elif isinstance(value, Queue):  # this node is primary by now
             answer(value)
             return
         else:
@@ -147,7 +147,7 @@ class Relays:
         self.release_surplus(opened)
 
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
-        """The upstream has said what kind of queue it is."""
+        """Create the relay after the upstream's first response."""
         domain = self._user.domain_of(opened.uri, response)
         queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._context, self.uplink)
         self._stream(opened, DEFAULT_APP_ID)
@@ -158,7 +158,7 @@ class Relays:
 
     def configure(self, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                   answer: Callable[[Refused | None], None]) -> None:
-        """Replace what a consumer has asked for; it is in force here once it is above."""
+        """Replace a consumer's subscriptions; they apply here after the upstream's response."""
         try:
             substream = find_substream(handle, app_id)
             subscriptions = subscriptions_of(substream, consumers) if substream is not None else []
@@ -184,14 +184,14 @@ class Relays:
         self._configure(opened, substream.app_id, answered)
 
     def _configure(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
-        """Ask the upstream for what all consumers of an app have asked for, if that is something else than before."""
+        """Send the merged subscriptions of an app's consumers to the upstream, if they differ or `answer` is given."""
         stream, merged = self._stream(opened, app_id), opened.merged(app_id)
         if answer is not None or merged != stream.wanted:
             self._step(opened, stream, ChangeSubscriptions(merged, answer))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:
-        """Give up counts of a client; answered when the upstream has done so."""
+        """Close counts of a handle; `answer` is called after the upstream's response."""
         try:
             gone = close_queue(handle, request, final, wall)
         except Refused as refused:
@@ -216,13 +216,13 @@ class Relays:
         closed()
 
     def unused(self, queue: RelayQueue) -> None:
-        """Handles of a queue are gone, or did not come to be."""
+        """Release a queue's surplus after handles were dropped or an open failed."""
         opened = self.opened.get(queue.uri)
         if opened is not None and opened.relay is queue:
             self.release_surplus(opened)
 
     def release_surplus(self, opened: UpstreamQueue, counted: Callable[[], Callable[[], None]] | None = None) -> None:
-        """Give back what the upstream has for nobody; `counted()`: one more answer is waited for."""
+        """Close at the upstream what no client has open; `counted()` returns the callback of one more close request."""
         opened.forget_substreams()
         if opened.relay is not None:
             opened.relay.forget_released()
@@ -245,7 +245,7 @@ class Relays:
         return True
 
     def remove(self, uri: str) -> tuple[RelayQueue | None, list[OpenStream]]:
-        """This node leads a queue now: what clients have of it, and opens that wait."""
+        """Remove a queue of which this node is primary now; return its relay and pending opens."""
         opened = self.opened.get(uri)
         if opened is None:
             return None, []
@@ -256,7 +256,7 @@ class Relays:
                               if isinstance(each, OpenStream) and each.alive()]
 
     def add(self, uri: QueueUri, relay: RelayQueue, asked: dict[Substream, list[ConsumerSpec]]) -> None:
-        """This node leads a queue no longer, and clients have it open."""
+        """Add the relay of a queue that clients have open and whose primary was this node."""
         opened = self._add(uri)
         opened.relay, opened.requested = relay, asked
         upstream, opened.upstream = opened.upstream, None
@@ -269,7 +269,7 @@ class Relays:
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
-        """The queues that clients here have open, by URI."""
+        """The relays that clients have open, by URI."""
         return {uri: opened.relay for uri, opened in self.opened.items() if opened.relay is not None}
 
     # -- streams --------------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class Relays:
     def _ask(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, patience_ms: int) -> None:
         upstream = opened.upstream
         if upstream is None:
-            return  # its loss is told in this moment
+            return  # it is being detached
         number = self.requests.add(f"{choice}Response", partial(self._answered, opened, stream),
                                     self._host.now + patience_ms / 1000 + LATE_S, upstream, opened)
         message, above = ControlMessage(number, choice, value), upstream.peer.session.description
@@ -360,17 +360,17 @@ class Relays:
         if upstream is opened.upstream and opened.streams.get(stream.app_id) is stream:
             self._step(opened, stream, Retry())
 
-    # -- the nodes above ------------------------------------------------------------------------------------------------
+    # -- upstream nodes -------------------------------------------------------------------------------------------------
 
     def attach(self, upstream: Upstream) -> None:
-        """There is an upstream for all queues that are to be opened there: they ask it in slices."""
+        """Attach the queues of an upstream: they open there in slices."""
         upstream_of = self._user.upstream_of
         self._to_attach.extend((upstream, opened) for opened in self.opened.values()
                             if opened.upstream is None and upstream_of(opened.name) is upstream)
         self._attach_more()
 
     def _attach_more(self) -> None:
-        """Requests leave at the pace of their answers: heartbeats of this node wait behind them at the upstream."""
+        """Limit unanswered reopen requests to REOPENING_MAX: heartbeats queue after them at the upstream."""
         scheduler = self._host.scheduler
         if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
                 Priority.ACTIVATION, self._to_attach_job):
@@ -389,7 +389,7 @@ class Relays:
 
     def _attach(self, upstream: Upstream, opened: UpstreamQueue) -> None:
         if opened.upstream is not None or self._user.upstream_of(opened.name) is not upstream:
-            return  # it has changed since
+            return  # replaced meanwhile
         self._finish_detach(opened)
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
@@ -402,7 +402,7 @@ class Relays:
             self._host.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, self._failed), self._failed)
 
     def _look_whether_restored(self, stream: AppStream) -> None:
-        """Whether all queues are open again where there is a node above for them."""
+        """Log when all reopen requests are answered, and send more of them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
             if not self._reopening and not self._to_attach:
@@ -410,8 +410,8 @@ class Relays:
             self._attach_more()
 
     def detach(self, queues: Iterable[UpstreamQueue]) -> None:
-        """Queues have none any more: PUTs and CONFIRMs wait from now on, what else follows is done in slices. Requests that
-        are made meanwhile stay with their streams until these know."""
+        """Detach queues from their upstream: PUTs and CONFIRMs wait at once, their streams are notified in slices. Requests
+        made meanwhile wait in the streams."""
         lost = [opened for opened in queues if opened.upstream is not None]
         self.requests.forget(lost)
         self._take_confirms_back(lost)
@@ -426,7 +426,7 @@ class Relays:
         self._in_slices(lost, self._finish_detach)
 
     def _finish_detach(self, opened: UpstreamQueue) -> None:
-        """Nothing, if its streams know."""
+        """Notify the streams of a detached queue; ignored if done."""
         if opened not in self._detaching:
             return
         del self._detaching[opened]
@@ -443,7 +443,7 @@ class Relays:
         self._forget_if_idle(opened)
 
     def _take_confirms_back(self, lost: list[UpstreamQueue]) -> None:
-        """Nobody knows what became of CONFIRMs that are not known to be safe."""
+        """Take back CONFIRMs without a receipt: the next upstream receives them again."""
         relays = {opened.relay for opened in lost}
         for upbound in {opened.upstream.upbound: None for opened in lost if opened.upstream is not None}:
             for relay, app_id, guid in reversed(upbound.take_back(relays)):
@@ -451,12 +451,12 @@ class Relays:
                     relay.confirm_again(app_id, guid)
 
     def receipt(self, peer: PeerSession, count: int) -> None:
-        """A node above has so many CONFIRMs safe."""
+        """Handle a receipt: the upstream has committed `count` CONFIRMs."""
         if peer.upbound is not None:
             peer.upbound.receipt(count)
 
     def stop_posting(self, upstream: Upstream) -> None:
-        """A node above will go: PUTs wait for the next one, CONFIRMs still go to this one."""
+        """Handle a stop request of an upstream: PUTs wait for the next upstream, CONFIRMs still go to this one."""
         upstream.stopping = True
         stopped = [opened for opened in self.opened.values() if opened.upstream is upstream and opened.relay is not None]
         for opened in stopped:
@@ -465,10 +465,10 @@ class Relays:
         self._in_slices(stopped, lambda opened: self._host.report.info(
             f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."))
 
-    # -- time -----------------------------------------------------------------------------------------------------------
+    # -- timeouts -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Once a second: what has waited too long."""
+        """Expire waiting messages, opens and requests; called once a second."""
         for opened in list(self.opened.values()):
             if opened.relay is not None:
                 opened.relay.expire(now)
@@ -494,4 +494,4 @@ def _steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
 
 
 def _nobody_waits() -> None:
-    """Clients are gone already."""
+    """Ignore the response: the clients have closed."""

@@ -1,5 +1,4 @@
-"""Queues that this node has open at upstream nodes: ids there, streams, what consumers here have asked for; and requests
-about them that are not answered yet."""
+"""Queues that this node has open at upstream nodes: queue ids, streams, subscriptions of consumers, and pending requests."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ from bmqtwist.wire.schema import (
 
 
 class Upstream:
-    """A node above, as it was chosen once: what is chosen later is another object. `generation`: of the choice, or the
-    lease of the primary. `stopping`: it has said that it will go; `tells_receipts`: it says which CONFIRMs are safe."""
+    """An upstream node of one generation: the number of the proxy's choice, or the primary's lease. `stopping`: it has sent
+    a stop request; `tells_receipts`: it reports committed CONFIRMs."""
 
     __slots__ = ("peer", "upbound", "generation", "stopping", "tells_receipts")
 
@@ -50,7 +49,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPush:
-    """A PUSH whose record is not here yet: for which apps, each with the attempts left. `deadline`: seconds, monotonic."""
+    """A PUSH that waits for its record: apps with their remaining attempts; `deadline`: seconds, monotonic."""
 
     guid: bytes
     targets: list[tuple[str, int | None]]
@@ -59,8 +58,8 @@ class WaitingPush:
 
 
 class UpstreamQueue:
-    """`q_id`: of the queue at the upstream. `relay`: the queue itself, once an open was answered. `retry_s`: as of
-    `AppStream`."""
+    """A queue at its upstream. `q_id`: its id there; `relay`: the queue for clients, once an open was answered; `retry_s`:
+    the retry interval of `AppStream`."""
 
     def __init__(self, uri: QueueUri, q_id: int, retry_s: float) -> None:
         self.uri, self.q_id, self._retry_s = uri, q_id, retry_s
@@ -70,12 +69,12 @@ class UpstreamQueue:
         self.waiting: deque[WaitingPush] = deque()  # in order
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
-        self.requested: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
+        self.requested: dict[Substream, list[ConsumerSpec]] = {}  # last subscriptions of each consumer
         self.story = TransitionLog()
         self._next_sub_id = 1
 
     def step(self, stream: AppStream, event: StreamInput, now: float) -> list[StreamOutput]:
-        """One input of a stream."""
+        """Pass an input to a stream and note its transition."""
         before = stream.state
         outputs = stream.step(event)
         if stream.state is not before:
@@ -84,11 +83,11 @@ class UpstreamQueue:
         return outputs
 
     def is_above(self, peer: PeerSession) -> bool:
-        """Whether what a node says about the queue counts."""
+        """Return whether a peer is the queue's present upstream."""
         return self.upstream is not None and self.upstream.peer is peer
 
     def make_stream(self, app_id: str) -> AppStream:
-        """The default app has 0; other ids are given once."""
+        """Create the stream of an app. Its subqueue id is 0 for the default app, else never used before."""
         sub_id = 0
         if app_id != DEFAULT_APP_ID:
             sub_id, self._next_sub_id = self._next_sub_id, self._next_sub_id + 1
@@ -97,11 +96,11 @@ class UpstreamQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has it open, or is about to."""
+        """True if no client has the queue open and no request is pending."""
         return all(stream.idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
 
     def counts(self, app_id: str) -> Counts:
-        """What clients here have open."""
+        """Return the counts that this node's clients have open."""
         relay = self.relay
         if relay is None:
             return Counts()
@@ -109,22 +108,22 @@ class UpstreamQueue:
         return Counts(app.consumers() if app is not None else 0, relay.writers() if app_id == DEFAULT_APP_ID else 0)
 
     def merged(self, app_id: str) -> Subscriptions:
-        """What all consumers of an app have asked for, as one."""
+        """Return the merged subscriptions of all consumers of an app."""
         app = self.relay.apps.get(app_id) if self.relay is not None else None
         if app is None:
             return ()
         return merge(app_id, [spec for substream in app.substreams for spec in self.requested.get(substream, ())], self.ids)
 
     def forget_substreams(self) -> None:
-        """Consumers that are gone have asked for nothing."""
+        """Remove the subscriptions of consumers that are gone."""
         for substream in [each for each in self.requested if each not in each.app.substreams]:
             del self.requested[substream]
 
     def surplus(self, stream: AppStream) -> Counts:
-        """What the upstream has beyond what clients here have."""
+        """Return the counts that the upstream holds beyond those of this node's clients."""
         return stream.held - self.counts(stream.app_id)
 
-    # -- what is said to the upstream -----------------------------------------------------------------------------------
+    # -- requests to the upstream ---------------------------------------------------------------------------------------
 
     def _parameters(self, stream: AppStream, counts: Counts) -> QueueHandleParameters:
         named = stream.app_id != DEFAULT_APP_ID
@@ -134,45 +133,44 @@ class UpstreamQueue:
             (FLAG_READ if counts.read else 0) | (FLAG_WRITE if counts.write else 0), counts.read, counts.write, 0)
 
     def open_request(self, stream: AppStream, counts: Counts) -> OpenQueue:
-        """Count so many more of an app."""
+        """Return a request that adds counts of an app."""
         return OpenQueue(self._parameters(stream, counts))
 
     def close_request(self, stream: AppStream, close: Counts) -> CloseQueue:
-        """Count so many less. It is never final: the other streams of the queue stay."""
+        """Return a request that removes counts; it is never final, since other streams of the queue stay open."""
         return CloseQueue(self._parameters(stream, close), False)
 
     def configure_request(self, stream: AppStream, subscriptions: Subscriptions) -> ConfigureStream:
-        """Consume an app so."""
+        """Return a request that sets the subscriptions of an app."""
         return ConfigureStream(self.q_id, StreamParameters(stream.app_id, [
             Subscription(each.s_id, Expression(ExpressionVersion(each.expression_version), each.expression), [
                 ConsumerInfo(each.max_messages, each.max_bytes, each.priority, each.count)]) for each in subscriptions]))
 
 
 class RelayUser(Protocol):
-    """Who knows the nodes above. `title`: how the cluster is shown to people."""
+    """The member or proxy that owns relays. `title`: the cluster's name in logs."""
 
     name: str
     title: str
     operations: QueueOperations
 
     def upstream_of(self, uri: str) -> Upstream | None:
-        """Where a queue is to be opened."""
+        """Return the upstream of a queue."""
 
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
-        """The domain of a queue that was opened above."""
+        """Return the domain of a queue that was opened at its upstream."""
 
     def stored(self, uri: str, guid: bytes) -> Message | None:
-        """The message that a PUSH without payload speaks of, with its payload; None: it is not here yet. PeerError: none can
-        be."""
+        """Return the message of a PUSH without payload; None if its record has not come yet. Raises PeerError at a proxy."""
 
     def payload(self, uri: str, guid: bytes) -> bytes:
-        """The application data of a message that came to its consumer while this node was primary. PartitionUnavailable."""
+        """Return the payload of a message delivered while this node was primary; raises PartitionUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """One request about a queue: what comes back from `upstream` is given to `answer`, with the number of the request.
-    `deadline`: seconds, monotonic."""
+    """A request about a queue: `answer` receives the response of `upstream` and the request's number. `deadline`: seconds,
+    monotonic."""
 
     expected: str
     answer: Callable[[object, int], None]
@@ -182,7 +180,7 @@ class PendingRequest:
 
 
 class UpstreamRequests:
-    """Those of all connections. One that is not answered in time means that the other side is not to be relied on."""
+    """Pending requests of all connections. A request without a response in time ends its connection."""
 
     def __init__(self) -> None:
         self._next = 1
@@ -190,13 +188,13 @@ class UpstreamRequests:
 
     def add(self, expected: str, answer: Callable[[object, int], None], deadline: float, upstream: Upstream,
             queue: UpstreamQueue) -> int:
-        """A request is made; its number."""
+        """Add a request; return its number."""
         number, self._next = self._next, self._next + 1
         self._pending[number] = PendingRequest(expected, answer, deadline, upstream, queue)
         return number
 
     def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
-        """An answer has come; False = to nothing that was asked there. Unknown numbers are of an earlier upstream."""
+        """Handle a response; False if it matches no request, such as one of an earlier upstream."""
         number = message.r_id or 0
         asked = self._pending.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
@@ -209,11 +207,11 @@ class UpstreamRequests:
         return True
 
     def overdue(self, now: float) -> list[PendingRequest]:
-        """What should have been answered by now, one for each upstream."""
+        """Return overdue requests, one for each upstream."""
         return list({id(each.upstream): each for each in self._pending.values() if each.deadline <= now}.values())
 
     def forget(self, queues: Collection[UpstreamQueue]) -> None:
-        """The upstream of these queues is gone."""
+        """Remove the requests of queues that were detached."""
         gone = frozenset(queues)
         for number in [number for number, each in self._pending.items() if each.queue in gone]:
             del self._pending[number]
