@@ -32,7 +32,7 @@ URI = "bmq://d/q"
 
 
 def stored(walls: list[int], pending: list[int] | None = None) -> StoredQueue:
-    """A queue with a message for each of these seconds of arrival."""
+    """Return a queue with one message per arrival time, in seconds."""
     store = StoredQueue(KEY, URI)
     store.join([("a", b"key-a"), ("b", b"key-b")])
     for index, wall in enumerate(walls):
@@ -75,7 +75,7 @@ def test_what_consumers_hold_is_left_out_and_all_else_is_as_it_was(held: list[bo
 
 
 class User:
-    """A cluster of which nothing else is needed, and its broker, which does a step when it is told to."""
+    """A stub of the cluster and of its broker, whose jobs run step by step."""
 
     def __init__(self) -> None:
         self.now, self.told, self.work = 0.0, list[tuple[Any, ...]](), list[Steps[None]]()
@@ -93,7 +93,7 @@ class User:
         self.step()
 
     def step(self) -> bool:
-        """False: there is nothing left to be done."""
+        """Run one step; False if no job is left."""
         self.work = [work for work in self.work if next(work, self) is not self]
         return bool(self.work)
 
@@ -111,7 +111,7 @@ class User:
         self.told.append((record.uri, error, opened))
 
     def wake(self, **messages: int | Exception) -> None:
-        """Queues of these names with so many messages; those with a digit at the end are in that partition."""
+        """Start queues with numbers of messages, by name; the last digit of a name is the partition."""
         self.stores.update({uri: each if isinstance(each, Exception) else stored([WALL] * each)
                             for uri, each in messages.items()})
         self.activations.start(self.domain, [QueueRecord(uri, KEY, int(uri[-1]), {}) for uri in messages])
@@ -177,7 +177,7 @@ def test_one_that_cannot_live_costs_the_others_nothing() -> None:
 
 @pytest.fixture
 def woken_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
-    """A broker that has just started, with 20 messages of a queue; it restores one of them in a turn."""
+    """A restarted broker with 20 messages in a queue, which restores one message per turn."""
     world = MemoryWorld(tmp_path)
     world.domain("d")
     producer = world.producer(URI)
@@ -223,7 +223,7 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
 @pytest.mark.parametrize("gone", ["", "purged", "retired"])
 def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_primary_had_not(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
-    """In slices, unless it is gone meanwhile for another reason."""
+    """The messages are deleted in slices, unless they are removed meanwhile."""
     monkeypatch.setattr(root, "MESSAGES_AT_ONCE", 2)
     world = MemoryWorld(tmp_path)
     world.domain("f", "fanout", apps=("a", "b"))

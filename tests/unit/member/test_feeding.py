@@ -1,4 +1,4 @@
-"""A node that lacks records is sent them: those in memory at once, what has to be read again one message at a time."""
+"""Records for replicas: recent records leave at once, records from files one message at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE = 2
 
 
 class Bench:
-    """A primary's partition, which has one run in memory or in its files."""
+    """A primary's partition with one run of records, in memory or in its files."""
 
     def __init__(self, recent: bool) -> None:
         run = RecordRun((1, 1), (1, 2), bytes(60))

@@ -1,4 +1,4 @@
-"""Promises of all partitions in one file: one that is asked for during a write is in the next; failed writes are retried."""
+"""Promises of all partitions in one file: a promise made during a write is in the next one; failed writes are retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmqtwist.storage.slot_file import StoredPromise
 
 
 class Bench:
-    """A file whose writes are done when the test says so."""
+    """A promise file whose writes complete on the test's command."""
 
     def __init__(self, stored: list[StoredPromise], lost: bool = False) -> None:
         self.written: list[list[StoredPromise]] = []
@@ -28,7 +28,7 @@ class Bench:
         self.promises.read(2)
 
     def work(self) -> None:
-        """The thread is done."""
+        """Complete the write."""
         write, done, _ = self.jobs.pop(0)
         write()
         done(2.0)
