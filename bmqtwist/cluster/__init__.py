@@ -1,1 +1,1 @@
-"""Who owns what in a cluster, and the replicated log that makes each change of it durable before it counts. Pure."""
+"""Cluster state machines: elections, the replicated metadata log, partition replication, links and upstreams. Pure."""

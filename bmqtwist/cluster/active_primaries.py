@@ -1,6 +1,6 @@
-"""Which primaries are active, as they say themselves: what counts is said by the node that the metadata name, under the
-lease that they name. What is said under a newer lease may be ahead of the metadata: it is kept, and counts when they say
-the same.
+"""Active primaries, as they report themselves: a report counts if the metadata name the same node and lease.
+
+A report of a newer lease may arrive before the metadata change: it is stored, and counts once the metadata name that lease.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from bmqtwist.cluster.state import Primary
 
 
 class ActivePrimaries:
-    """Of one cluster of several nodes, at one of them."""
+    """Active primaries of one cluster, at one member."""
 
     def __init__(self) -> None:
-        self._named: dict[int, Primary] = {}  # partition -> its primary, as the metadata have it
-        self._active: dict[int, Primary] = {}  # the same of those that are active
-        self._early: dict[tuple[int, int], Primary] = {}  # (partition, node): what it says is ahead of the metadata
+        self._named: dict[int, Primary] = {}  # partition -> its primary in the metadata
+        self._active: dict[int, Primary] = {}  # partition -> its primary if that is active
+        self._early: dict[tuple[int, int], Primary] = {}  # (partition, node) -> report of a newer lease
 
     def find(self, index: int) -> Primary | None:
         return self._active.get(index)
 
     def appoint(self, index: int, primary: Primary) -> bool:
-        """The metadata name the primary of a partition; whether it is active, and was not known to be."""
+        """Set the primary of a partition from the metadata; return True if it has reported already that it is active."""
         self._named[index] = primary
         if self._active.get(index) not in (None, primary):
             del self._active[index]
@@ -32,7 +32,7 @@ class ActivePrimaries:
         return is_active
 
     def set_active(self, index: int, primary: Primary, active: bool) -> bool:
-        """A node says whether it is active under its lease; False: nobody has appointed it."""
+        """Handle a node's report that it is (not) active under its lease; return False if the metadata contradict it."""
         known, key = self._named.get(index), (index, primary.node_id)
         if primary == known:
             if active:
@@ -49,7 +49,7 @@ class ActivePrimaries:
         return True
 
     def remove_node(self, node_id: int) -> list[int]:
-        """A node is gone; the partitions whose active primary it was."""
+        """Drop the reports of a disconnected node; return the partitions of which it was the active primary."""
         for key in [key for key in self._early if key[1] == node_id]:
             del self._early[key]
         found = [index for index, primary in self._active.items() if primary.node_id == node_id]

@@ -1,8 +1,8 @@
-"""Changes of the metadata that a leader is asked for, and the advisory each of them becomes. Pure.
+"""Changes of the metadata that a leader receives, and the advisory of each. Pure.
 
-A change is judged by the state as it will be when every record that still waits for its commit is applied: records
-commit in order, so that is the state the change will meet. Two queues that wait never share a key, a queue is never
-assigned twice, and a change of a queue may follow another one that waits.
+A change is validated against the state with all pending records applied: records commit in order, so that is the state at
+the commit of the change. Two pending queues never share a key, a queue is never assigned twice, and a change of a queue may
+follow another pending one.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ LEAST_ASSIGNED = "E_LEAST_ASSIGNED"
 
 
 class ChangeRefused(LocalError):
-    """The change does not fit the state; nothing of it is written."""
+    """The change does not fit the state; no record is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignQueue:
-    """Give a queue a key and the partition with the fewest queues; one that has them already keeps them.
+    """Give a queue a key and the partition with the fewest queues; a known queue keeps its own.
 
-    `app_ids`: those of a fanout queue, else the default app alone, whose key is fixed; `timer_ns` makes keys differ from
-    all made before.
+    `app_ids`: of a fanout queue, else the default app alone, whose key is fixed; `timer_ns`: makes keys unique.
     """
 
     uri: str
@@ -48,7 +47,7 @@ class AssignQueue:
 
 @dataclass(frozen=True, slots=True)
 class AdoptQueue:
-    """Register a queue that a partition holds and the metadata lost, with the key and apps it has there.
+    """Register a queue that a partition stores and the metadata lack, with its key and apps there.
 
     Refused if its URI or key is registered, or its partition does not exist.
     """
@@ -58,8 +57,8 @@ class AdoptQueue:
 
 @dataclass(frozen=True, slots=True)
 class UnassignQueue:
-    """Forget a queue; the result is the record it had, None if there was none. `key`: forget that one alone, not another
-    one that was made under its name; b"" = whichever it is."""
+    """Remove a queue; the result is its record, None without one. `key`: remove only the queue with this key, not a later
+    one of the same name; b"" = any."""
 
     uri: str
     key: bytes = b""
@@ -67,7 +66,7 @@ class UnassignQueue:
 
 @dataclass(frozen=True, slots=True)
 class UpdateApps:
-    """Add and remove apps of a queue; all of it, or it is refused."""
+    """Add and remove apps of a queue; refused if any of them cannot be added or removed."""
 
     uri: str
     added: Sequence[str]
@@ -77,8 +76,8 @@ class UpdateApps:
 
 @dataclass(frozen=True, slots=True)
 class AssignPartitions:
-    """Replace the primaries that are not among `keep`, and those of the partitions in `declined`, whoever they are:
-    partition -> a lease that the new one has to be above. The result is the list of the partitions concerned."""
+    """Replace the primaries that are not among `keep`, and those of all partitions in `declined`: partition -> a lease that
+    the new lease must exceed. The result is the list of the changed partitions."""
 
     candidates: Collection[int]
     keep: Collection[int]
@@ -90,12 +89,11 @@ Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartition
 
 @dataclass(frozen=True, slots=True)
 class Primaries:
-    """Who becomes primary of what when a leader begins.
+    """Choice of the primaries when a leader begins its term.
 
-    `candidates` may become primaries (None: the leader alone); primaries that are among `keep` stay with their lease,
-    all others get a lease one higher, even at the same node: a process never writes under the lease of its
-    predecessor. `used_leases`: by partition, what the leader itself may not lead under any more: the highest lease found in
-    its files, which a lost ledger would not know, or promised by it.
+    `candidates` may become primaries (None: the leader alone); primaries among `keep` stay with their lease, all others
+    get the next lease, even at the same node: a process never writes under the lease of an earlier one. `used_leases`: by
+    partition, the highest lease that the leader has promised or that its files contain, which a lost ledger does not have.
     """
 
     partitions: int
@@ -106,22 +104,22 @@ class Primaries:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a change comes to: the advisory to write (None: the state is so already), and the result at its commit."""
+    """Effect of a change: the advisory to write (None: no change of the state), and the result at its commit."""
 
     result: Any
-    uri: str = ""  # of the queue it concerns
+    uri: str = ""  # of the changed queue
     advisory: Any = None
 
 
 class Judge:
-    """Turns changes into plans; `node_id`: this node's."""
+    """Makes plans of changes at the node `node_id`."""
 
     def __init__(self, node_id: int, algorithm: str) -> None:
         self._node_id, self._algorithm = node_id, algorithm
 
     def plan(self, change: Change, head: ClusterState, leaving: Set[bytes]) -> Plan:
-        """The plan of a change at the state `head`, or ChangeRefused. `leaving`: keys of queues that are still there,
-        because what removes them waits for its commit."""
+        """Return the plan of a change of the state `head`, or raise ChangeRefused. `leaving`: keys of queues whose removal
+        is not committed yet."""
         if isinstance(change, AssignQueue):
             return self._assign(change, head, leaving)
         if isinstance(change, AdoptQueue):
@@ -133,7 +131,7 @@ class Judge:
         return self._partitions(change, head)
 
     def primaries(self, head: ClusterState, wanted: Primaries) -> dict[int, Primary]:
-        """The primaries of a new leader's first record."""
+        """Return the primaries for the first record of a new leader."""
         found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep, {})
         for number, used in wanted.used_leases.items():
             if found[number].node_id == self._node_id and found[number].lease <= used:
@@ -221,7 +219,7 @@ def _assignment(queue: QueueRecord) -> Plan:
 
 
 def _app_keys(app_ids: Sequence[str], taken: dict[str, bytes], timer_ns: int) -> dict[str, bytes]:
-    """Keys for new apps, different from each other and from `taken`."""
+    """Return keys for new apps, distinct from each other and from `taken`."""
     keys: dict[str, bytes] = {}
     for app_id in app_ids:
         if app_id == DEFAULT_APP_ID:
@@ -235,14 +233,14 @@ def _app_keys(app_ids: Sequence[str], taken: dict[str, bytes], timer_ns: int) ->
 
 
 class Move(NamedTuple):
-    """A partition gets another primary."""
+    """Transfer of a partition to another primary."""
 
     partition_id: int
     node_id: int
 
 
 def loads_of(primaries: Mapping[int, Primary], nodes: Collection[int]) -> dict[int, int]:
-    """Of how many partitions each of the nodes is primary."""
+    """Return the number of partitions of which each node is primary."""
     loads = dict.fromkeys(nodes, 0)
     for primary in primaries.values():
         if primary.node_id in loads:
@@ -252,11 +250,10 @@ def loads_of(primaries: Mapping[int, Primary], nodes: Collection[int]) -> dict[i
 
 def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], safe: Mapping[int, Psn], algorithm: str,
                  leader: int | None) -> int | None:
-    """Who is to be primary of a partition whose primary goes; None = there are no candidates. `safe`: how much of it each
-    node has.
+    """Return the next primary of a partition whose primary stops, None without candidates. `safe`: last durable PSN by node.
 
-    Where the leader is to be primary of all, it is, if it can. Else it is who has the fewest partitions, and of these who
-    has most of this one.
+    With E_LEADER_IS_MASTER_ALL the leader if it is a candidate; else the node with the fewest partitions, and among these
+    the one with the highest PSN.
     """
     if algorithm != LEAST_ASSIGNED:
         return leader if leader in candidates else next(iter(candidates), None)
@@ -269,11 +266,11 @@ def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], 
 
 def next_move(primaries: Mapping[int, Primary], nodes: Collection[int], algorithm: str, leader: int,
               staying: Collection[int] = ()) -> Move | None:
-    """The first of the moves that are left, None = there are none. `nodes` may be primary of more; `staying`: partitions
-    that cannot move.
+    """Return the next move that balances the partitions, None without one. `nodes`: possible primaries; `staying`:
+    partitions that cannot move.
 
-    Where the leader is to be primary of all, it gets what it lacks. Else the node with the most partitions gives one to the
-    node with the fewest, as long as they differ by more than one.
+    With E_LEADER_IS_MASTER_ALL all partitions move to the leader; else one moves from the node with the most partitions to
+    the node with the fewest, while their numbers differ by more than one.
     """
     loads = loads_of(primaries, nodes)
     movable = {index: primary for index, primary in sorted(primaries.items())

@@ -1,4 +1,4 @@
-"""Inputs and outputs of the elector's machine (`elector.py`), as values."""
+"""Inputs and outputs of the elector (`elector.py`), as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bmqtwist.wire.control import ElectorMessage
 
 
 class ElectionState(Enum):
-    """What a node is in an election."""
+    """State of a node's elector."""
 
     DORMANT = "not started, or stopped"
     FOLLOWER = "follows a leader, or waits for one"
@@ -19,7 +19,7 @@ class ElectionState(Enum):
 
 
 class ElectionReason(Enum):
-    """Why an election has changed something, in the words of the original."""
+    """Reason of a change, named as in the original."""
 
     NONE = "elected, or a leader is heard"
     STARTED = "the node has started"
@@ -31,7 +31,7 @@ class ElectionReason(Enum):
 
 
 class ElectionMode(Enum):
-    """Whether a node wants to lead."""
+    """Candidacy of a node."""
 
     NORMAL = "stands after a random wait"
     FORCE = "stands after the shortest wait"
@@ -40,7 +40,7 @@ class ElectionMode(Enum):
 
 
 class ElectionTimer(Enum):
-    """What a node waits for."""
+    """Timers of an elector."""
 
     INITIAL = "a leader, after the start"
     RANDOM = "a leader, before it stands"
@@ -52,7 +52,7 @@ class ElectionTimer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a node waits, in seconds, as `elector` of a cluster's configuration has it."""
+    """Intervals in seconds, from `elector` in the configuration of a cluster."""
 
     initial_wait: float = 8.0
     random_wait_max: float = 3.0
@@ -64,7 +64,7 @@ class Timing:
 
     @property
     def inactivity(self) -> float:
-        """A leader that was not heard for so long is given up, and one that has not heard a quorum gives up."""
+        """Time without heartbeats after which a follower drops its leader, or without answers after which a leader cedes."""
         return self.miss_count * self.beat_period
 
 
@@ -73,7 +73,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin with the newest term and vote that are known here; `damaged`: what was voted in which term is not known."""
+    """Start with the newest known term and vote; `damaged`: they are lost."""
 
     term: int
     vote: int | None = None
@@ -82,26 +82,26 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The node goes away."""
+    """Stop the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerUp:
-    """A node can be spoken with."""
+    """A node is connected."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """A node cannot be spoken with any more."""
+    """A node is disconnected."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of another node."""
+    """A message from another node."""
 
     sender: int
     message: ElectorMessage
@@ -114,28 +114,28 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Let another node lead, once it has all the metadata."""
+    """Hand the leadership to another node once it has all metadata."""
 
     target: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Lead no longer: this node cannot do what a leader has to."""
+    """Cede the leadership: this node cannot fulfil it."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """From now on stand like this."""
+    """Set the mode of candidacy."""
 
     mode: ElectionMode
 
 
 @dataclass(frozen=True, slots=True)
 class SetQuorum:
-    """From now on so many votes are needed, and never fewer than a majority; 0 = a majority."""
+    """Set the number of votes that a leader needs, at least a majority; 0 = a majority."""
 
     quorum: int
 
@@ -149,7 +149,7 @@ ElectionInput = (Start | Stop | PeerUp | PeerDown | Received | Tick | Written | 
 
 @dataclass(frozen=True, slots=True)
 class SaveVote:
-    """Make this durable, then say so with a Written of the same number."""
+    """Make term and vote durable; a Written or WriteFailed with this number follows."""
 
     number: int
     term: int
@@ -158,26 +158,26 @@ class SaveVote:
 
 @dataclass(frozen=True, slots=True)
 class TickAt:
-    """A Tick is wanted at this moment and at none before; None: at no moment at all."""
+    """Request a Tick at this time and none before; None: no Tick."""
 
     moment: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Voted:
-    """This node takes part in `term`: leaders of older ones have nothing to say here any more."""
+    """This node has entered `term`: messages of leaders of older terms are ignored."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outvoted:
-    """Too few would vote for this node: others may have newer metadata, which it could have from them."""
+    """Too few nodes would vote for this one; they may have newer metadata, which it can request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a node stands."""
+    """State, leader and term of a node."""
 
     state: ElectionState
     leader: int | None
@@ -186,7 +186,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ElectionChanged:
-    """Where the node stands now, and where it stood."""
+    """The standing of the node has changed."""
 
     before: Standing
     after: Standing

@@ -1,4 +1,4 @@
-"""Parts of the elector: term and vote, timers, support by other nodes, a scouting round, the terms it asks for. Pure."""
+"""Parts of the elector: ballot (term and vote), timers, support by other nodes, scouting round, term inquiry. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmqtwist.wire.control import ElectorMessage
 
 
 class ElectionTimers:
-    """Deadlines of one elector. `chance`: a number in [0, 1), drawn at each call; `now`: seconds, monotonic."""
+    """Deadlines of one elector. `chance`: returns a random number in [0, 1); `now`: seconds, monotonic."""
 
     def __init__(self, timing: Timing, chance: Callable[[], float]) -> None:
         self.timing, self._chance = timing, chance
@@ -22,7 +22,7 @@ class ElectionTimers:
         self.deadlines[timer] = self.now + seconds
 
     def arm_random(self, shortest: bool) -> None:
-        """Draw the wait before this node stands for election."""
+        """Arm the timer of the next candidacy, after a quarter to all of `random_wait_max`."""
         least, most = self.timing.random_wait_max / 4, self.timing.random_wait_max
         drawn = 0.0 if shortest else self._chance()
         self.arm(ElectionTimer.RANDOM, least + drawn * (most - least))
@@ -38,12 +38,12 @@ class ElectionTimers:
 
 @dataclass(slots=True)
 class Scouting:
-    """Which nodes would vote for this node in a term, and which would not."""
+    """Nodes that would, and would not, vote for this node in a term."""
 
     term: int
     willing: set[int]
     unwilling: set[int] = field(default_factory=set)
-    leader: int | None = None  # reported by one of them
+    leader: int | None = None  # leader that a node reported
 
     @property
     def answers(self) -> int:
@@ -62,12 +62,12 @@ class Support:
     successor: int | None = None
 
     def answered(self, node_id: int, sent_at: float) -> None:
-        """A follower has answered the heartbeat of this time."""
+        """Note that a follower answered the heartbeat sent at this time."""
         self.nodes.add(node_id)
         self.answered_at[node_id] = max(self.answered_at.get(node_id, 0.0), sent_at)
 
     def lasts_until(self, majority: int, inactivity: float) -> float:
-        """When a majority, this node included, will have answered no heartbeat for `inactivity` seconds."""
+        """Return the time at which a majority, this node included, has not answered for `inactivity` seconds."""
         needed = majority - 1
         if not needed:
             return float("inf")
@@ -77,7 +77,7 @@ class Support:
 
 @dataclass(slots=True)
 class TermInquiry:
-    """The terms of all other nodes, which a node asks for when its own term and vote are lost (`pending`)."""
+    """Terms of all other nodes, requested when the own term and vote are lost (`pending`)."""
 
     others: list[int]
     pending: bool = False
@@ -88,17 +88,17 @@ class TermInquiry:
         return [node_id for node_id in self.others if node_id not in self.terms]
 
     def note_term(self, node_id: int, term: int) -> None:
-        """A node has told its term; the inquiry ends with the last one."""
+        """Note the term of a node; the inquiry ends with the last one."""
         self.terms[node_id] = term
         self.pending = bool(self.missing)
 
 
-_UNKNOWN = (-1, None)  # what the file holds: no term is -1
-_CANDIDACY_MESSAGES = ("electionProposal", "leaderHeartbeat")  # what only a candidate or a leader says
+_UNKNOWN = (-1, None)  # unknown content of the file: no term is -1
+_CANDIDACY_MESSAGES = ("electionProposal", "leaderHeartbeat")  # sent by candidates and leaders only
 
 
 class Ballot:
-    """A node's term and vote: durable before any message that follows from them is sent. One write is in progress at a time;
+    """Term and vote of a node: durable before any message that depends on them is sent. One write is in progress at a time;
     messages wait for it, and for the next write if term or vote have changed since; only the newest message of each kind is
     retained for a node. `has_file`: False for the only member of a cluster: its first record of a term is its vote."""
 
@@ -107,18 +107,18 @@ class Ballot:
         self.vote: int | None = None  # in this term
         self._has_file = has_file
         self._saved: tuple[int, int | None] = _UNKNOWN
-        self._saving: tuple[int, int | None] = _UNKNOWN  # what the write under way writes
-        self._writing: int | None = None  # its number
+        self._saving: tuple[int, int | None] = _UNKNOWN  # content of the write in progress
+        self._writing: int | None = None  # number of the write in progress
         self._numbers = 0
         self._delayed: dict[tuple[int, str], ElectorMessage] = {}
 
     def load(self, term: int, vote: int | None, damaged: bool) -> None:
-        """This was in the file."""
+        """Load the content of the file."""
         self.term, self.vote = term, vote
         self._saved = _UNKNOWN if damaged else (term, vote)
 
     def reset(self) -> None:
-        """The node stops: what is in the file counts from now on."""
+        """Reset at a stop; the next start loads the file."""
         self.load(0, None, False)
         self._writing, self._delayed = None, {}
 
@@ -127,7 +127,7 @@ class Ballot:
         return self.save()
 
     def save(self) -> list[ElectionOutput]:
-        """What is said from now on waits until term and vote are durable."""
+        """Write term and vote if they have changed; later messages wait until they are durable."""
         if not self._has_file or self._writing is not None or (self.term, self.vote) == self._saved:
             return []
         self._numbers += 1
@@ -135,7 +135,7 @@ class Ballot:
         return [SaveVote(self._writing, self.term, self.vote)]
 
     def send(self, node_id: int, message: ElectorMessage) -> list[ElectionOutput]:
-        """Say it as soon as that may be."""
+        """Send a message, after the write in progress if there is one."""
         if self._writing is None:
             return [Send(node_id, message)]
         self._delayed.pop((node_id, message.choice), None)
@@ -143,15 +143,15 @@ class Ballot:
         return []
 
     def drop_delayed_candidacy(self) -> None:
-        """The node is no candidate or leader any more: what it did not come to say as one is left unsaid."""
+        """Drop delayed messages of a candidacy or leadership that has ended."""
         self._delayed = {key: message for key, message in self._delayed.items() if key[1] not in _CANDIDACY_MESSAGES}
 
     def is_current(self, number: int) -> bool:
-        """Whether the write with this number is the one under way."""
+        """True if this is the number of the write in progress."""
         return number == self._writing
 
     def on_written(self) -> list[ElectionOutput]:
-        """The write under way has come through: the next one, or what waited."""
+        """Complete the write in progress; return the next write or the delayed messages."""
         self._writing, self._saved = None, self._saving
         again = self.save()
         if again:
@@ -160,10 +160,10 @@ class Ballot:
         return [Send(node_id, message) for (node_id, _), message in delayed.items()]
 
     def on_write_failed(self) -> None:
-        """The write under way failed: nothing of what waited is said, and nobody can tell what the file holds."""
+        """Drop the delayed messages after a failed write; the content of the file is unknown."""
         self._writing, self._saved, self._delayed = None, _UNKNOWN, {}
 
     @property
     def is_durable(self) -> bool:
-        """Whether a loss of power would leave term and vote as they are."""
+        """True if term and vote are durable."""
         return not self._has_file or self._writing is None and (self.term, self.vote) == self._saved

@@ -1,14 +1,13 @@
-"""The election of a leader: which node votes for which in which term. A machine without sockets, files, clock and chance;
-docs/internals.md, "The election", has its rules.
+"""Election of a leader: the state machine of one node's elector, without sockets, files, clock and randomness.
 
-A node whose term and vote are lost could vote a second time in a term, or count for a leader of a term that is older than
-its vote. So it neither votes nor follows until all other nodes have reported their terms, and is in the newest of them then,
-without a vote: the node that got its vote had made the term durable before. (Its own pending vote request is cancelled.) A
-wait would not do, since a candidate may be delayed for longer; nor would the leader of a majority, since an older one may
-have that, too.
+docs/internals.md, "The election", lists its rules. A node whose term and vote are lost could vote twice in a term, or
+support a leader of an older term than its vote. So it neither votes nor follows until all other nodes have reported their
+terms; then it enters the newest of them without a vote, since the candidate that received its vote made the term durable
+first. (Its own pending vote request is cancelled.) A fixed wait is not sufficient, since a candidate may be delayed for
+longer; nor is the leader of a majority, since an older leader may have a majority, too.
 
-`Elector` holds what a node knows; its actions are functions, by role. `TABLE` names one for every state and event. Timers
-are deadlines, and a `TickAt` reports the earliest one. `now`: seconds, monotonic.
+`Elector` has the state of a node; its actions are functions, grouped by role. `TABLE` names the action for every state and
+event. Timers are deadlines; a `TickAt` reports the earliest one. `now`: seconds, monotonic.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from bmqtwist.wire import cluster_schema as schema
 from bmqtwist.wire.cluster_schema import NO_LSN, ElectionProposal, Lsn, ScoutingRequest
 from bmqtwist.wire.control import ElectorMessage
 
-TERM_MAX = 1 << 63  # a term beyond it is a mistake of whoever sends it
-NO_NODE = -1  # on the wire, where a node is named
+TERM_MAX = 1 << 63  # a message with a larger term is invalid
+NO_NODE = -1  # node id on the wire without a node
 DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
-_TERMLESS = ("electorNodeStatus", "scoutingResponse")  # messages that may have the term 0
-_PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # they do not stand
+_TERMLESS = ("electorNodeStatus", "scoutingResponse")  # messages whose term may be 0
+_PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # a node in these modes is no candidate
 
 
 class Elector:
-    """The elector of one node. `members`: ids of all nodes; `chance`: a number in [0, 1), drawn at each call; `newest`: the
-    LSN of the newest metadata record that is durable here; `quorum`: 0 = a majority, which is also the least."""
+    """Elector of one node. `members`: ids of all nodes; `chance`: returns a random number in [0, 1); `newest`: returns the
+    LSN of the newest durable metadata record; `quorum`: at least a majority, which 0 stands for."""
 
     def __init__(self, node_id: int, name: str, members: Collection[int], timing: ev.Timing, chance: Callable[[], float],
                  newest: Callable[[], Lsn], quorum: int = 0) -> None:
@@ -47,25 +46,25 @@ class Elector:
         self.state = DORMANT
         self.ballot = Ballot(has_file=bool(self.others))
         self.leader: int | None = None
-        self.tentative: int | None = None  # voted for, and no heartbeat yet
-        self.elsewhere: int | None = None  # who leads, as another node has said lately to this one, which hears no leader
-        self.support = Support()  # of a candidate or leader
+        self.tentative: int | None = None  # candidate that has this node's vote, before its first heartbeat
+        self.elsewhere: int | None = None  # leader reported by another node while this node has none
+        self.support = Support()  # while candidate or leader
         self.scouting: Scouting | None = None
         self.inquiry = TermInquiry(self.others)
-        self.highest_reported = 0  # term that others have told of; no term of ours, but the next one is above it
+        self.highest_reported = 0  # highest term in other nodes' messages; a candidacy uses a higher one
         self.ceded_by: int | None = None
-        self.preferred: int | None = None  # whom this node has ceded to: for a while it votes for no other node
-        self.last_beat = 0.0  # of the leader, or of the moment of the vote
+        self.preferred: int | None = None  # node to which this node has ceded; it votes for no other one meanwhile
+        self.last_beat = 0.0  # time of the leader's last heartbeat, or of the vote
         self.transition_log = TransitionLog()
         self.outputs: list[ev.ElectionOutput] = []
-        self._event: Any = ev.Start  # its class, of the one in progress
+        self._event: Any = ev.Start  # class of the event in progress
         self._reported = ev.Standing(DORMANT, None, 0)
         self._tick_at: float | None = None
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
     def step(self, now: float, event: ev.ElectionInput) -> list[ev.ElectionOutput]:
-        """One input; what follows from it. A leader that has lost its quorum cedes before it."""
+        """Handle one input and return the outputs. A leader that has lost its quorum cedes first."""
         self.timers.now, self.outputs = now, []
         if self.state is LEADER and now >= self.quorum_until:
             self.dispatch(ElectionTimer.CHECK, ElectionTimer.CHECK)
@@ -82,7 +81,7 @@ class Elector:
         return self.outputs
 
     def dispatch(self, kind: Any, event: Any) -> None:
-        """Dispatch one event by the table: the class of an input or message, or a timer."""
+        """Dispatch an event by the table. `kind`: the class of an input or message, or a timer."""
         before, self._event = self.state, kind
         TABLE[before][kind].action(self, event)
         check(TABLE, before, kind, self.state)
@@ -90,7 +89,7 @@ class Elector:
     def _run_due_timers(self) -> None:
         deadlines = self.timers.deadlines
         for moment, timer in self.timers.due():
-            if deadlines.get(timer) == moment:  # what fired before it may have cancelled it
+            if deadlines.get(timer) == moment:  # an earlier timer may have cancelled it
                 del deadlines[timer]
                 self.dispatch(timer, timer)
 
@@ -108,7 +107,7 @@ class Elector:
         else:
             self.dispatch(type(message.value), ev.Received(sender, message))
 
-    # -- what the node knows ----------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
@@ -128,7 +127,7 @@ class Elector:
 
     @property
     def quorum_until(self) -> float:
-        """When this leader will have lost its quorum, if no node answers it any more."""
+        """Time at which this leader loses its quorum if no further answer arrives."""
         return self.support.lasts_until(self.majority, self.timing.inactivity)
 
     @property
@@ -136,26 +135,26 @@ class Elector:
         return NO_NODE if self.leader is None else self.leader
 
     def silence(self, now: float) -> float:
-        """For how many seconds the leader that this node follows has not been answered_at; 0 = it follows none."""
+        """Seconds since the last heartbeat of the leader that this node follows; 0 without a leader."""
         follows = self.leader is not None and self.leader != self.node_id
         return max(0.0, now - self.last_beat) if follows else 0.0
 
     def is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
-        """Whether this node may vote for one whose log is as it says."""
+        """True if this node may vote for the sender, whose log the request describes."""
         votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING and self.preferred in (None, sender)
         return votes and (request.last or NO_LSN) >= self.newest()
 
-    # -- what changes and what is said ---------------------------------------------------------------------------------
+    # -- changes and messages -------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Whatever was going on is over."""
+        """Cancel timers, scouting, candidacy and leadership."""
         self.timers.deadlines.clear()
         self.ballot.drop_delayed_candidacy()
         self.scouting = self.ceded_by = self.leader = self.tentative = None
         self.support = Support()
 
     def change_state(self, state: ElectionState, leader: int | None, reason: ElectionReason, cause: str) -> None:
-        """After `clear`: change to a state, and report where the node stands now."""
+        """After `reset`: change the state and report it."""
         before, self.state, self.leader, self.elsewhere = self._reported, state, leader, None
         self._reported = ev.Standing(state, leader, self.term)
         self.outputs.append(ev.ElectionChanged(before, self._reported, reason, cause))
@@ -168,7 +167,7 @@ class Elector:
         self.outputs += self.ballot.set(term, vote)
 
     def send(self, node_id: int, value: Any, term: int | None = None) -> None:
-        """Send a message once term and vote are durable; `term` None: the one of this node."""
+        """Send a message once term and vote are durable; `term` None: the term of this node."""
         self.outputs += self.ballot.send(node_id, ElectorMessage(
             self.term if term is None else term, ElectorMessage.CHOICE.name_of(value), value))
 
@@ -180,7 +179,7 @@ class Elector:
         self.outputs.append(Alarm(f"{self.name}: {text}"))
 
     def schedule_candidacy(self) -> None:
-        """Stand after a while, unless there is a leader by then."""
+        """Become a candidate after a random wait, unless a leader is known by then."""
         self.timers.arm_random(self.mode is ElectionMode.FORCE)
 
 
@@ -188,7 +187,7 @@ class Elector:
 
 
 def _ignore(elector: Elector, event: object) -> None:
-    """Meant for another state, or too late."""
+    """Late message, or input of another state."""
 
 
 def _on_start(elector: Elector, event: ev.Start) -> None:
@@ -209,14 +208,14 @@ def _on_stop(elector: Elector, event: ev.Stop) -> None:
 
 
 def _become_follower(elector: Elector, reason: ElectionReason, cause: str) -> None:
-    """Follow no node: the election was lost, or the leader is gone, or this node leads no longer."""
+    """Follow no node: after a lost election, a lost leader, or the end of the own leadership."""
     elector.reset()
     elector.change_state(FOLLOWER, None, reason, cause)
     elector.schedule_candidacy()
 
 
 def _drop_candidate(elector: Elector, cause: str) -> None:
-    """Whoever was voted for does not lead. The vote itself stays given."""
+    """Drop a candidate that does not lead. The vote in this term stays valid."""
     elector.reset()
     elector.note(cause)
     elector.schedule_candidacy()
@@ -226,7 +225,7 @@ def _on_scouting(elector: Elector, event: ev.Received) -> None:
     request = event.message.value
     will = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
             and elector.is_eligible(event.sender, request))
-    term = 0 if elector.inquiry.pending else elector.term  # 0 does not answer the inquiry of another node
+    term = 0 if elector.inquiry.pending else elector.term  # with 0 the message is no answer to a term inquiry
     elector.send(event.sender, schema.ScoutingResponse(will, elector.leader_on_wire), term)
 
 
@@ -308,7 +307,7 @@ def _end_scouting(elector: Elector, scouting: Scouting, cause: str) -> None:
 
 def _on_proposal(elector: Elector, event: ev.Received) -> None:
     sender, term, proposal = event.sender, event.message.term, event.message.value
-    if term == elector.term and elector.ballot.vote == sender:  # it asks again
+    if term == elector.term and elector.ballot.vote == sender:  # repeated request
         elector.outputs += elector.ballot.save()
         elector.send(sender, schema.ElectionResponse())
     elif (elector.leader not in (None, proposal.ceded_by) or term <= elector.term
@@ -365,7 +364,7 @@ def _on_heartbeat(elector: Elector, event: ev.Received) -> None:
 
 
 def _note_term(elector: Elector, node_id: int, term: int) -> None:
-    """Another node tells its term to this one, whose term and vote are lost, until it knows those of all others."""
+    """Note the term of another node while the own term and vote are lost; with all terms the node takes part again."""
     inquiry = elector.inquiry
     inquiry.note_term(node_id, term)
     if not inquiry.pending:
@@ -374,7 +373,7 @@ def _note_term(elector: Elector, node_id: int, term: int) -> None:
 
 
 def _request_terms(elector: Elector) -> None:
-    """Who is asked for a promise tells its term, and nothing follows from that."""
+    """Request the terms of nodes by a scouting request, whose answer has the term and no other effect."""
     for node_id in elector.inquiry.missing:
         elector.send(node_id, ScoutingRequest(elector.newest()), elector.term + 1)
 
@@ -422,7 +421,7 @@ def _on_cession(elector: Elector, event: ev.Received) -> None:
         _become_follower(elector, ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
     else:
         _drop_candidate(elector, f"node {sender} has ceded")
-    # one that needs the votes of all nodes could not lead without the one that goes
+    # with a quorum of all nodes the successor could not lead without the leaving node
     if successor == elector.node_id and elector.mode not in _PASSIVE and elector.quorum < elector.size:
         elector.ceded_by = sender
         elector.timers.arm(ElectionTimer.RANDOM, 0.0)
@@ -439,7 +438,7 @@ def _become_candidate(elector: Elector, term: int, cause: str) -> None:
     elector.support.requested_at = elector.timers.now
     elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
     elector.broadcast(ElectionProposal(elector.newest(), ceded_by))
-    if not elector.others:  # the first record of the term, which no other node can have, makes it durable
+    if not elector.others:  # the first record of the term makes it durable
         _count_vote(elector, elector.node_id)
 
 
@@ -475,7 +474,7 @@ def _on_voter_down(elector: Elector, event: ev.PeerDown) -> None:
 
 
 def _on_election_timer(elector: Elector, event: ElectionTimer) -> None:
-    if len(elector.supporters) >= elector.quorum:  # fewer are asked for than when the last one came
+    if len(elector.supporters) >= elector.quorum:  # the quorum was lowered since the last vote
         _become_leader(elector)
     else:
         _become_follower(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(elector.supporters)} votes in time")

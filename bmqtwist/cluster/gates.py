@@ -1,4 +1,4 @@
-"""What one member may send another about queues: it depends on how both of them are."""
+"""Gates between two members: the message types that one may send to the other, by the statuses of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bmqtwist.wire.cluster_schema import NodeStatus
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Towards one node: True = open."""
+    """Message types that may be sent to one node."""
 
     put: bool
     push: bool
@@ -22,7 +22,7 @@ _OPEN = Gates(True, True, True, True)
 _OWN_STOPPING = Gates(True, False, True, True)
 _PEER_STOPPING = Gates(False, False, True, True)
 
-GATES: dict[tuple[NodeStatus, NodeStatus], Gates] = {  # (our status, that of the other node)
+GATES: dict[tuple[NodeStatus, NodeStatus], Gates] = {  # (own status, status of the other node)
     **{(own, peer): CLOSED for own in NodeStatus for peer in NodeStatus},
     (NodeStatus.E_AVAILABLE, NodeStatus.E_AVAILABLE): _OPEN,
     (NodeStatus.E_STOPPING, NodeStatus.E_AVAILABLE): _OWN_STOPPING,

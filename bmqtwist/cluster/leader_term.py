@@ -1,4 +1,4 @@
-"""Term of the leader of a metadata log: the records that it has proposed, and how far each follower has them. Pure."""
+"""Term of the leader of a metadata log: its proposed records, and the progress of each follower. Pure."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from bmqtwist.wire.cluster_schema import (
     Snapshot,
 )
 
-MESSAGE_BYTES = 1 << 20  # of records in one message, unless a single record is larger
+MESSAGE_BYTES = 1 << 20  # limit of the records in one message; a single record may be larger
 
 
 @dataclass(slots=True)
 class Follower:
-    """How far a follower is. All are LSNs."""
+    """Progress of one follower, as LSNs."""
 
     sent: Lsn  # the newest record sent
-    resume: Lsn  # what to send again begins after this record
+    resume: Lsn  # a resend begins after this record
     match: Lsn = NO_LSN  # the newest record known to be durable there
 
 
 @dataclass(slots=True)
 class PendingRecord:
-    """A record that waits for its commit. `tokens`: of the proposals that it answers, with their results; `uri`: the queue
-    it is about; `removed_keys`: keys of queues that are gone with it."""
+    """A record that is not committed yet. `tokens`: proposals that its commit completes, with their results; `uri`: the
+    queue that it changes; `removed_keys`: keys of queues that it removes."""
 
     tokens: list[tuple[int, Any]]
     uri: str = ""
@@ -45,39 +45,39 @@ class PendingRecord:
 
 
 class LeaderTerm:
-    """One term that this node leads. `head`: the state with all that waits for its commit; `state`: what is committed;
-    `primaries`: what the leader begins with."""
+    """One term that this node leads. `head`: the state with all pending records; `state`: the committed state;
+    `primaries`: the choice of primaries for the first record."""
 
     def __init__(self, node_id: int, term: int, others: Collection[int], log: RecordLog, state: ClusterState,
                  primaries: Primaries, judge: Judge) -> None:
-        self.node_id, self.term, self.sequence = node_id, term, 0  # the last sequence number given
+        self.node_id, self.term, self.sequence = node_id, term, 0  # last assigned sequence number
         self.followers = {other: Follower(log.last, log.last) for other in others}
         self.head = ClusterState()
         self._log, self._state, self._primaries, self._judge = log, state, primaries, judge
         self.pending: dict[Lsn, PendingRecord] = {}
-        self._newest: dict[str, PendingRecord] = {}  # queue -> the newest record about it that waits
+        self._newest: dict[str, PendingRecord] = {}  # queue -> newest pending record that changes it
         self._removed_keys: set[bytes] = set()
         self.build_head()
 
     def build_head(self) -> None:
-        """The state with all that waits for its commit."""
+        """Rebuild `head` from the committed state and all pending records."""
         self.head = ClusterState()
         self.head.apply(ClusterMessage.of(self._state.snapshot()))
         for each in self._log.records[self._log.covered:]:
             if each.is_change:
                 try:
                     self.head.apply(each.record.message)
-                except StateMismatch:  # reported when it is committed
+                except StateMismatch:  # reported at the commit
                     continue
 
     def continue_from(self, before: LeaderTerm) -> None:
-        """What waited in an earlier term is committed with this one."""
+        """Adopt the pending records of an earlier term; they are committed with this one."""
         self.pending, self._newest, self._removed_keys = before.pending, before._newest, before._removed_keys
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
     def begin(self, tokens: list[tuple[int, Any]], wall: int) -> None:
-        """The first record of the term: everything that the log has."""
+        """Append the first record of the term: a SNAPSHOT of `head`."""
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
         pending = self._publish(LedgerRecordType.SNAPSHOT, snapshot, tokens, wall)
@@ -85,7 +85,7 @@ class LeaderTerm:
         self._removed_keys |= pending.removed_keys
 
     def propose(self, token: int, change: Change, wall: int) -> Done | NotDone | None:
-        """A change becomes a record; the outcome, if it is known at once."""
+        """Append a change as a record; return the outcome if it is known at once, else None."""
         if self._log.last[0] < self.term:  # the first record could not be written
             self.begin([], wall)
         try:
@@ -108,8 +108,8 @@ class LeaderTerm:
         return None
 
     def last_change(self, uri: str) -> PendingRecord | None:
-        """The newest record that waits and changes a queue."""
-        # what another leader left uncommitted is committed with the first record of our term
+        """Return the newest pending record that changes a queue."""
+        # uncommitted records of an earlier leader are committed with the first record of this term
         return self._newest.get(uri) or self.pending.get((self.term, 1))
 
     def _publish(self, kind: LedgerRecordType, advisory: Any, tokens: list[tuple[int, Any]], wall: int) -> PendingRecord:
@@ -132,7 +132,7 @@ class LeaderTerm:
                                             ClusterMessage.of(advisory)))
 
     def resolve(self, lsn: Lsn) -> list[tuple[int, Any]]:
-        """A record waits no longer; the tokens of the proposals that it answers."""
+        """Remove a pending record; return the tokens of the proposals that it completes."""
         pending = self.pending.pop(lsn, None)
         if pending is None:
             return []
@@ -144,7 +144,7 @@ class LeaderTerm:
     # -- followers ----------------------------------------------------------------------------------------------------
 
     def on_acknowledged(self, sender: int, lsn: Lsn) -> bool:
-        """A follower has the log durable up to `lsn`; whether that is news."""
+        """Note that a follower has the log durable up to `lsn`; return True if that is progress."""
         follower = self.followers.get(sender)
         if follower is None or not follower.match < lsn <= self._log.last:
             return False
@@ -153,17 +153,17 @@ class LeaderTerm:
         return True
 
     def durable_at(self, quorum: int) -> Lsn:
-        """How far the log is durable at a quorum, this node included."""
+        """Return the LSN up to which the log is durable at a quorum, this node included."""
         own = self._log.lsn_at(self._log.durable)
         durable = sorted([own, *(follower.match for follower in self.followers.values())], reverse=True)
         return min(own, durable[quorum - 1]) if quorum <= len(durable) else NO_LSN
 
     def rewind(self, sender: int, last: Lsn) -> None:
-        """A follower lacks what is behind `last`."""
+        """Send a follower the records after `last` again."""
         follower, log = self.followers.get(sender), self._log
         if follower is not None and last <= follower.sent:
             follower.sent = follower.resume = min(last, log.lsn_at(log.after(last)))
-            follower.match = min(follower.match, follower.sent)  # it may have lost its file
+            follower.match = min(follower.match, follower.sent)  # the follower may have lost its file
 
     def resend(self) -> None:
         for follower in self.followers.values():
@@ -192,6 +192,6 @@ class LeaderTerm:
 
     @property
     def published(self) -> int:
-        """How many records were written or sent."""
+        """Number of records that were written or sent."""
         log = self._log
         return max([log.written, *(log.after(follower.sent) for follower in self.followers.values())])

@@ -1,6 +1,6 @@
-"""Inputs and outputs of the metadata log's machine (`metadata_log.py`), as values, and its messages on the wire.
+"""Inputs and outputs of the metadata log (`metadata_log.py`), as values, and its messages on the wire.
 
-A COMMIT is a record of the log as in the original: followers learn of commits from the records they append.
+A COMMIT is a record of the log, as in the original: followers learn of commits from the records that they append.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bmqtwist.wire.cluster_schema import (
 )
 from bmqtwist.wire.control import cluster_event
 
-LEDGER_FAILURE, LIMIT_REACHED, NOT_LEADER = -208, -205, -200  # codes of changes that are not made
+LEDGER_FAILURE, LIMIT_REACHED, NOT_LEADER = -208, -205, -200  # codes of refused changes
 
 
-Message = Entries | Snapshot | Acknowledged | CatchUp  # from node to node: inputs of the one and outputs of the other
+Message = Entries | Snapshot | Acknowledged | CatchUp  # outputs of the sender, inputs of the receiver
 
 
 # -- further inputs --------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ Message = Entries | Snapshot | Acknowledged | CatchUp  # from node to node: inpu
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Change the metadata; `token` comes back in a Decided."""
+    """Change the metadata; a Decided with this token follows."""
 
     token: int
     change: Change
@@ -44,19 +44,19 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The end of a turn: what it appended is written with one sync and sent."""
+    """End of a turn: write its records with one sync, and send them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The write with this number survives a loss of power."""
+    """The write with this number is durable."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """The write with this number failed: nobody can tell what the file ends with."""
+    """The write with this number failed; the content at the end of the file is unknown."""
 
     number: int
     reason: str
@@ -64,7 +64,7 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """This node was elected for `term`; Decided tells when its first record is committed."""
+    """This node was elected for `term`; a Decided follows when its first record is committed."""
 
     token: int
     term: int
@@ -73,7 +73,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Another node leads `term`; None: this node voted in it, and nobody has won yet."""
+    """Another node leads `term`; None: this node voted in it, and the election is undecided."""
 
     term: int
     leader: int | None
@@ -81,26 +81,26 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """There is no leader, as far as this node knows."""
+    """This node knows no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumIs:
-    """So many nodes must have a record before it is committed; never fewer than a majority."""
+    """Set the number of nodes that must store a record before its commit, at least a majority."""
 
     quorum: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Nobody leads, and this node was not wanted: do these have newer records?"""
+    """Request newer records from these nodes: no node leads, and this one did not get enough votes."""
 
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Now and then: what was not acknowledged is sent again at the next Flush."""
+    """Send unacknowledged records again at the next Flush; a periodic input."""
 
 
 Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | QuorumIs | Ask | Resend | Message
@@ -111,7 +111,7 @@ Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | Quo
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """Cut the file to `cut` bytes (None: leave it), append `data`, sync."""
+    """Truncate the file to `cut` bytes (None: do not), append `data`, sync."""
 
     number: int
     cut: int | None
@@ -120,13 +120,13 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceFile:
-    """Begin a new file that holds `data`, named after `log_id` and `wall`; synced, and whole before the old one goes."""
+    """Begin a new file with `data`, named after `log_id` and `wall`; write and sync it before removing the old one."""
 
     number: int
     log_id: bytes
     data: bytes
     wall: int
-    replaces: bytes = b""  # the log id of the file before it, if there was one
+    replaces: bytes = b""  # log id of the previous file, if any
 
 
 FileJob = WriteFile | ReplaceFile
@@ -134,7 +134,7 @@ FileJob = WriteFile | ReplaceFile
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to another node, of the metadata log or of an election."""
+    """Send a message of the metadata log or of an election to another node."""
 
     node_id: int
     message: Any
@@ -149,8 +149,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The change is not committed. `unknown`: it may still be found committed later, by another leader or a restart;
-    `code`: what a client is told that waits for it."""
+    """The change is not committed. `unknown`: another leader or a restart may still commit it; `code`: the status code for
+    a waiting client."""
 
     reason: str
     unknown: bool
@@ -162,7 +162,7 @@ Outcome = Done | NotDone
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of a proposal."""
+    """Outcome of a proposal."""
 
     token: int
     outcome: Outcome
@@ -178,14 +178,14 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost:
-    """This node leads no longer, though nobody has told it to stop."""
+    """This node has stopped leading because its log failed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A person has to know."""
+    """Raise an alarm for the operator."""
 
     text: str
 
@@ -197,7 +197,7 @@ Output = WriteFile | ReplaceFile | Send | Decided | StateChanged | LeadershipLos
 
 
 def encode_log_message(message: Message) -> bytes:
-    """A whole event. Only members that know METADATA_LOG get one."""
+    """Return a message as a whole event, for members with the feature METADATA_LOG."""
     data: Any
     if isinstance(message, Entries):
         data = b"".join(map(encode_cluster_state_record, message.records))
@@ -209,7 +209,7 @@ def encode_log_message(message: Message) -> bytes:
 
 
 def log_message_of(sender: int, message: ClusterMessage) -> Message | None:
-    """The message of the log that a decoded message holds; None = another one. PeerError if its records cannot be read."""
+    """Return the log message in a decoded message, None for other messages. PeerError if its records are malformed."""
     value = message.value.value if message.choice == "metadataLogMessage" else None
     if not isinstance(value, Message):
         return None

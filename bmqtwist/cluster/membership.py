@@ -1,8 +1,8 @@
-"""Links of one node with the other nodes of its cluster: who dials whom, and when again. A machine without sockets.
+"""Links of one node to the other nodes of its cluster: connection attempts and retries. A state machine without sockets.
 
-The node with the smaller id dials the one with the larger, for ever: at once after the start, later after 1 to 3 s. A proxy
-waits longer with each failure. There is one connection for each pair; a second one is refused. `TABLE` says for every state
-of a link and every event what is done.
+The node with the smaller id dials the one with the larger id: at once after the start, later with delays of 1 to 3 s. The
+delay of a proxy grows with each failure. A second connection of a pair is refused. `TABLE` has the action for every state of
+a link and every event.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from enum import Enum
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, TickAt
 from bmqtwist.machine import TransitionLog, check, table, to
 
-RETRY_S = 2.0  # of the first delay, which is half of it to one and a half
-RETRY_SECONDS_MAX = 30.0  # of a proxy; between members it does not grow, since one that is back is of use once it is dialled
-RETRY_AT_ONCE_S = 180.0  # since the last attempt: then the next one needs no delay
-PROXY = -1  # instead of a node's id
+RETRY_S = 2.0  # the first delay is 0.5 to 1.5 times this
+RETRY_SECONDS_MAX = 30.0  # for proxies; the delay between members does not grow, for a fast return
+RETRY_AT_ONCE_S = 180.0  # after an attempt that is this old, the next one has no delay
+PROXY = -1  # node id of a proxy
 
 
 class LinkState(Enum):
-    """What this node has of another one."""
+    """State of a link to another node."""
 
     ABSENT = "the other node dials, and has not yet"
     WAITING = "until the next attempt"
@@ -31,7 +31,7 @@ class LinkState(Enum):
 
 
 class LinkEvent(Enum):
-    """What happens to a link."""
+    """Event of a link."""
 
     JOIN = "the node has started"
     DUE = "it is time for the next attempt"
@@ -53,7 +53,7 @@ LinkOutput = Dial | PeerUp | PeerDown | TickAt
 
 @dataclass(slots=True)
 class Link:
-    """To another node. `tried_at`: of the last attempt; `delay`: before the present one, seconds; `due`: of the next one."""
+    """Link to another node. `tried_at`: time of the last attempt; `delay`: in seconds; `due`: time of the next attempt."""
 
     state: LinkState
     tried_at: float = float("-inf")
@@ -62,7 +62,7 @@ class Link:
 
 
 class Membership:
-    """The links of one node. `members`: ids of all nodes; `chance`: a number in [0, 1), drawn at each call."""
+    """Links of one node. `members`: ids of all nodes; `chance`: returns a random number in [0, 1)."""
 
     def __init__(self, node_id: int, members: Collection[int], chance: Callable[[], float]) -> None:
         self.node_id, self.members = node_id, frozenset(members)
@@ -74,11 +74,11 @@ class Membership:
         self._out: list[LinkOutput] = []
 
     def dials(self, node_id: int) -> bool:
-        """Whether it is this node that connects to the other one."""
+        """True if this node dials the other one."""
         return self.node_id < node_id
 
     def refusal(self, node_id: int) -> str:
-        """Why a connection of whoever says to be that node is refused; empty = it is welcome."""
+        """Return the reason for refusing a connection that identifies itself as that node; empty = accept it."""
         link = self.links.get(node_id)
         if node_id == self.node_id:
             return f"{node_id} is the id of this node itself"
@@ -91,11 +91,11 @@ class Membership:
         return ""
 
     def mismatch(self, dialled: int, found: int) -> str:
-        """Why the node that was found at the address of another one is left alone; empty = it is the right one."""
+        """Return the reason for closing a connection whose node is not the dialled one; empty = it is."""
         return "" if dialled == found else f"node {found} is at the address of node {dialled}"
 
     def step(self, now: float, event: LinkEvent, node_id: int | None = None) -> list[LinkOutput]:
-        """One event of a link, None = of all links; what follows from it."""
+        """Handle one event of a link (None: of all links) and return the outputs."""
         self._now, self._out = now, []
         for each, link in self.links.items():
             if node_id in (None, each):
@@ -146,7 +146,7 @@ class Membership:
             link.state = LinkState.ABSENT
 
     def _ignore(self, node_id: int, link: Link) -> None:
-        """Too late, or of a connection that was refused."""
+        """Late event, or event of a refused connection."""
 
 
 S, E, M = LinkState, LinkEvent, Membership

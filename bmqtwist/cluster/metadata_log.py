@@ -1,12 +1,11 @@
-"""The metadata of a cluster as a replicated log: every change is a record first. A machine without files and sockets;
-docs/internals.md, "The metadata log", has its rules.
+"""Metadata log of a cluster: a replicated log with one record for each change. A state machine without files and sockets.
 
-An LSN is (term, sequence): a leader begins a new term with sequence 1, and records and COMMITs both take a number. A term
-begins with a SNAPSHOT of everything in the leader's log. A quorum that has synced a record of the leader's own term commits
-it and all before it; a COMMIT record reports that to the followers.
+docs/internals.md, "The metadata log", lists its rules. An LSN is (term, sequence): a new term begins with sequence 1, and
+changes and COMMITs both take a number. A term begins with a SNAPSHOT of the leader's whole state. A record of the leader's
+own term is committed, with all records before it, once a quorum has synced it; a COMMIT record reports it to the followers.
 
-`TABLE` has the action for every role and input. What a leader has proposed, and how far its followers are, is in
-`leader_term.py`.
+`TABLE` has the action for every role and input. `leader_term.py` has the proposals of a leader and the progress of its
+followers.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from bmqtwist.wire.cluster_schema import (
     read_cluster_state_record,
 )
 
-RETAINED_BYTES = 1 << 20  # of applied records that a leader of several keeps in memory for followers that lag
-PENDING_RECORDS_MAX = 10_000  # of a leader for their commit, of a follower for its disk; beyond that none is taken
+RETAINED_BYTES = 1 << 20  # applied records that a leader retains in memory for lagging followers
+PENDING_RECORDS_MAX = 10_000  # uncommitted at a leader, unwritten at a follower; above it records are refused
 
 
 class Role(Enum):
-    """What a node is in the log."""
+    """Role of a node in the log."""
 
     WAITING = "no leader is known"
     FOLLOWING = "another node leads"
@@ -51,10 +50,10 @@ class Role(Enum):
 
 
 class MetadataLog:
-    """The log of one node. `state` is read freely, it holds what is committed; everything else goes through `step`.
+    """Metadata log of one node. Callers may read `state`, the committed state, and change the log with `step` only.
 
-    `members`: ids of all nodes of the cluster; `name`: this node's, for log ids and alarms; `max_bytes`: size at which a
-    new file is begun.
+    `members`: ids of all nodes of the cluster; `name`: this node's, for log ids and alarms; `max_bytes`: size of a file
+    above which the log begins a new one.
     """
 
     def __init__(self, node_id: int, name: str, members: Collection[int], max_bytes: int,
@@ -64,30 +63,30 @@ class MetadataLog:
         self.quorum = self._majority = len(self.members) // 2 + 1
         self.alone = len(self.members) == 1
         self.state = ClusterState()
-        self.leading: LeaderTerm | None = None  # while this node leads
-        self.transition_log = TransitionLog()  # with seconds since the epoch
+        self.leading: LeaderTerm | None = None  # None unless this node leads
+        self.transition_log = TransitionLog()  # times: seconds since the epoch
         self.role = Role.WAITING
         self.leader: int | None = None
-        self.term = 0  # the newest one known
+        self.term = 0  # newest known term
         self.log = RecordLog(name, max_bytes, self.alone)
         self._judge = Judge(node_id, algorithm)
-        self.applied = NO_LSN  # the newest change that `state` has, since this process runs
-        self._committed = NO_LSN  # everything up to here is
-        self._matched = NO_LSN  # a follower's log is its leader's up to here
-        self._acknowledged = NO_LSN  # by the last message to the leader
-        self._incoming: Snapshot | None = None  # a follower is about to begin anew with it
+        self.applied = NO_LSN  # newest change applied to `state` by this process
+        self._committed = NO_LSN  # all records up to it are committed
+        self._matched = NO_LSN  # up to it a follower's log equals its leader's
+        self._acknowledged = NO_LSN  # LSN of the last acknowledgement to the leader
+        self._incoming: Snapshot | None = None  # a follower is replacing its log with it
         self._incoming_write = 0
         self._out: list[ev.Output] = []
         self._wall = 0
 
     @property
     def lsn(self) -> Lsn:
-        """Of the newest record that survives a loss of power: what an election compares."""
+        """LSN of the newest durable record, which elections compare."""
         return self.log.lsn_at(self.log.durable)
 
     @property
     def committed(self) -> Lsn:
-        """Everything up to here is committed, and `state` has it."""
+        """LSN up to which all records are committed and applied to `state`."""
         return self.log.lsn_at(self.log.covered)
 
     @property
@@ -98,7 +97,7 @@ class MetadataLog:
         return self.leading is not None and self.leading.last_change(uri) is not None
 
     def step(self, event: ev.Input, wall: int) -> list[ev.Output]:
-        """One input; what follows from it. `wall`: seconds since the epoch."""
+        """Handle one input and return the outputs. `wall`: seconds since the epoch."""
         self._wall, self._out = wall, []
         before, kind = self.role, type(event)
         TABLE[before][kind].action(self, event)
@@ -111,7 +110,7 @@ class MetadataLog:
     # -- the start --------------------------------------------------------------------------------------------------
 
     def open(self, data: bytes) -> tuple[int, list[ev.Output]]:
-        """The content of the file, b"" if there is none; how many bytes of it are good. Never fails for what is in it."""
+        """Load the content of the file, b"" without one; return the number of valid bytes. Defects become alarms."""
         self._out = []
         found = read_ledger(data)
         for text in found.alarms:
@@ -169,7 +168,7 @@ class MetadataLog:
             self._advance_commit()
 
     def _advance_commit(self) -> None:
-        """Commit what a quorum has, if the newest of it is of our own term, and tell the followers."""
+        """Commit the records that a quorum has, if the newest one is of the own term; append a COMMIT for followers."""
         reach = self._leader_term.durable_at(self.quorum)
         if reach[0] != self.term:
             return
@@ -193,9 +192,9 @@ class MetadataLog:
     def _on_entries(self, event: Entries) -> None:
         log = self.log
         if not self._is_from_leader(event) or len(log.records) - log.written >= PENDING_RECORDS_MAX:
-            return  # the leader sends it again
+            return  # the leader resends
         self._append_entries(event)
-        self._acknowledged = NO_LSN  # say it again: the last time may have been lost
+        self._acknowledged = NO_LSN  # repeat the acknowledgement: the last one may be lost
 
     def _append_entries(self, event: Entries) -> None:
         log = self.log
@@ -234,7 +233,7 @@ class MetadataLog:
             self._incoming = event
 
     def _adopt_snapshot(self, incoming: Snapshot) -> None:
-        """The file holds the snapshot and nothing else now."""
+        """Restart the log from a snapshot, which is now the only record of the file."""
         lsn = incoming.record.term, incoming.record.sequence_number
         self.log.restart(lsn)
         self._committed, self.applied = max(self._committed, lsn), lsn
@@ -245,7 +244,7 @@ class MetadataLog:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _apply_committed(self) -> list[Lsn]:
-        """Apply what is committed and durable here, in order; the LSNs of the changes."""
+        """Apply all committed and durable records in order; return the LSNs of the changes."""
         log, applied = self.log, list[Lsn]()
         while log.covered < log.durable:
             each = log.records[log.covered]
@@ -264,7 +263,7 @@ class MetadataLog:
         for token, result in self.leading.resolve(each.lsn) if self.leading is not None else ():
             self._decide(token, Done(result))
 
-    # -- what every role does -----------------------------------------------------------------------------------------
+    # -- all roles ----------------------------------------------------------------------------------------------------
 
     def _on_flush(self, event: ev.Flush) -> None:
         incoming = self._incoming
@@ -305,7 +304,7 @@ class MetadataLog:
         self._incoming = None
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
         led, removed = self.leading, self.log.on_write_failed()
-        self._committed = min(self._committed, self.log.last)  # of what is removed; what takes its place may be another's
+        self._committed = min(self._committed, self.log.last)  # other records may take the place of the removed ones
         if led is not None and self.alone:
             self._reject(led, removed, outcome)
             led.build_head()
@@ -315,7 +314,7 @@ class MetadataLog:
 
     def _on_follow(self, event: ev.Follow) -> None:
         if event.term < self.term or event.term == self.term and self.role is Role.LEADING:
-            return  # it is over already, or two lead one term, which an election rules out
+            return  # an older term; or a second leader of one term, which the election excludes
         if self.leading is not None:
             self._stop_leading(self.leading, NotDone(f"node {event.leader} leads the cluster now", True))
         self.term = event.term
@@ -335,7 +334,7 @@ class MetadataLog:
         self.role, self.leader = Role.WAITING, None
 
     def _stop_leading(self, led: LeaderTerm, outcome: NotDone) -> None:
-        """Lead no longer. What was neither sent nor written is taken back, of the rest nothing is known."""
+        """Stop leading. Records neither sent nor written are withdrawn; the outcome of the other pending ones is unknown."""
         self._reject(led, self.log.cut(led.published), NotDone(outcome.reason, False, ev.NOT_LEADER))
         for lsn in list(led.pending):
             for token, _ in led.resolve(lsn):
@@ -383,7 +382,7 @@ def _on_ask(node: MetadataLog, event: ev.Ask) -> None:
 
 
 def _send_newer_records(node: MetadataLog, event: CatchUp) -> None:
-    """Another node asks for what is newer: all of it in one message."""
+    """Send another node all newer records in one message."""
     log = node.log
     if event.sender not in node.members or event.last >= log.last or node._incoming is not None:
         return
@@ -397,7 +396,7 @@ def _send_newer_records(node: MetadataLog, event: CatchUp) -> None:
 
 
 def _take_newer_records(node: MetadataLog, event: Entries) -> None:
-    """What another node has is newer as a whole: it takes the place of what is here."""
+    """Replace records of this log with those of another node whose log is newer."""
     newest = event.records[-1] if event.records else None
     if event.sender not in node.members or node._incoming is not None or newest is None:
         return
@@ -416,7 +415,7 @@ def _take_newer_snapshot(node: MetadataLog, event: Snapshot) -> None:
 
 
 def _ignore(node: MetadataLog, event: ev.Input) -> None:
-    """Meant for another role: a message that comes late."""
+    """Late message, or input of another role."""
 
 
 M, INPUTS = MetadataLog, get_args(ev.Input)
@@ -440,7 +439,7 @@ TABLE = table(Role, INPUTS, {
 
 
 def unsafe_of(data: bytes) -> UnsafeInfo | None:
-    """Whether the node with this ledger goes on alone. A ledger that says so begins with it, as does each one after it."""
+    """Return the UnsafeInfo of a ledger whose node runs alone, else None. Its first SNAPSHOT and all later ones have it."""
     if len(data) <= LEDGER_HEADER_BYTES:
         return None
     try:
@@ -452,9 +451,9 @@ def unsafe_of(data: bytes) -> UnsafeInfo | None:
 
 
 def rewritten(data: bytes, node_id: int, name: str, log_id: bytes, unsafe: UnsafeInfo | None, wall: int) -> bytes:
-    """The ledger that takes the place of one: all that it says, committed or not, and whether the node goes on alone."""
+    """Return a ledger with all records of this one, committed or not, and with `unsafe`: the node runs alone."""
     log = MetadataLog(node_id, name, [node_id], len(data) + 1)
     log.open(data)
     log.state.unsafe = unsafe
-    # the sequence number is not that of a leader's first record: nothing of this waits for a commit
+    # not the sequence number of a leader's first record, so no record is pending
     return encode_ledger(log_id, [snapshot_record(log.state, (log.term + 1, 2), wall)])

@@ -1,6 +1,6 @@
-"""Inputs and outputs of the machine of a partition at one of several nodes (`partition_machine.py`), as values.
+"""Inputs and outputs of the state machine of a partition (`partition_machine.py`), and its messages on the wire.
 
-Those of every message have an `__init__` of their own: the one that a dataclass makes is not compiled.
+Events that occur with every message define `__init__` themselves: mypyc does not compile the one of a dataclass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bmqtwist.wire.fast import EventType, event_header
 
 
 class PartitionRole(Enum):
-    """What a node is for a partition; the names are those of the original's machine."""
+    """Role of a node in a partition; the names are those of the original's state machine."""
 
     UNKNOWN = "knows no primary"
     PRIMARY_HEALING_STG1 = "collects the promises of a quorum"
@@ -48,8 +48,8 @@ class PartitionRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationTiming:
-    """In seconds. `lease`: a primary that a quorum has not answered for so long is active no longer; `keepalive`: how often
-    it asks; `retry`: a healing that does not come forward for so long begins anew."""
+    """Intervals in seconds. `lease`: a primary without answers of a quorum for so long becomes passive; `keepalive`: between
+    two requests for receipts; `retry`: a healing without progress for so long restarts."""
 
     lease: float = 15.0
     keepalive: float = 2.0
@@ -57,38 +57,38 @@ class ReplicationTiming:
 
 
 class LogView(Protocol):
-    """The log of the partition at this node, to be looked at."""
+    """Read access to the log of the partition at this node."""
 
     @property
     def summary(self) -> LogSummary:
-        """Everything that was appended."""
+        """Summary of all appended records."""
 
     @property
     def written(self) -> Psn:
-        """The last record that is in the files, and can be sent."""
+        """The last record that is written to the files, and can be sent."""
 
     @property
     def durable(self) -> Psn:
-        """The last record that is safe here by policy."""
+        """The last record that is durable here, as the configured durability defines it."""
 
     def offers(self, after: Psn) -> bool:
-        """Whether what follows this record can be sent: it is in the log, or was just before a compaction."""
+        """True if the records after this one can be sent: it is in the log, or was until the last compaction."""
 
     @property
     def busy(self) -> bool:
-        """Whether it is being cut or replaced: nothing is appended then, and nothing is read. A LogReady follows."""
+        """True during a truncation or replacement: no record can be appended or read. A LogReady follows."""
 
     @property
     def broken(self) -> bool:
-        """Whether it takes nothing any more until a restart."""
+        """True if the log takes no records until a restart."""
 
 
-# -- messages between nodes: outputs of one, inputs of the other; those in control messages: wire/cluster_schema.py ---------
+# -- messages between nodes: outputs of the sender, inputs of the receiver; control messages: wire/cluster_schema.py --------
 
 
 @dataclass(slots=True)
 class Records:
-    """Records that follow a common one; `committed`: what the primary knows to be committed."""
+    """Records that follow a common record; `committed`: the last PSN that the primary has committed."""
 
     sender: int
     lease: int
@@ -101,8 +101,8 @@ class Records:
 
 @dataclass(slots=True)
 class ReplicaReceipt:
-    """The sender's log is mine up to `matched`, and safe here up to `durable`; `parts`: of an image, taken so far; `stamp`:
-    of the newest Keepalive."""
+    """Receipt of a replica: its log equals the primary's up to `matched` and is durable up to `durable`; `parts`: received
+    parts of an image; `stamp`: that of the newest Keepalive."""
 
     sender: int
     lease: int
@@ -120,7 +120,7 @@ PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | Replica
 
 
 def log_of(promise: Promise) -> LogSummary:
-    """The log that a promise reports."""
+    """Return the log that a promise reports."""
     return LogSummary(promise.last, promise.base, tuple(promise.leases))
 
 
@@ -129,7 +129,7 @@ def log_of(promise: Promise) -> LogSummary:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """It is committed that this node is primary under this lease."""
+    """The metadata log has committed that the node `primary` is primary under this lease."""
 
     primary: int
     lease: int
@@ -137,31 +137,31 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """It survives a loss of power that this node has promised this lease."""
+    """This node's promise of this lease is durable."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogMoved:
-    """Records were written, or more of them are safe."""
+    """Records were written or became durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReady:
-    """The log can be used again; it is another one, perhaps."""
+    """The log is available again; its content may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFailed:
-    """The log did not take what was to be appended, or cannot be read."""
+    """Records could not be appended, or the log cannot be read."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class Fed:
-    """A Feed or FeedImage was sent: up to which record (of an image: None), and how many bytes."""
+    """A Feed or FeedImage was sent, up to the record `last` (None for an image), with `size` bytes."""
 
     node_id: int
     last: Psn | None
@@ -174,14 +174,14 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class ImageLost:
-    """An image for this node cannot be continued: what it was made from has moved."""
+    """The image for this node cannot be continued: its source files were replaced."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class FeedFailed:
-    """What this node was to be sent cannot be read."""
+    """The records for this node cannot be read."""
 
     node_id: int
     reason: str
@@ -192,7 +192,7 @@ PartitionInput = (Assigned | PeerUp | PeerDown | Promised | LogMoved | LogReady 
 
 
 class PartitionEvent(Enum):
-    """The columns of the table: an input by the name of its class, an assignment by whom it is for."""
+    """Columns of the table: the class names of the inputs; assignments to this node and to another one are distinct."""
 
     ASSIGNED_SELF = "AssignedSelf"
     ASSIGNED_OTHER = "AssignedOther"
@@ -222,14 +222,14 @@ class PartitionEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SavePromise:
-    """Make it durable that this node takes nothing below this lease; then say so with a Promised."""
+    """Make the promise durable that this node takes no records of lower leases; a Promised follows."""
 
     lease: int
 
 
 @dataclass(slots=True)
 class Say:
-    """A message for another node."""
+    """Send a message to another node."""
 
     node_id: int
     message: PartitionTalk
@@ -240,7 +240,7 @@ class Say:
 
 @dataclass(slots=True)
 class Feed:
-    """Send a node Records with what follows `after`, one event of it, and say how much that was with a Fed."""
+    """Send a node one event of Records after the record `after`; a Fed follows."""
 
     node_id: int
     after: Psn
@@ -251,8 +251,8 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedImage:
-    """Send a node part `number` of an image, and say so with a Fed; 0 begins a new one. It ends behind the record `behind`,
-    so that the node keeps all that its log has in common with ours."""
+    """Send a node part `number` of an image; 0 begins a new image; a Fed follows. The image ends after the record `behind`,
+    so that the node loses no record that both logs have."""
 
     node_id: int
     number: int
@@ -261,7 +261,7 @@ class FeedImage:
 
 @dataclass(slots=True)
 class Append:
-    """Append what `run` holds behind the record `behind`, the last one of the log. A LogMoved or LogFailed follows."""
+    """Append the records of `run` that follow `behind`, the last record of the log. A LogMoved or LogFailed follows."""
 
     run: RecordRun
     behind: Psn
@@ -272,28 +272,28 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Take away what follows a record of the log. A LogReady follows."""
+    """Truncate the log after this record. A LogReady follows."""
 
     psn: Psn
 
 
 @dataclass(frozen=True, slots=True)
 class TakeImage:
-    """Put a part beside the log; the final one makes all of them the log, and a LogReady follows; or a LogFailed."""
+    """Store a part of an image; after the final one the image replaces the log. A LogReady or LogFailed follows then."""
 
     part: ImagePart
 
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """Begin the lease: its first record is appended. A LogMoved follows."""
+    """Append the first record of the lease. A LogMoved follows."""
 
     lease: int
 
 
 @dataclass(slots=True)
 class Committed:
-    """Everything up to this record is committed."""
+    """All records up to this one are committed."""
 
     psn: Psn
 
@@ -303,7 +303,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Take clients' messages from now on, or no longer (`active` False)."""
+    """Accept the messages of clients from now on, or stop accepting them (`active` False)."""
 
     lease: int
     active: bool
@@ -312,7 +312,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """The node is something else for the partition now."""
+    """The role of this node in the partition has changed."""
 
     event: str
     before: PartitionRole
@@ -325,8 +325,8 @@ PartitionOutput = (SavePromise | Say | Feed | FeedImage | Append | Cut | TakeIma
 
 # -- on the wire ---------------------------------------------------------------------------------------------------------
 #
-# Records and receipts, of which every message needs some, are STORAGE and REPLICATION_RECEIPT events with a layout of our
-# own; the rest are control messages. Records are sent as they lie in the files. Only members with our extensions get any.
+# Records and receipts, the frequent messages, are STORAGE and REPLICATION_RECEIPT events with a layout of this broker; the
+# others are control messages. Records have the bytes of the files. Only members that support the extensions receive them.
 
 _RUN: Final = layout.RECORD_RUN.struct  # partition, lease, PSNs before, at the end and committed, bytes of each file, CRC
 _RECEIPT: Final = layout.TAKEN_RECEIPT.struct  # partition, lease, PSNs matched and durable, parts, stamp
@@ -346,8 +346,8 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
 
 
 def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline | Yield] | None:
-    """(partition, message) of a control message; None = it is about something else. PeerError if its records are not what
-    was sent."""
+    """Return (partition, message) of a control message, None for other messages. PeerError if the checksum of its records is
+    wrong."""
     body = message.value.value if message.choice == "metadataLogMessage" else None
     value = body.value if isinstance(body, PartitionLogMessage) else None
     if value is None:
@@ -360,7 +360,7 @@ def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, Par
 
 
 def partition_event_of(sender: int, kind: EventType, body: bytes) -> tuple[int, Records | ReplicaReceipt]:
-    """(partition, message) of a STORAGE or REPLICATION_RECEIPT event. PeerError if it is not what was sent."""
+    """Return (partition, message) of a STORAGE or REPLICATION_RECEIPT event. PeerError if sizes or checksum are wrong."""
     if kind is EventType.REPLICATION_RECEIPT:
         if len(body) != _RECEIPT.size:
             raise PeerError(f"{len(body)} B are no receipt", "REPLICATION_RECEIPT", 0)

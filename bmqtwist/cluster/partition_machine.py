@@ -1,9 +1,9 @@
-"""The state machine of one partition at one of several nodes: which node may write it, and which records are committed.
+"""State machine of one partition at one member: decides which node may write it, and which records are committed.
 
-It uses no files, sockets and clock; the log is a `LogView`. docs/internals.md, "The partitions of several nodes", has its
-rules. Parts: `partition_standing` (role and leases), `take_over` (promises, and the log that a new primary takes),
-`replication_targets` (nodes that are sent records, and commits), `partition_reception` (records from another node). A
-primary that no quorum answers for the time of its lease is passive until everything it has is committed.
+It uses no files, sockets or clock; the log is a `LogView`. docs/internals.md, "The partitions of several nodes", lists its
+rules. Parts: `partition_standing` (role and leases), `take_over` (promises, and the choice of a new primary's log),
+`replication_targets` (nodes that receive records; commits), `partition_reception` (records from another node). A primary
+that receives no answers from a quorum during its lease time is passive until all its records are committed.
 
 `TABLE` has the action for every role and event. `now`: seconds, monotonic.
 """
@@ -38,11 +38,11 @@ from bmqtwist.wire.cluster_schema import Prepare, Stale
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
 
-STALLED_RETRIES_MAX = 3  # times `ReplicationTiming.retry`: a healing that stalled still for so long is left to another node
+STALLED_RETRIES_MAX = 3  # times `ReplicationTiming.retry`: after such a stall a primary declines its lease
 
 
 class PartitionMachine:
-    """See above. `promised`: as the promise file has it; `doubtful`: records that were durable here may be missing."""
+    """One partition. `promised`: lease in the promise file; `doubtful`: durable records may be missing from the files."""
 
     def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int = 0,
                  name: str = "", doubtful: bool = False) -> None:
@@ -58,7 +58,7 @@ class PartitionMachine:
         self._reported_tick_at: float | None = None
 
     def step(self, now: float, event: PartitionInput) -> list[PartitionOutput]:
-        """Handle one input; returns what the shell has to do."""
+        """Handle one input and return the outputs that the caller has to perform."""
         standing = self.standing
         outputs: list[PartitionOutput] = []
         standing.now, standing.outputs = now, outputs
@@ -98,8 +98,8 @@ class PartitionMachine:
     def on_assigned_self(self, event: Assigned) -> None:
         standing = self.standing
         if not standing.accept_assignment(event) or event.lease <= standing.lease and standing.role is not UNKNOWN:
-            return  # there is a newer one already
-        if event.lease < standing.requested:  # metadata were lost, unless a newer lease is on its way
+            return  # an older assignment
+        if event.lease < standing.requested:  # metadata were lost, or a newer assignment follows
             self.decline_lease(event)
             return
         self._reset("another lease")
@@ -118,7 +118,7 @@ class PartitionMachine:
             self._wait_for_primary(event.primary, event.lease, f"node {event.primary} is primary under lease {event.lease}")
 
     def decline_lease(self, event: object) -> None:
-        """Decline the assigned lease, which this node cannot use, again and again until there is a newer one."""
+        """Decline the assigned lease, which this node cannot use, every `retry` seconds until a newer one follows."""
         standing = self.standing
         primary, lease = standing.assigned.primary, standing.assigned.lease
         if primary != standing.node_id:
@@ -174,7 +174,7 @@ class PartitionMachine:
         self._answer_prepare()
 
     def _answer_prepare(self) -> None:
-        """Send the primary our promise and what we have, once the promise is durable."""
+        """Send the primary this node's promise and the summary of its log, once the promise is durable."""
         standing, primary = self.standing, self.standing.primary
         if not standing.promised == standing.requested == standing.lease or primary not in self.up:
             return
@@ -184,7 +184,7 @@ class PartitionMachine:
         self.reception.send_report()
 
     def on_stale(self, event: Stale) -> None:
-        """Another node has promised a newer lease: this node is primary no longer."""
+        """Step down: another node has promised a newer lease."""
         if event.lease > self.lease:
             self.standing.used = max(self.standing.used, event.lease)
             self._step_down(f"node {event.sender} has promised lease {event.lease}")
@@ -202,7 +202,7 @@ class PartitionMachine:
         self.up.discard(event.node_id)
 
     def on_peer_down_following(self, event: PeerDown) -> None:
-        """The same; if it is the primary, this node waits for it."""
+        """Note the lost connection; if it was the primary's, wait for the primary."""
         self.up.discard(event.node_id)
         if event.node_id == self.standing.primary:
             self._wait_for_primary(event.node_id, self.lease, "the primary is gone")
@@ -210,7 +210,7 @@ class PartitionMachine:
     # -- the log of a primary -------------------------------------------------------------------------------------------
 
     def check_files(self, event: object) -> bool:
-        """Step down if the files cannot be written; whether they can."""
+        """Step down if the files cannot be written; return True if they can."""
         if self.log.broken:
             self._step_down("its files cannot be written")
         return not self.log.broken
@@ -226,7 +226,7 @@ class PartitionMachine:
             self.on_own_log_moved(event)
 
     def on_tick_leading(self, event: object) -> None:
-        """Be passive without a majority, ask the other nodes, restart a healing that stalled still."""
+        """Become passive without a majority, query the other nodes, restart a stalled healing."""
         standing = self.standing
         if not self.check_files(event):
             return
@@ -253,13 +253,13 @@ class PartitionMachine:
         self.reception.cancel_append()
 
     def on_log_failed_stg2(self, event: LogFailed) -> None:
-        """The same; without its first record the lease is given back."""
+        """Report the failure; step down if the first record of the lease is missing."""
         self.on_log_failed(event)
         if not self.standing.has_begun and self.take_over.source is None:
             self._step_down(event.reason)
 
     def ignore(self, event: object) -> None:
-        """Meant for another role, or too late."""
+        """Event of another role, or a late one."""
 
 
 Action = Callable[[PartitionMachine, Any], object]

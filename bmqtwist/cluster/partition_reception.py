@@ -1,6 +1,6 @@
 """Reception of records and images from another node.
 
-A replica takes them from its primary, a new primary from the node whose log it pulls.
+A replica receives them from its primary, a new primary from the node whose log it pulls.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from bmqtwist.wire.cluster_schema import ImagePart, Keepalive, Promise
 
 
 class Reception:
-    """`source`: the node that records are taken from; `matched`: up to here our log is the source's; `announced`: up to here
-    a primary that we follow has committed, though the record may not be here yet."""
+    """Reception at one node. `source`: the node that sends records; `matched`: PSN up to which this node's log equals the
+    source's; `announced`: PSN up to which the primary has committed; that record may not have arrived yet."""
 
     def __init__(self, standing: PartitionStanding, targets: ReplicationTargets) -> None:
         self._standing, self._targets = standing, targets
@@ -33,21 +33,21 @@ class Reception:
 
     def begin(self, source: int | None) -> None:
         self.source, self.matched = source, NO_PSN
-        self._appending: Psn | None = None  # the last record of a run that is being appended
-        self._receipt: tuple[Psn, Psn] | None = None  # the last one that was sent
+        self._appending: Psn | None = None  # last record of the run that is being appended
+        self._receipt: tuple[Psn, Psn] | None = None  # matched and durable PSN of the last receipt sent
         self._parts = self._stamp = 0
         self.has_reported = self._report_due = False
 
     # -- from the source ------------------------------------------------------------------------------------------------
 
     def _is_accepted(self, event: PartitionTalk) -> bool:
-        """Whether a message comes from the source, under the lease that this node has promised."""
+        """True if a message comes from the source, under the lease that this node has promised."""
         standing = self._standing
         return (not standing.reject_stale(event) and event.lease == standing.lease == standing.promised
                 and event.sender == self.source)
 
     def on_records(self, event: Records) -> None:
-        """Append what follows our log; cut off what conflicts; report a gap."""
+        """Append records that follow this node's log; truncate conflicting ones first; report a gap."""
         standing = self._standing
         if not self._is_accepted(event):
             return
@@ -114,11 +114,11 @@ class Reception:
             if lacks:
                 self.send_report()
             elif event.previous is not None:
-                self._advance_matched(event.previous)  # a replica that has nothing to be sent is healed, too
+                self._advance_matched(event.previous)  # a replica that lacks no record is healed, too
             self._note_committed(event.committed)
         self.send_receipt(always=True)
 
-    # -- from our log ---------------------------------------------------------------------------------------------------
+    # -- from the own log -----------------------------------------------------------------------------------------------
 
     def on_log_moved(self, event: LogMoved) -> None:
         self.note_appended()
@@ -138,7 +138,7 @@ class Reception:
         self._appending, self._parts, self._report_due = None, 0, False
 
     def _advance_matched(self, psn: Psn) -> None:
-        """Our log is the source's up to here: with all that is committed, as far as we know, a replica is healed."""
+        """Note that both logs are equal up to `psn`; a replica that has all records known to be committed is healed."""
         standing = self._standing
         self.matched = max(self.matched, psn)
         if standing.role is HEALING and self.matched[0] == standing.lease and self.matched >= self.announced:
@@ -152,13 +152,13 @@ class Reception:
             standing.outputs.append(Committed(known))
 
     def has_safe(self, lease: int, psn: Psn) -> bool:
-        """Whether a record is safe here, as receipts to the primary of that lease say, or known to be committed."""
+        """True if a record is durable here, as reported to the primary of that lease, or known to be committed."""
         standing = self._standing
         return psn <= standing.committed or lease == standing.lease and psn <= min(self.matched, standing.log.durable)
 
     def knows_committed(self, psn: Psn) -> bool:
-        """Whether a record that its primary has safe is committed, as far as a replica knows, which may lack it. What two of
-        no more than three nodes have safe is committed; of what another primary had nothing is known under the next."""
+        """True if a replica knows that a record, durable at its primary, is committed; the replica may lack the record. With
+        at most three nodes a record is committed once two have it durably; records of an older lease are not known."""
         lease = self._standing.lease
         return psn[0] == lease and (psn <= self.announced or self.has_safe(lease, psn))
 
@@ -169,7 +169,7 @@ class Reception:
             self.send_report()
 
     def send_report(self) -> None:
-        """Report our log to the primary, once it can be read; a primary that pulls asks again by itself."""
+        """Report this node's log to the primary, once the log is readable. A pulling primary repeats its request instead."""
         standing = self._standing
         self._report_due = standing.log.busy
         if not self._report_due and self.source is not None:
@@ -180,11 +180,11 @@ class Reception:
                                                   standing.committed, standing.doubtful))
 
     def send_receipt(self, always: bool = False) -> None:
-        """Report how much our log has of the source's, if that is news."""
+        """Send the source a receipt if it differs from the last one, or `always`."""
         standing = self._standing
         durable = min(standing.log.durable, self.matched)
         if durable[0] == standing.lease and not standing.leads:
-            standing.doubtful = False  # what was missing is durable here again
+            standing.doubtful = False  # the missing records are durable here again
         if self.source is None or not always and (self.matched, durable) == self._receipt:
             return
         self._receipt = self.matched, durable

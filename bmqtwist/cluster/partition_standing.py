@@ -1,7 +1,7 @@
-"""A node's standing in a partition: role, primary, leases and committed position, and the outputs of one step.
+"""Standing of a node in a partition: role, primary, leases and committed position, and the outputs of one step.
 
-The parts of `PartitionMachine` share it: they read it, change the role with `become`, and add their outputs. The leases that
-the node has promised, used or been assigned decide which primary may write.
+All parts of `PartitionMachine` share it: they read it, change the role with `change_role`, and add their outputs. The leases
+that the node has promised, used or been assigned decide which primary may write.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRol
 
 
 class PartitionStanding:
-    """`promised`: as the promise file has it; `doubtful`: records that were durable here may be missing; `factor`: how many
-    nodes must have a record before it is reported as committed, at least the majority; `goal`: the record that a primary has
-    to pull, or to see committed, before it is active."""
+    """Standing of one node. `promised`: lease in the promise file; `doubtful`: durable records may be lost;
+    `factor`: number of nodes that must store a record before it is reported as committed, at least the majority; `goal`: PSN
+    that a primary has to pull, or to commit, before it becomes active."""
 
     def __init__(self, node_id: int, members: Collection[int], log: LogView, timing: ReplicationTiming, promised: int,
                  name: str, doubtful: bool) -> None:
@@ -40,18 +40,18 @@ class PartitionStanding:
         self.majority = self.factor = len(self.members) // 2 + 1
         self.role = UNKNOWN
         self.primary: int | None = None
-        self.lease = 0  # under which this node leads, or follows
-        self.promised = self.requested = promised  # leases: durably; and the highest one that a promise was asked for
-        self.used = max(promised, log.summary.last[0])  # leases up to it may be those of earlier runs of this process
-        self.deferred = 0  # a lease that was declined because another node has more; not done twice in a row
+        self.lease = 0  # the lease under which this node leads or follows
+        self.promised = self.requested = promised  # durably promised lease; highest lease to promise
+        self.used = max(promised, log.summary.last[0])  # earlier runs of this process may have used leases up to it
+        self.deferred = 0  # lease declined because another node has more records; not twice in a row
         self.assigned = Assigned(-1, 0)  # the newest assignment
         self.committed = self.goal = NO_PSN
         self.up: set[int] = set()  # connected nodes
         self.tick_at: float | None = None
-        self.progressed_at = 0.0  # when a primary's healing last came forward
+        self.progressed_at = 0.0  # time of the last progress of a primary's healing
         self.transition_log = TransitionLog()
         self.now = 0.0
-        self.event = ""  # that is being handled
+        self.event = ""  # name of the event in progress
         self.outputs: list[PartitionOutput] = []
 
     @property
@@ -83,11 +83,11 @@ class PartitionStanding:
     # -- leases ---------------------------------------------------------------------------------------------------------
 
     def assume_promised(self, lease: int) -> None:
-        """Before any event: the promise file is lost, but it promised no newer lease than this one."""
+        """Before the first event, if the promise file is lost: assume that this node promised up to this lease."""
         self.requested = self.used = max(lease, self.requested, self.used)
 
     def accept_assignment(self, assigned: Assigned) -> bool:
-        """Keep an assignment; whether it is newer than the one before."""
+        """Store an assignment if it is newer than the one before; return whether it is."""
         is_newer = assigned.lease > self.assigned.lease
         if is_newer:
             self.assigned = assigned
@@ -97,7 +97,7 @@ class PartitionStanding:
         self.promised = max(self.promised, event.lease)
 
     def reject_stale(self, event: PartitionTalk) -> bool:
-        """Whether a message comes under an older lease than a promised one; its sender is answered then."""
+        """True if a message has an older lease than this node promised; its sender receives a Stale then."""
         if event.lease >= self.requested:
             return False
         self.send(event.sender, Stale(self.node_id, self.requested))

@@ -1,21 +1,21 @@
-"""The records of the metadata log that are in memory, how far they are safe, and what goes next into the file. Pure.
+"""Records of the metadata log in memory, how far they are durable and committed, and the next write to the file. Pure.
 
 ```
         base      covered            durable        written          records
           |          |                  |              |                |
    -------+----------+------------------+--------------+----------------+
-   forgotten  kept for   wait for their    in the write    wait for the
-              followers  commit            under way       next write
+   dropped    for lagging  uncommitted     write in        pending for
+              followers                    progress        the next write
 ```
 
-`base` is the LSN of the last record that memory no longer holds. A change at or before `covered` is applied.
-The file begins with the state at `covered` when it was begun, as a SNAPSHOT, and holds every record behind that. The
-SNAPSHOT is stamped with the LSN of the last record it stands for, so that the file can say which record precedes the
-next one. The only member of a cluster stamps it with the LSN of the next record as the original does: nobody asks it.
+`base` is the LSN of the last record dropped from memory. Changes up to `covered` are applied. A file begins with a SNAPSHOT
+of the state at `covered` at that time, and has every record after it. The SNAPSHOT has the LSN of the last record that it
+includes, from which the predecessor of the next record follows. The only member of a cluster, which has no followers, gives
+it the LSN of the next record, as the original does.
 
-At the start the log of several nodes begins with the last committed SNAPSHOT, which stands for all before it; in a file that
-was begun when another one was full, with the first SNAPSHOT. What does not follow the record before it is left to the other
-nodes.
+At the start the log of several nodes begins with the last committed SNAPSHOT, which includes all records before it; in a
+file that continues a full one, with the first SNAPSHOT. Records that do not follow their predecessor are dropped; the other
+nodes send them again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEVER_WRITTEN = 0  # no write has this number
 
 @dataclass(slots=True)
 class LogRecord:
-    """A record and its bytes in file and messages."""
+    """A record and its encoding in the file and in messages."""
 
     lsn: Lsn
     record: ClusterStateRecord
@@ -50,7 +50,7 @@ class LogRecord:
 
     @property
     def is_change(self) -> bool:
-        """Whether it changes the state when it is committed; a COMMIT does not."""
+        """True if the record changes the state at its commit; a COMMIT does not."""
         return self.record.type is not LedgerRecordType.COMMIT
 
 
@@ -59,7 +59,7 @@ def log_record(record: ClusterStateRecord) -> LogRecord:
 
 
 def follows(previous: Lsn, lsn: Lsn) -> bool:
-    """Whether a record may come directly after another: terms begin with sequence number 1 and leave none out."""
+    """True if a record may directly follow another one: a term begins with sequence number 1 and has no gaps."""
     return lsn == (previous[0], previous[1] + 1) or lsn[0] > previous[0] and lsn[1] == 1
 
 
@@ -70,28 +70,28 @@ def snapshot_record(state: ClusterState, stamp: Lsn, wall: int) -> ClusterStateR
 
 
 class RecordLog:
-    """See above. `max_bytes`: size at which a new file is begun; `name`: the node's, for making log ids."""
+    """Records in memory, state of the file. `max_bytes`: size that begins a new file; `name`: the node's, for log ids."""
 
     def __init__(self, name: str, max_bytes: int, alone: bool) -> None:
         self.name, self.max_bytes, self.alone = name, max_bytes, alone
         self.records: list[LogRecord] = []
         self.base = NO_LSN
-        self.covered = self.durable = self.written = 0  # numbers of records in `records`
-        self._retained = self._retained_bytes = 0  # how many covered records were looked at by `forget`, and their bytes
-        self.size = 0  # of the file with all that is written, bytes
+        self.covered = self.durable = self.written = 0  # counts of records in `records`
+        self._retained = self._retained_bytes = 0  # covered records that `forget` has counted, and their bytes
+        self.size = 0  # bytes of the file with all written records
         self.log_id = b""
-        self.exists = False  # there is a file
+        self.exists = False  # the file exists
         self.renew = True  # the next write begins a new file
-        self.writing = NEVER_WRITTEN  # number of the write under way
+        self.writing = NEVER_WRITTEN  # number of the write in progress
         self._numbers = NEVER_WRITTEN
-        self._durable_after = 0  # `durable` once the write under way has come through
+        self._durable_after = 0  # `durable` after the write in progress
         self._cutting = False  # the file holds more than `size` bytes
-        self._initial_bytes = 0  # size of the file when it was begun, without what was new then
+        self._initial_bytes = 0  # size of the file at its begin, without new records
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def lsn_at(self, count: int) -> Lsn:
-        """The LSN of the last of the first `count` records."""
+        """Return the LSN of the last of the first `count` records."""
         return self.records[count - 1].lsn if count else self.base
 
     @property
@@ -99,11 +99,11 @@ class RecordLog:
         return self.lsn_at(len(self.records))
 
     def after(self, lsn: Lsn) -> int:
-        """How many records have this LSN or a lower one."""
+        """Return the number of records with this LSN or a lower one."""
         return bisect_right(self.records, lsn, key=lambda each: each.lsn)
 
     def holds(self, lsn: Lsn) -> bool:
-        """Whether the record with this LSN is in memory, or directly before."""
+        """True if the record with this LSN is in memory, or is the last dropped one."""
         return self.lsn_at(self.after(lsn)) == lsn
 
     # -- changing ---------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class RecordLog:
         return made
 
     def cut(self, count: int) -> list[LogRecord]:
-        """Keep the first `count` records, at least the covered ones; the others come back."""
+        """Truncate to the first `count` records, at least the covered ones; return the removed records."""
         removed = self.records[count:]
         if count < self.written:
             self.size -= sum(len(each.data) for each in self.records[count:self.written])
@@ -124,7 +124,7 @@ class RecordLog:
         return removed
 
     def forget(self, retained_bytes: int) -> None:
-        """Covered records leave memory, but for the last `retained_bytes` bytes of them."""
+        """Drop covered records from memory, except the last `retained_bytes` bytes."""
         self._retained_bytes += sum([len(each.data) for each in self.records[self._retained:self.covered]])
         at = 0
         while self._retained_bytes > retained_bytes:
@@ -138,7 +138,7 @@ class RecordLog:
         self._retained = self.covered
 
     def restart(self, base: Lsn) -> None:
-        """The file was replaced by one that holds the state at `base` and nothing else."""
+        """Restart after the replacement of the file by one that has only the state at `base`."""
         self.records.clear()
         self.base = base
         self.covered = self.durable = self.written = self._durable_after = self._retained = self._retained_bytes = 0
@@ -153,7 +153,7 @@ class RecordLog:
         self.size, self.log_id, self.exists, self.renew = size, log_id, True, renew
 
     def next_write(self, state: ClusterState, wall: int) -> FileJob | None:
-        """The next thing to be done with the file, if there is any and nothing is under way."""
+        """Return the next write, None if there is none or one is in progress."""
         if self.writing or self.written == len(self.records):
             return None
         data = b"".join(each.data for each in self.records[self.written:])
@@ -171,7 +171,7 @@ class RecordLog:
         return self._replace(head, data, wall, self.records[self.written].lsn)
 
     def replacement(self, record: ClusterStateRecord, wall: int) -> FileJob:
-        """A file that holds another node's SNAPSHOT and nothing else; `restart` when it is written."""
+        """Return the write of a file that has only another node's SNAPSHOT; call `restart` after it."""
         job = self._replace(encode_cluster_state_record(record), b"", wall, (record.term, record.sequence_number))
         self._durable_after = 0
         return job
@@ -192,12 +192,12 @@ class RecordLog:
         return job
 
     def on_written(self) -> None:
-        """The write under way survives a loss of power."""
+        """Note that the write in progress is durable."""
         self.writing, self.durable = NEVER_WRITTEN, self._durable_after
         self.exists, self.renew = True, False
 
     def on_write_failed(self) -> list[LogRecord]:
-        """The write under way failed: what is not durable is taken back, and a new file begun with the next write."""
+        """Remove and return the records that are not durable; the next write begins a new file."""
         self.writing = NEVER_WRITTEN
         removed = self.cut(self.durable)
         self.written, self._cutting, self.renew = self.durable, False, True
@@ -219,7 +219,7 @@ class LoadedLog:
 
 
 def commit_of(record: ClusterStateRecord) -> Lsn:
-    """Up to where a COMMIT record says that the log is committed; NO_LSN of other records."""
+    """Return the LSN that a COMMIT record reports as committed; NO_LSN for other records."""
     advisory = record.message.value
     if isinstance(advisory, LeaderAdvisoryCommit):
         committed = advisory.sequence_number_committed
@@ -229,7 +229,7 @@ def commit_of(record: ClusterStateRecord) -> Lsn:
 
 
 def load_single(records: list[ClusterStateRecord]) -> LoadedLog:
-    """Of a cluster of one: from the last SNAPSHOT on everything, committed or not."""
+    """Load the log of the only member of a cluster: all records from the last SNAPSHOT on, committed or not."""
     last = max(((record.term, record.sequence_number) for record in records), default=NO_LSN)
     starts = [at for at, record in enumerate(records) if record.type is LedgerRecordType.SNAPSHOT]
     changes = (LedgerRecordType.SNAPSHOT, LedgerRecordType.UPDATE)
@@ -237,16 +237,16 @@ def load_single(records: list[ClusterStateRecord]) -> LoadedLog:
 
 
 def load_log(records: list[ClusterStateRecord]) -> LoadedLog:
-    """Of several nodes."""
+    """Load the log of a cluster of several nodes."""
     loaded, each = LoadedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
     starts = [at for at, entry in enumerate(each)
               if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= loaded.committed]
-    if starts:  # it stands for all before it, even where the original left records out
+    if starts:  # it includes all records before it, also those that the original omits
         loaded.applied, loaded.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
     elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
         stamp = each[0].lsn
         second = each[1].lsn if len(each) > 1 else (stamp[0], stamp[1] + 1)
-        if stamp[1] != 1 or second <= stamp:  # a file that was begun when another one was full
+        if stamp[1] != 1 or second <= stamp:  # the file continues a full one
             loaded.applied = [each.pop(0).record]
             loaded.base = stamp if second > stamp else (second[0], second[1] - 1)
     last = loaded.base

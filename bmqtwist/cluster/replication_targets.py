@@ -1,5 +1,4 @@
-"""Replication targets: the nodes that this node sends records or images to, how much of them each has taken, and what that
-commits.
+"""Replication targets: the nodes that receive records or images from this node, their receipts, and the commits that follow.
 
 A record is committed once a majority has it durably, and the last record of that majority is of the primary's own lease.
 """
@@ -25,14 +24,14 @@ from bmqtwist.cluster.partition_standing import HEALED, STG2, PartitionStanding
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, common_prefix
 from bmqtwist.wire.cluster_schema import Keepalive, Pull
 
-FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
-FLIGHT_PARTS_MAX = 16  # of an image, likewise
+FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not yet received there; above it sending stops
+FLIGHT_PARTS_MAX = 16  # the same limit for parts of an image
 
 
 @dataclass(slots=True)
 class Target:
-    """A node that is fed. `behind`: as of `FeedImage`; `unreceived`: (last record, bytes) of what it has not taken yet;
-    `parts`: of an image, sent and taken, `image` while one is under way."""
+    """A node that receives records. `behind`: as in `FeedImage`; `unreceived`: (last record, bytes) of each event without a
+    receipt; `image`: an image is in progress, with `parts_sent` and `parts_taken`."""
 
     sent: Psn
     behind: Psn = NO_PSN
@@ -41,14 +40,14 @@ class Target:
     unreceived: deque[tuple[Psn, int]] = field(default_factory=deque)
     unreceived_bytes: int = 0
     image: bool = False
-    complete: bool = False  # of an image, everything was sent
+    complete: bool = False  # all parts of the image were sent
     parts_sent: int = 0
     parts_taken: int = 0
-    feed_pending: bool = False  # a Fed is to come
-    paused_until: float = 0.0  # it is sent nothing before
+    feed_pending: bool = False  # a Fed is expected
+    paused_until: float = 0.0  # sending resumes at this time
 
     def begin_image(self, when: float = 0.0) -> None:
-        """It gets an image, from its beginning, not before that moment."""
+        """Begin an image for this node at the time `when`."""
         self.image, self.complete, self.feed_pending, self.paused_until = True, False, False, when
         self.parts_sent = self.parts_taken = 0
 
@@ -65,37 +64,37 @@ class Target:
 
 
 class ReplicationTargets:
-    """Those of a primary, or the one primary that pulls from this node."""
+    """Targets of a primary; at a replica, the primary that pulls its log."""
 
     def __init__(self, standing: PartitionStanding) -> None:
         self._standing = standing
         self.by_node: dict[int, Target] = {}
-        self._answered: dict[int, float] = {}  # node -> the time of the newest Keepalive that it has answered
-        self._reported = NO_PSN  # by Committed
+        self._answered: dict[int, float] = {}  # node -> time of the newest Keepalive that it answered
+        self._reported = NO_PSN  # PSN of the last Committed
 
     def clear(self) -> None:
         self.by_node.clear()
         self._answered.clear()
 
     def begin(self, node_id: int, theirs: LogSummary) -> None:
-        """Feed a replica from the prefix that its log has in common with ours."""
+        """Send records to a replica from the end of the prefix common to both logs; without one, an image."""
         log = self._standing.log
         common = common_prefix(log.summary, theirs) or (theirs.last if log.offers(theirs.last) else None)
         target = self.by_node[node_id] = Target(common or NO_PSN, theirs.base)
         if common is None:
-            self._start_image(node_id, target)  # the next keepalive tells how many parts it has by then
+            self._start_image(node_id, target)  # the next keepalive asks for the parts received
         else:
             self.feed(node_id, target)
             self._standing.send(node_id, self.keepalive(target))
 
     def keepalive(self, target: Target) -> Keepalive:
-        """The question to a replica whether it has everything that it was sent."""
+        """Return the request for a receipt."""
         standing = self._standing
         return Keepalive(standing.node_id, standing.lease, None if target.image else target.sent, target.parts_sent,
                          standing.committed, int(standing.now * 1000))
 
     def feed(self, node_id: int, target: Target) -> None:
-        """Send a node the next records, or the next part of an image, if it lacks any and has taken enough of the last."""
+        """Send a node the next records, or the next part of an image, within its limit of unreceived data."""
         standing = self._standing
         log = standing.log
         if target.feed_pending or log.busy or standing.now < target.paused_until:
@@ -104,7 +103,7 @@ class ReplicationTargets:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
                 target.feed_pending = True
                 standing.outputs.append(FeedImage(node_id, target.parts_sent, target.behind))
-        elif not log.offers(target.sent):  # a compaction has come in between
+        elif not log.offers(target.sent):  # a compaction removed the records
             self._start_image(node_id, target)
         elif target.sent < log.written and target.unreceived_bytes < FLIGHT_BYTES_MAX:
             target.feed_pending = True
@@ -120,7 +119,7 @@ class ReplicationTargets:
         if standing.reject_stale(event) or event.sender != standing.primary or event.lease != standing.lease:
             return
         after, summary = event.after, standing.log.summary
-        # what the primary has compacted is not known here: an image ends behind all that this node has
+        # this node does not know the primary's compactions: the image covers the whole log of this node
         target = self.by_node[event.sender] = Target(after or NO_PSN, after or summary.last)
         if after is None or not summary.holds(after):
             self._start_image(event.sender, target)
@@ -148,7 +147,7 @@ class ReplicationTargets:
             self._start_image(event.node_id, target)
 
     def on_feed_failed(self, event: FeedFailed) -> None:
-        """Records cannot be read: the node gets an image, after a while, since that may be unreadable as well."""
+        """Handle unreadable records: send an image after `retry` seconds, since it may be unreadable, too."""
         self._standing.alarm(event.reason)
         target = self.by_node.get(event.node_id)
         if target is not None:
@@ -163,19 +162,19 @@ class ReplicationTargets:
     # -- commit ---------------------------------------------------------------------------------------------------------
 
     def replicated(self, available: Iterable[int]) -> tuple[Psn, Psn]:
-        """Up to where one other node has the records safe, and up to where all of the `available` that are connected have
-        them, and a majority."""
+        """Return the last PSN that is durable at one other node, and the last one that is durable at all connected nodes of
+        `available`; without one, the committed PSN."""
         safe = {node_id: target.durable for node_id, target in self.by_node.items()}
         every = [safe.get(node_id, NO_PSN) for node_id in available if node_id in self._standing.up]
         return max(safe.values(), default=NO_PSN), min(every, default=self._standing.committed)
 
     def commit_messages(self, psn: Psn) -> list[Say]:
-        """For the nodes that do not have a record of the lease safe: what is committed."""
+        """Return the messages that announce the commit to nodes where this record is not durable."""
         return [Say(node_id, self.keepalive(target)) for node_id, target in self.by_node.items() if target.durable < psn]
 
     @property
     def supported_until(self) -> float:
-        """Until when this node may be active if no node answers any more."""
+        """Time until which this node may be active if no further answer arrives."""
         standing = self._standing
         if len(standing.members) == 1:
             return float("inf")
@@ -188,7 +187,7 @@ class ReplicationTargets:
         return self.supported_until > self._standing.now
 
     def on_receipt_leading(self, event: ReplicaReceipt) -> None:
-        """A replica reports how much of our log it has."""
+        """Handle the receipt of a replica at the primary: note its progress and advance the commit."""
         standing, target = self._standing, self.by_node.get(event.sender)
         if target is None or event.lease != standing.lease:
             return
@@ -200,13 +199,13 @@ class ReplicationTargets:
         self.advance()
 
     def on_log_moved(self) -> None:
-        """The primary's log has grown, or more of it is durable."""
+        """Handle a longer or more durable log of the primary: send records, advance the commit."""
         for node_id, target in self.by_node.items():
             self.feed(node_id, target)
         self.advance()
 
     def _durable_at(self, nodes: int) -> Psn:
-        """The last record that so many nodes have durably, if it is of our own lease."""
+        """Return the last record that is durable at `nodes` nodes if it is of the own lease, else NO_PSN."""
         durable = [self._standing.log.durable]
         for target in self.by_node.values():
             durable.append(target.durable)
@@ -215,7 +214,7 @@ class ReplicationTargets:
         return found if found[0] == self._standing.lease else NO_PSN
 
     def advance(self) -> None:
-        """CommitPosition what a quorum has, if that is of our own lease."""
+        """Commit the records that a quorum has durably, if the last one is of the own lease."""
         standing = self._standing
         if not standing.has_begun:
             return

@@ -1,6 +1,6 @@
-"""Who owns what: partitions with their primaries and leases, queues with their partitions and apps.
+"""Cluster state: partitions with their primaries and leases, queues with their partitions and apps.
 
-The state changes only by applying advisories, the same on every node and at every start.
+It changes only by advisories, which every node applies in the same order, also at a start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bmqtwist.wire.cluster_schema import (
 
 
 class StateMismatch(LocalError):
-    """An advisory does not fit the state it is applied to; nothing of it was applied."""
+    """An advisory does not fit the state; no part of it was applied."""
 
 
 class Primary(NamedTuple):
-    """Which node leads a partition, under which lease; leases only grow."""
+    """Primary of a partition, and its lease; leases only grow."""
 
     node_id: int
     lease: int
@@ -38,7 +38,7 @@ class Primary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """One queue. `apps`: app id -> 5-byte key, in the order in which they were added. Never changed in place."""
+    """One queue. `apps`: app id -> 5-byte key, in the order of addition. Immutable."""
 
     uri: str
     key: bytes
@@ -46,13 +46,13 @@ class QueueRecord:
     apps: dict[str, bytes]
 
     def info(self) -> QueueInfo:
-        """As it stands in advisories."""
+        """Return the queue as in advisories."""
         return QueueInfo(self.uri, self.key, self.partition_id, list(self.apps.items()))
 
 
 @dataclass(slots=True)
 class Changes:
-    """What an advisory changed: partitions whose (node, lease) differ, queues as they are now (`removed`: were)."""
+    """Changes by an advisory: partitions with another primary or lease, queues in their new state (`removed`: the last)."""
 
     partitions: list[int] = field(default_factory=list)
     assigned: list[QueueRecord] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Changes:
 
 
 class ClusterState:
-    """Read freely; change by `apply` only."""
+    """State of one cluster, changed by `apply` only."""
 
     __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe")
 
@@ -70,15 +70,15 @@ class ClusterState:
         self.queues: dict[str, QueueRecord] = {}
         self.keys: set[bytes] = set()  # of all queues
         self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
-        self.unsafe: UnsafeInfo | None = None  # this node goes on alone
+        self.unsafe: UnsafeInfo | None = None  # this node runs alone
 
     def snapshot(self) -> LeaderAdvisory:
-        """Everything, with an empty sequence number."""
+        """Return the whole state as an advisory, with an empty sequence number."""
         return LeaderAdvisory(NO_LSN, partition_infos(self.partitions),
                               [queue.info() for queue in self.queues.values()], self.unsafe)
 
     def apply(self, message: ClusterMessage) -> Changes:
-        """Apply one advisory whole, or raise StateMismatch."""
+        """Apply an advisory completely, or raise StateMismatch."""
         advisory = message.value
         changes = Changes()
         if isinstance(advisory, LeaderAdvisory):
@@ -195,5 +195,5 @@ def _updated(queue: QueueRecord, update: QueueInfoUpdate) -> QueueRecord:
 
 
 def partition_infos(partitions: dict[int, Primary]) -> list[PartitionPrimaryInfo]:
-    """Partitions as they stand in advisories, by id."""
+    """Return partitions as in advisories, by id."""
     return [PartitionPrimaryInfo(number, *partitions[number]) for number in sorted(partitions)]

@@ -1,6 +1,6 @@
-"""What the graceful stop of one node would mean for its cluster: a question, asked before it is done. Pure.
+"""Preflight of a graceful stop: the consequences for the cluster if one node stops now. Pure.
 
-It is answered from what the node knows of itself and of the others at this moment, with the rules by which it hands over.
+The result follows from the present state that the node knows of all members, and from the rules of the handover.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from bmqtwist.cluster.changes import successor_of
 from bmqtwist.cluster.state import Primary
 from bmqtwist.storage.psn import Psn
 
-RECORDS_BEHIND_MAX = 1_000  # that are a matter of a moment
+RECORDS_BEHIND_MAX = 1_000  # lag of a successor from which on the result has a warning
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """Another member. `stays`: it is connected, and has not said that it goes; `available`: and it lacks nothing."""
+    """Another member. `stays`: it is connected and not stopping; `available`: its status is AVAILABLE."""
 
     node_id: int
     name: str
@@ -27,8 +27,8 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition. `active`: its primary is; `copies`: of which nodes it is known how much they have safe, in records behind
-    the primary; `safe`: the same as PSNs; `in_memory`: messages that no other node has."""
+    """A partition. `active`: its primary is active; `copies`: by node, number of records that are not durable there yet;
+    `safe`: by node, the last durable PSN; `in_memory`: number of messages that no other node has."""
 
     partition_id: int
     primary: int | None
@@ -40,8 +40,8 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster as the node that is to stop sees it. `quorum`: votes for a leader; `factor`: nodes that must have a message
-    of a strong queue; `unconfirmed`: messages that its clients hold; `wait_s`: how long they are waited for."""
+    """A cluster as seen by the stopping node. `quorum`: votes for a leader; `factor`: nodes that must store a message of a
+    queue with strong consistency; `unconfirmed`: unconfirmed messages of its clients; `wait_s`: longest wait for them."""
 
     name: str
     node_id: int
@@ -59,7 +59,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class StopMove:
-    """A partition that the node is primary of, and who is next; None = nobody."""
+    """A partition of which the node is primary. `to`: the next primary, None without a candidate."""
 
     partition_id: int
     to: int | None
@@ -68,7 +68,7 @@ class StopMove:
 
 @dataclass(frozen=True, slots=True)
 class StopPreflight:
-    """The answer for one cluster. `quorum_survives`: there can be a leader, and every partition can take messages."""
+    """Result for one cluster. `quorum_survives`: a leader can be elected, and every partition can accept messages."""
 
     cluster: str
     quorum_survives: bool
@@ -80,7 +80,7 @@ class StopPreflight:
 
 
 def stop_preflight(view: ClusterView) -> StopPreflight:
-    """What would happen if the node stopped now."""
+    """Return the consequences of a stop of the node."""
     staying = [member.node_id for member in view.others if member.stays]
     fit = [member.node_id for member in view.others if member.available] or staying
     leads = view.leader == view.node_id

@@ -1,17 +1,17 @@
-"""What one app of a queue has open at the upstream: the sum of what all clients behind us have. A machine without sockets.
+"""Stream of one app of a queue to the upstream broker: the sum of all clients downstream. A state machine without sockets.
 
-A node on the way to the primary of a queue opens it once for all its clients: the counts are sums, and the subscriptions are
-merged (`queue/merge.py`). There is one stream for each app, and at most one request of it is under way; what else is asked
-for waits in line.
+A node that is not the primary of a queue opens it upstream once for all its clients: the counts are sums, and the
+subscriptions are merged (`queue/merge.py`). There is one stream for each app, with at most one request in progress; further
+requests are pending, in order.
 
 ```
-   CLOSED      no upstream: opens wait, configures and closes are done at once
-   REOPENING   the sums are opened and configured anew: opens and closes wait, configures are done at once
-   OPEN        requests go up one after the other
-   BACKING_OFF the reopen was refused, a retry is scheduled: opens wait, configures and closes are done at once
+   CLOSED      no upstream: opens are pending, configures and closes are answered at once
+   REOPENING   the sums are opened and configured anew: opens and closes are pending, configures are answered at once
+   OPEN        requests are sent upstream one after the other
+   BACKING_OFF the reopen was refused, a retry is scheduled: opens are pending, configures and closes are answered at once
 ```
 
-When the upstream is lost, opens wait for the next one; configures and closes are done, because the next one gets new sums.
+When the upstream is lost, opens stay pending; configures and closes are answered, since the next upstream gets new sums.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.machine import Cell, check, table, to
 from bmqtwist.queue.queue import ConsumerSpec
 
-RETRY_S = 0.5  # before what the upstream could not do just now is asked again; doubles with every refusal
+RETRY_S = 0.5  # delay after a temporary refusal; doubles with every refusal
 RETRY_SECONDS_MAX = 30.0
-UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING = -204, -201, -11  # of a refusal: another node may be asked, or later
+UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING = -204, -201, -11  # codes of temporary refusals
 
 
 class StreamState(Enum):
-    """How a stream stands with the upstream."""
+    """State of a stream at the upstream."""
 
     CLOSED = "there is no upstream"
     REOPENING = "the sums are opened and configured anew"
@@ -42,7 +42,7 @@ class StreamState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many readers and writers."""
+    """Numbers of readers and writers."""
 
     read: int = 0
     write: int = 0
@@ -62,7 +62,7 @@ Subscriptions = tuple[ConsumerSpec, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenStream:
-    """A client wants to be counted. `answer(value or refusal)` is called once; `alive` says whether it still wants to be."""
+    """Add the counts of a client. `answer(value or refusal)` is called once; `alive()`: the client still exists."""
 
     counts: Counts
     answer: Callable[[object], None]
@@ -71,7 +71,7 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeSubscriptions:
-    """The merged subscriptions have changed. `answer(None or refusal)` is called once; None: it is tried until done."""
+    """Set the merged subscriptions. `answer(None or refusal)` is called once; without `answer` a refusal is retried."""
 
     subscriptions: Subscriptions
     answer: Callable[[Refused | None], None] | None = None
@@ -79,7 +79,7 @@ class ChangeSubscriptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CloseStream:
-    """So many readers and writers are gone. `answer()` is called once."""
+    """Subtract the counts of a client. `answer()` is called once."""
 
     counts: Counts
     answer: Callable[[], None]
@@ -87,71 +87,71 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """There is an upstream; `generation` is that of the choice."""
+    """An upstream was chosen; `generation`: number of the choice."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """There is none any more."""
+    """The upstream is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The request under way is answered: with a value, or a refusal."""
+    """The request in progress was answered, with a value or a refusal."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What was put off is due."""
+    """The delay of a RetryIn has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendOpen:
-    """Ask the upstream for this."""
+    """Send an open request upstream."""
 
     counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class SendConfigure:
-    """Ask the upstream for this."""
+    """Send a configure request upstream."""
 
     subscriptions: Subscriptions
 
 
 @dataclass(frozen=True, slots=True)
 class SendClose:
-    """Ask the upstream for this."""
+    """Send a close request upstream."""
 
     counts: Counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallBack:
-    """Somebody's request is over: call this."""
+    """Call `answer`: a client's request is complete."""
 
     answer: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """The upstream knows the stream again, but delivers nothing yet: CONFIRMs may go up."""
+    """The upstream has reopened the stream, without subscriptions: CONFIRMs may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The upstream knows all of the stream again: PUTs may go up."""
+    """The upstream has the whole stream again: PUTs may be sent."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class RetryIn:
-    """`Retry` is due after so many seconds; `refused` says why, `attempts` how often."""
+    """Request a `Retry` after `seconds`; `refused`: the reason, `attempts`: refusals in a row."""
 
     seconds: float
     refused: Refused
@@ -164,7 +164,7 @@ Operation = OpenStream | ChangeSubscriptions | CloseStream
 
 
 def is_retryable(refused: Refused) -> bool:
-    """Whether a refusal speaks of the upstream as it is now, not of what was asked for."""
+    """True if a refusal is due to the present state of the upstream, not to the request."""
     if refused.category in (Category.E_CANCELED, Category.E_NOT_READY):
         return True
     return refused.category is Category.E_REFUSED and refused.code in (UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING)
@@ -182,20 +182,20 @@ class AppStream:
         self.configured: Subscriptions = ()
         self.wanted: Subscriptions = ()
         self.pending: deque[Operation] = deque()
-        self.in_progress: Operation | SendOpen | SendConfigure | None = None  # a Send: of the reopening
-        self.sent: Subscriptions = ()  # in the configure that is under way
-        self.is_backing_off = False  # nothing goes up before a Retry
+        self.in_progress: Operation | SendOpen | SendConfigure | None = None  # SendOpen and SendConfigure while reopening
+        self.sent: Subscriptions = ()  # subscriptions of the configure in progress
+        self.is_backing_off = False  # no request is sent before a Retry
         self.refusals = 0  # in a row
         self._out: list[StreamOutput] = []
 
     @property
     def idle(self) -> bool:
-        """Nothing is open, nothing is asked for."""
+        """True if no client has the stream open and no request is pending."""
         return not self.counts and not self.pending and self.in_progress is None
 
     @property
     def held(self) -> Counts:
-        """What the upstream has taken and is not asked to give up: for clients that are there, or gone just now."""
+        """Counts that the upstream has accepted, without those of pending closes."""
         counts = self.counts
         for each in (self.in_progress, *self.pending):
             if isinstance(each, CloseStream):
@@ -203,7 +203,7 @@ class AppStream:
         return counts
 
     def drop_cancelled(self) -> None:
-        """Opens of clients that are gone wait no longer."""
+        """Drop pending opens of clients that are gone."""
         if self.pending:
             self.pending = deque(each for each in self.pending if not isinstance(each, OpenStream) or each.alive())
 
@@ -214,10 +214,10 @@ class AppStream:
         check(TABLE, before, kind, self.state)
         return self._out
 
-    # -- what clients ask for -----------------------------------------------------------------------------------------
+    # -- requests of clients ------------------------------------------------------------------------------------------
 
     def _enqueue(self, event: Operation) -> None:
-        """Stand in line; while the upstream is open, also begin."""
+        """Add a pending request; send it if the stream is open and no other one is in progress."""
         if isinstance(event, ChangeSubscriptions):
             self.wanted = event.subscriptions
         self.pending.append(event)
@@ -225,14 +225,14 @@ class AppStream:
             self._send_next()
 
     def _on_configure(self, event: ChangeSubscriptions) -> None:
-        """The upstream is configured when it is configured everything."""
+        """Store the subscriptions for the next reopen."""
         self.wanted = event.subscriptions
         self._report_configured(event, None)
 
     def _finish_close(self, event: CloseStream) -> None:
         self.counts -= event.counts
         if not self.counts.read:
-            self.configured = ()  # it went with the last reader
+            self.configured = ()  # the upstream drops them with the last reader
         self._out.append(CallBack(event.answer))
 
     # -- the upstream ---------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class AppStream:
         self._out.append(request)
 
     def _on_down(self, event: Down) -> None:
-        """What was under way or in line is over, but for opens: they wait."""
+        """Complete closes and configures; keep opens pending."""
         self.state = StreamState.CLOSED
         self.is_backing_off = False
         waiting = [self.in_progress, *self.pending]
@@ -285,7 +285,7 @@ class AppStream:
         elif isinstance(request, SendConfigure):
             if refused is None:
                 self.configured = request.subscriptions
-            else:  # it has the counts: only the rest is asked for again
+            else:  # the upstream has the counts: only the configure is repeated
                 self.pending.append(ChangeSubscriptions(self.wanted))
                 self._schedule_retry(refused)
         self._finish_reopen()
@@ -294,7 +294,7 @@ class AppStream:
         self.state = StreamState.OPEN
         self._out.append(Opened(self.generation))
         if self.configured != self.wanted and not any(isinstance(each, ChangeSubscriptions) for each in self.pending):
-            self.pending.append(ChangeSubscriptions(self.wanted))  # it has changed meanwhile
+            self.pending.append(ChangeSubscriptions(self.wanted))  # the subscriptions changed meanwhile
         self._send_next()
 
     def _on_answered(self, event: Answered) -> None:
@@ -306,7 +306,7 @@ class AppStream:
             return
         if refused is not None and isinstance(request, ChangeSubscriptions) and (
                 request.answer is None or is_retryable(refused)):
-            self.pending.append(request)  # others may go first
+            self.pending.append(request)  # other requests go first
             if len(self.pending) == 1:
                 self._schedule_retry(refused)
             self._send_next()
@@ -338,7 +338,7 @@ class AppStream:
         self._out.append(RetryIn(seconds, refused, self.refusals))
 
     def _send_next(self) -> None:
-        """Begin with what stands in line, unless something is under way."""
+        """Send the next pending request, unless one is in progress."""
         while self.pending and self.in_progress is None and not self.is_backing_off:
             each = self.pending.popleft()
             if isinstance(each, ChangeSubscriptions):
@@ -348,7 +348,7 @@ class AppStream:
                 self.sent = self.wanted
                 self._out.append(SendConfigure(self.wanted))
             elif isinstance(each, CloseStream):
-                if not self.counts:  # an upstream that was lost took them with it
+                if not self.counts:  # the counts were lost with an earlier upstream
                     self._finish_close(each)
                     continue
                 self._out.append(SendClose(each.counts))
@@ -364,7 +364,7 @@ class AppStream:
             self._out.append(CallBack(lambda: answer(refused)))
 
     def _ignore(self, event: StreamInput) -> None:
-        """Too late, or known."""
+        """Late or repeated event."""
 
 
 S, A = StreamState, AppStream

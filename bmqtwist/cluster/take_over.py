@@ -1,7 +1,7 @@
-"""Take-over of a partition: collects the promises of a quorum, chooses the log that reaches furthest, and pulls it.
+"""Take-over of a partition: collects the promises of a quorum, chooses the log with the highest PSN, and pulls it.
 
-Every committed record is held by a quorum, and two quorums meet: so the log with the highest PSN of a quorum has all that
-was ever committed. What of our own log is not in there is cut off when its records arrive. Then the lease begins.
+Every committed record is stored by a quorum, and any two quorums have a common node: so the log with the highest PSN of a
+quorum contains all committed records. Pulled records replace conflicting ones of the own log. Then the lease begins.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bmqtwist.wire.cluster_schema import Prepare, Promise, Pull
 
 
 class TakeOver:
-    """By one node; see above."""
+    """Take-over by one node."""
 
     def __init__(self, standing: PartitionStanding, targets: ReplicationTargets, reception: Reception) -> None:
         self._standing, self._targets, self._reception = standing, targets, reception
         self.promises: dict[int, Promise] = {}
 
     def begin(self, lease: int) -> None:
-        """This node is to be primary under this lease: all others are asked for a promise."""
+        """Begin as primary under this lease: request a promise from all other nodes."""
         standing = self._standing
         standing.lease = lease
         standing.change_role(STG1, standing.node_id, f"primary under lease {lease}")
@@ -50,7 +50,7 @@ class TakeOver:
             self.choose_log(event)
 
     def choose_log(self, event: object) -> None:
-        """With the promises of a quorum, ours among them: pull the newest log, or begin the lease with our own."""
+        """With the promises of a quorum, the own one included: pull the newest log, or begin the lease with the own log."""
         standing = self._standing
         if standing.promised < standing.lease or standing.log.busy:
             return
@@ -61,7 +61,7 @@ class TakeOver:
         own, lease = standing.log.summary.last, standing.lease
         best = max(self.promises.values(), key=lambda each: (each.last, -each.sender), default=None)
         newest = own if best is None else max(own, best.last)
-        if newest[0] >= lease:  # a run of this node that has lost its promises since has written under it
+        if newest[0] >= lease:  # an earlier run of this node wrote under it, and its promises are lost
             if standing.deferred != lease:
                 standing.deferred, standing.used = lease, max(standing.used, newest[0])
                 standing.decline(lease, True, f"lease {lease} was used before")
@@ -78,7 +78,7 @@ class TakeOver:
         self._pull_from(best.sender)
 
     def query_nodes(self) -> None:
-        """Ask the other nodes for promises, and whether they have everything that they were sent."""
+        """Request missing promises, and receipts from the nodes that receive records."""
         standing, targets = self._standing, self._targets
         for node_id in sorted(standing.up):
             if node_id in targets.by_node:
@@ -87,14 +87,14 @@ class TakeOver:
                 standing.send(node_id, Prepare(standing.node_id, standing.lease))
 
     def replace_source(self) -> None:
-        """The source sends nothing: choose again, without its promise until it renews that."""
+        """Choose another source: the present one sends nothing. Its promise counts again once renewed."""
         source = self.source
         if source is not None:
             self._standing.send(source, Prepare(self._standing.node_id, self._standing.lease))
             self._restart(f"node {source} sends nothing")
 
     def _restart(self, cause: str) -> None:
-        """The source is gone or silent: choose again without its promise."""
+        """Choose again without the promise of the source."""
         if self.source is not None:
             self.promises.pop(self.source, None)
         self._reception.begin(None)
@@ -112,13 +112,13 @@ class TakeOver:
 
     def _pull_from(self, source: int) -> None:
         standing = self._standing
-        if not standing.log.busy:  # else LogReady follows
+        if not standing.log.busy:  # a busy log: LogReady follows
             self._reception.begin(source)
             common = common_prefix(standing.log.summary, log_of(self.promises[source]))
             standing.send(source, Pull(standing.node_id, standing.lease, common))
 
     def on_report(self, event: Promise) -> None:
-        """A node has connected since, or what it was sent does not fit its log; the source's log may be another one."""
+        """Handle a later promise: of a new connection, after a mismatch, or of a source whose log has changed."""
         standing = self._standing
         if event.lease != standing.lease or not log_of(event).is_whole:
             return
@@ -130,7 +130,7 @@ class TakeOver:
             self._targets.begin(event.sender, log_of(event))
 
     def on_log_moved(self) -> None:
-        """Our log has grown, or more of it is durable: records were pulled, or the lease has begun."""
+        """Handle a longer or more durable log: pulled records, or records of the new lease."""
         if self.source is not None:
             self._reception.note_appended()
             if not self._begin_lease_at_goal():

@@ -1,10 +1,10 @@
-"""Which node of a cluster a proxy uses as its upstream. A machine without sockets and clock.
+"""Choice of the upstream node of a proxy among the members of a cluster. A state machine without sockets and clock.
 
-A proxy is connected with all members of a cluster and uses one of them, the *active* one, until that one is lost: its
-connection is gone, or it announces another status than AVAILABLE. Then another one is chosen at once. A node in use is never
-left for a better one. Nodes of the proxy's own data centre come first: during the first LOCAL_WAIT_S only these are
-chosen; later, and once a node has been in use, any available one if none of these is. Every choice has a *generation* of
-its own, and answers of an older one are ignored.
+A proxy connects to all members of a cluster and uses one of them, the *active* one, until its connection is lost or it
+announces another status than AVAILABLE; then the proxy chooses another one at once. It never leaves an available node for a
+better one. Nodes of the proxy's own data centre come first: during the first LOCAL_WAIT_S seconds the proxy chooses only
+these; later, or once a node has been in use, any available node if no local one is. Every choice has a *generation*, a
+number; answers of an older generation are ignored.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.wire.cluster_schema import NodeStatus
 
-LOCAL_WAIT_S = 10.0  # for a node of the own data centre, after the start
-ANYWHERE = ("", "UNSPECIFIED")  # of the proxy: then all nodes are as near
+LOCAL_WAIT_S = 10.0  # wait for a node of the own data centre after the start
+ANYWHERE = ("", "UNSPECIFIED")  # data centres of a proxy for which all nodes are local
 
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged:
-    """The status of a node, as it has announced it or as its connection shows."""
+    """Status of a node: as it announced it, or E_UNAVAILABLE after a lost connection."""
 
     node_id: int
     status: NodeStatus
@@ -29,7 +29,7 @@ class StatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """This node is the upstream from now on."""
+    """Use this node as the upstream."""
 
     node_id: int
     generation: int
@@ -37,14 +37,14 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """This node is the upstream no longer."""
+    """The upstream node is lost."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class NoUpstream:
-    """The upstream is lost, and there is no other."""
+    """The upstream is lost, and no other node is available."""
 
 
 SelectorInput = StatusChanged | Tick
@@ -52,15 +52,15 @@ SelectorOutput = Use | Lost | NoUpstream | TickAt
 
 
 class UpstreamSelector:
-    """The choice of one proxy. `nodes`: data centre by id; `chance`: a number in [0, 1), drawn at each call. `started`: when
-    the nodes were dialled first."""
+    """Upstream of one proxy. `nodes`: data centre by node id; `chance`: a random number in [0, 1); `started`: time of the
+    first connection attempt, seconds, monotonic."""
 
     def __init__(self, nodes: Mapping[int, str], data_centre: str, chance: Callable[[], float], started: float) -> None:
         near = [node_id for node_id, place in nodes.items() if place == data_centre and data_centre not in ANYWHERE]
         self.local = frozenset(near or nodes)
         self.statuses = dict.fromkeys(sorted(nodes), NodeStatus.E_UNAVAILABLE)
         self.active: int | None = None
-        self.generation = 0  # of the present choice, or of the last one
+        self.generation = 0  # of the present or last choice
         self._chance, self.started = chance, started
         self._tick_requested = False
 
@@ -93,5 +93,5 @@ class UpstreamSelector:
         return eligible[int(self._chance() * len(eligible))] if eligible else None
 
     def _is_local_only(self, now: float) -> bool:
-        """Whether only the own data centre will do."""
+        """True while only nodes of the own data centre are eligible."""
         return not self.generation and now < self.started + LOCAL_WAIT_S

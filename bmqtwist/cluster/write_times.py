@@ -1,8 +1,7 @@
-"""When a primary add which records: what the age of a replica's lag is told by. Pure.
+"""Write times of a primary's records, from which the age of a replica's lag follows. Pure.
 
-Each entry is (the last record written by then, when). At most one is added in STEP_S, however many records are written. When
-there are ENTRIES_MAX of them, those are left out without which no time is wrong by more than SLACK of itself: less than half
-remain, however long ago the first one is.
+Each entry is (last record written, time in seconds), at most one in STEP_S. Above ENTRIES_MAX entries those are dropped
+without which no lag is wrong by more than the share SLACK of itself: less than half remain.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SLACK = 1 / 8
 
 
 class WriteTimes:
-    """Those of one lease. Ask `is_due` first: `add` is worth it once in STEP_S."""
+    """Write times of one lease. Callers add an entry only if `is_due`."""
 
     __slots__ = ("_ends", "_times", "_due")
 
@@ -27,7 +26,7 @@ class WriteTimes:
         self._due = float("-inf")
 
     def is_due(self, now: float) -> bool:
-        """Whether an entry is wanted for what was written just now."""
+        """True if the last entry is at least STEP_S old."""
         return now >= self._due
 
     def add(self, end: Psn, now: float) -> None:
@@ -38,7 +37,7 @@ class WriteTimes:
             self._thin(now)
 
     def _thin(self, now: float) -> None:
-        """Leave out each entry whose neighbours are close to each other, for their age."""
+        """Drop each entry whose neighbours are close to each other relative to their age."""
         times, kept = self._times, [0]
         for at in range(1, len(times) - 1):
             if times[at + 1] - times[kept[-1]] > (now - times[at]) * SLACK:
@@ -47,8 +46,7 @@ class WriteTimes:
         self._ends, self._times = [self._ends[at] for at in kept], [times[at] for at in kept]
 
     def lag(self, safe: Psn, now: float) -> float | None:
-        """Seconds since the oldest record behind `safe` was written, of a log that has some there; None: nothing was written
-        under this lease."""
+        """Return the age in seconds of the oldest record after `safe`; None if the lease has no record."""
         if not self._ends:
             return None
         at = min(bisect_right(self._ends, safe), len(self._ends) - 1)
