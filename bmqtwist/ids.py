@@ -1,4 +1,4 @@
-"""Names and identifiers: queue URIs, message GUIDs, storage keys. Clocks and randomness are arguments."""
+"""Queue URIs, message GUIDs and storage keys. Clocks and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InvalidUri(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class QueueUri:
-    """`bmq://<domain>[.~<tier>]/<queue>[?id=<appId>]`, taken apart."""
+    """Parts of `bmq://<domain>[.~<tier>]/<queue>[?id=<appId>]`."""
 
     domain: str
     tier: str
@@ -47,12 +47,12 @@ class QueueUri:
 
 
 def domain_of(uri: str) -> str:
-    """The qualified domain of a canonical URI, which is not checked again."""
+    """Return the qualified domain of a canonical URI, without validation."""
     return uri[len(SCHEME):uri.index("/", len(SCHEME))]
 
 
 def parse_uri(text: str) -> QueueUri:
-    """Take a queue URI apart, or raise InvalidUri with the original broker's words."""
+    """Parse a queue URI, or raise InvalidUri with the text of the original broker."""
     if not text.startswith(SCHEME):
         raise InvalidUri('Invalid scheme: uri must start with "bmq://"')
     rest = text[len(SCHEME):]
@@ -90,7 +90,7 @@ def _check(allowed: re.Pattern[str], text: str, part: str) -> None:
 
 
 def make_storage_key(value: str, timer_ns: int, taken: set[bytes] | frozenset[bytes] = frozenset()) -> bytes:
-    """A 5-byte key not in `taken`: MD5 over the value and a monotonic timer, re-hashed on collision."""
+    """Return a 5-byte key not in `taken`: MD5 over the value and a monotonic timer, re-hashed on collision."""
     digest = md5(value.encode() + timer_ns.to_bytes(8, "little"), usedforsecurity=False).digest()
     while digest[:5] in taken or digest[:5] == NULL_KEY:
         timer_ns += 1
@@ -107,13 +107,13 @@ class GuidGenerator:
         self.client_id, self._start_ns, self._counter = client_id, start_ns, 0
 
     def make(self, now_ns: int) -> bytes:
-        """The next GUID; `now_ns` reads the same clock as `start_ns` did."""
+        """Return the next GUID; `now_ns`: of the same clock as `start_ns`."""
         head = 1 << 22 | self._counter
         self._counter = self._counter + 1 & 0x3FFFFF
         return head.to_bytes(3, "big") + (now_ns - self._start_ns & (1 << 56) - 1).to_bytes(7, "big") + self.client_id
 
 
 def make_client_id(host: str, now_ns: int, pid: int, session_id: int) -> bytes:
-    """The 6 bytes that make one client's GUIDs differ from all others'."""
+    """Return the 6 bytes that make the GUIDs of one client unique."""
     text = host.encode() + now_ns.to_bytes(8, "big") + pid.to_bytes(4, "big") + session_id.to_bytes(4, "big")
     return md5(text, usedforsecurity=False).digest()[:6]

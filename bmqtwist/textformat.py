@@ -1,4 +1,4 @@
-"""Numbers and bytes as people read them in alarms, dumps and admin answers.
+"""Readable text of numbers and bytes for alarms, dumps and admin responses.
 
 >>> grouped(10000000), pretty_bytes(9), pretty_bytes(10485760000)
 ('10,000,000', '9  B', '9.77 GB')
@@ -15,12 +15,12 @@ _SHOWN = bytes(code if 0x20 <= code <= 0x7E else 0x2E for code in range(256))
 
 
 def grouped(number: int) -> str:
-    """An integer with comma groups."""
+    """Return an integer with comma groups."""
     return f"{number:,}"
 
 
 def pretty_bytes(count: int) -> str:
-    """A number of bytes: whole below 1024 (with two blanks), else two decimals of the largest unit that fits."""
+    """Return a size in bytes: an integer below 1024 (with two blanks), else two decimals in the largest suitable unit."""
     if abs(count) < 1024:
         return f"{count}  B"
     size = count / 1024
@@ -32,13 +32,13 @@ def pretty_bytes(count: int) -> str:
 
 
 def timestamp_text(wall: float) -> str:
-    """Seconds since the epoch as `21NOV2026_05:23:56.623349+0000`."""
+    """Return seconds since the epoch as `21NOV2026_05:23:56.623349+0000`."""
     moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=round(wall * 1e6))
     return f"{moment:%d}{_MONTHS[moment.month - 1]}{moment:%Y_%H:%M:%S.%f}+0000"
 
 
 def hexdump(data: bytes | bytearray | memoryview) -> str:
-    """Lines of 16 bytes: decimal offset, four groups of hexadecimal digits, the printable characters.
+    """Return lines of 16 bytes: decimal offset, four groups of hexadecimal digits, printable characters.
 
     >>> hexdump(bytes.fromhex("1b000004000118000001000 16b760202".replace(" ", ""))).rstrip()
     '     0:   1B000004 00011800 00010001 6B760202     |............kv..|'

@@ -1,4 +1,4 @@
-"""What bytes mean. Pure: no clock, no socket, no state but that of `FrameBuffer`.
+"""Wire protocol: encoding and decoding of events, messages and their properties. Pure, without clock and sockets.
 
 Vocabulary: a connection carries *events* (frames); an event carries either one *schema message* (negotiation, control,
 authentication, elector) or *messages* of one type (PUT, PUSH, ACK, CONFIRM, ...). Application data is a *properties
@@ -8,5 +8,5 @@ Start at `layout.py` (every header), then `frames.py` (chunks to events), `contr
 encoding; `schema.py`, `cluster_schema.py` and `fields.py` declare them, `ber.py` and `jsoncodec.py` read the
 declarations), `events.py` (data events as objects), `fast.py` (the same bytes for the hot path).
 
-The one invariant: any bytes give values or a PeerError, and what is written is read back as it was.
+Invariants: any bytes give values or a PeerError, and decoding an encoded value gives the same value.
 """

@@ -1,7 +1,8 @@
-"""Application data taken apart, put together, and turned into the style that its next reader understands; its compression:
-one complete zlib stream, inflated only up to a ceiling, or in steps.
+"""Application data of a message: its properties area and payload, its compression, and its conversion for old readers.
 
-| properties | style | what CAT 1 compresses |
+Compressed data are one complete zlib stream, inflated up to a size limit, at once or in steps.
+
+| properties | style | compressed by CAT 1 |
 |---|---|---|
 | none | - | the payload |
 | schema id 0 | v1, lengths | area and payload together |
@@ -21,11 +22,11 @@ from bmqtwist.limits import DEFLATE_RATIO_MAX, INFLATE_STEP_BYTES, INFLATED_BYTE
 from bmqtwist.wire import properties
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
-SCHEMA_ANONYMOUS = 1  # "new style, no schema named": right for every reader
+SCHEMA_ANONYMOUS = 1  # new style without a named schema, for every reader
 
 
 def open_data(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, bytes]:
-    """(properties area, b"" if there is none; inflated payload) of application data as it stands in a message."""
+    """Return (properties area or b"", inflated payload) of the application data of a message."""
     if compression not in (CAT_NONE, CAT_ZLIB):
         raise PeerError(f"unknown compression {compression}", "CAT")
     if not has_properties:
@@ -39,7 +40,7 @@ def open_data(data: bytes, has_properties: bool, compression: int, schema_id: in
 
 
 def close_data(area: bytes, payload: bytes, v2: bool, compress: bool) -> tuple[bytes, int]:
-    """(application data, CAT): the reverse of `open_data`; compressed only where that is asked for and worth it."""
+    """Return (application data, CAT), the reverse of `open_data`; compressed on request if it gets smaller."""
     if not compress:
         return area + payload, CAT_NONE
     if v2:
@@ -49,8 +50,8 @@ def close_data(area: bytes, payload: bytes, v2: bool, compress: bool) -> tuple[b
 
 
 def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[bytes, bool]:
-    """(area, is it v2?) of a message that has properties, for evaluating subscriptions; the payload is not inflated
-    unless the area is inside the same stream."""
+    """Return (area, True if it is v2) of a message with properties, for subscriptions; inflates the payload only if the
+    area is in the same stream."""
     if schema_id == 0 and compression:
         data = inflate(data)
     return data[:properties.area_length(data)], schema_id != 0
@@ -58,10 +59,10 @@ def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[byte
 
 def inflation(data: bytes, has_properties: bool, schema_id: int,
               limit_bytes: int = INFLATED_BYTES_MAX) -> Inflation | None:
-    """What has to be inflated of a PUT with CAT 1 before it is stored; None = nothing.
+    """Return the inflation of a PUT with CAT 1 before it is stored, None without one.
 
-    One with v1 properties is stored inflated: `data()` of the inflation, with CAT 0 and a new checksum. Others are stored as
-    they came, if that would not be too large for who inflates it: a consumer, or the broker for a reader of v1 properties.
+    A PUT with v1 properties is stored inflated: `data()` of the inflation, with CAT 0 and a new checksum. Others are stored
+    as received, if their inflated size is within the limit: a consumer or this broker inflates them later.
     """
     if has_properties and not schema_id:
         return Inflation(data, limit_bytes, True)
@@ -72,16 +73,16 @@ def inflation(data: bytes, has_properties: bool, schema_id: int,
 
 
 def conversion(data: bytes) -> Inflation:
-    """What has to be inflated of a message with v2 properties and CAT 1 for a client that cannot read them: its `data()` go
+    """Return the inflation of a message with v2 properties and CAT 1 for a client that reads only v1: its `data()` are sent
     with CAT 0 and schema id 0."""
     cut = properties.area_length(data)
     return Inflation(memoryview(data)[cut:], INFLATED_BYTES_MAX, True, properties.to_v1(data[:cut]))
 
 
 def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, int]:
-    """(data, CAT) for a client that cannot read v2 properties; the schema id to send with it is 0.
+    """Return (data, CAT) for a client that reads only v1 properties; the schema id to send with them is 0.
 
-    Messages with properties get the v1 style and are inflated; those without go as they are.
+    Messages with properties are inflated and get the v1 style; messages without properties stay unchanged.
     """
     if not has_properties:
         return data, compression
@@ -98,14 +99,14 @@ def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_i
 
 
 class TooLarge(PeerError):
-    """What a stream inflates to is more than a message may have."""
+    """The inflated size exceeds the limit of a message."""
 
 
-COMPRESS_BYTES_MIN = 1024  # shorter data is sent as it is
+COMPRESS_BYTES_MIN = 1024  # shorter data are not compressed
 
 
 def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> bytes:
-    """The bytes behind one zlib stream; PeerError if it is broken, cut short, followed by more, or too large."""
+    """Return the inflated bytes of one zlib stream; PeerError if it is broken, cut short, followed by more, or too large."""
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, limit_bytes + 1)
@@ -121,12 +122,11 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
 
 
 class Inflation:
-    """One zlib stream that is inflated in steps. With `keeps` its bytes are kept, and it has to be complete; without, only
-    its size is of interest, and takes no memory. `crc`: the CRC32-C of what was kept so far. `before`: what stands before it
-    in `data()`.
+    """Inflation of one zlib stream in steps. With `keeps` it retains the bytes and requires a complete stream; without, it
+    only measures the size. `crc`: CRC32-C of the retained bytes; `before`: bytes that precede them in `data()`.
 
-    The pieces are put together in steps, too, in memory that is asked for once: the first use of a page takes longer than
-    all else that is done with it, and what grows is copied.
+    The pieces are joined in steps, too, in memory allocated once: the first access to a page costs more than its use, and a
+    growing buffer would be copied.
     """
 
     __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_pieces", "_whole", "_over", "_error")
@@ -135,13 +135,13 @@ class Inflation:
         self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
         self._limit, self.keeps = limit_bytes, keeps
         self._pieces = deque([before] if before else ())
-        self._whole: BytesIO | None = None  # where they are put together
+        self._whole: BytesIO | None = None  # buffer for the joined pieces
         self.bytes = self.crc = 0  # inflated so far
         self._over = False
         self._error: PeerError | None = None
 
     def step(self, bytes_max: int = INFLATE_STEP_BYTES) -> bool:
-        """Inflate so many bytes more, or put so many together. True: it is over."""
+        """Inflate or join up to `bytes_max` bytes; return True when complete."""
         if self._whole is not None:
             self._put_together(self._whole, bytes_max)
         elif not self._over:
@@ -149,7 +149,7 @@ class Inflation:
                 self._over = self._inflate(bytes_max)
             except PeerError as error:
                 self._over, self._error = True, error.with_traceback(None)
-                self._rest = b""  # of no use any more, and perhaps large
+                self._rest = b""  # frees the data, which may be large
                 self._pieces.clear()
             if self._over and self._pieces:
                 self._whole = BytesIO(bytes(sum(map(len, self._pieces))))
@@ -182,15 +182,15 @@ class Inflation:
         return True
 
     def data(self) -> bytes:
-        """What was kept of it, once it is over; raises what `inflate` raises."""
+        """Return the retained bytes once complete; raises the errors of `inflate`."""
         error = self._error
-        if error is not None:  # a new one: a traceback would lead back here, and all of it would have to be collected
+        if error is not None:  # a new error: the traceback of the first would make a reference cycle
             raise type(error)(error.reason, error.field, error.offset)
         return b"" if self._whole is None else self._whole.getvalue()
 
 
 def deflate(data: bytes) -> tuple[bytes, int]:
-    """(data to send, CAT): compressed only where that is worth it, from 1024 bytes on and if it gets smaller."""
+    """Return (data, CAT), compressed from 1024 bytes on if that makes them smaller."""
     if len(data) >= COMPRESS_BYTES_MIN:
         small = zlib.compress(data)
         if len(small) < len(data):

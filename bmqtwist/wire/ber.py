@@ -1,7 +1,8 @@
 """The BER dialect of schema messages, driven by the declarations of `fields.py`.
 
-Written: every constructed value with the indefinite length, every default, the shortest integers. Read: either form
-of length, fields in any order, unknown ones skipped, missing ones defaulted, bytes after the message ignored.
+The writer emits constructed values with indefinite length, all defaults, and the shortest integers. The reader accepts
+either form of length and any order of fields, skips unknown fields, sets missing ones to defaults, and ignores bytes after
+the message.
 
 ```
  30 80 | 80 01 03 | a1 80 | aa 80 .. 00 00 | 00 00 | 00 00
@@ -25,8 +26,8 @@ from bmqtwist.limits import BER_DEPTH_MAX
 from bmqtwist.steps import at_once
 from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
 
-RECORD_VALUES = 4  # a record costs that more than a value: they take about 5 and 1 us
-SLICE_VALUES = 1024  # about 2 ms: then the reader pauses
+RECORD_VALUES = 4  # additional cost of a record: about 5 us, that of a value 1 us
+SLICE_VALUES = 1024  # values between two pauses of the reader, about 2 ms
 
 _SEQUENCE = 0x30
 _PRIMITIVE = 0x80  # context-specific tag, primitive
@@ -43,8 +44,8 @@ Reading = Generator[None, None, tuple[Any, int]]  # with pauses: the value, and 
 
 
 class Budget:
-    """How many values a message may have, since a few bytes can stand for a value, and each takes its time; 0 = any number.
-    A reader raises when `left` is below zero; below `pause` it calls `next_pause` and pauses."""
+    """Limit of the number of values in a message, since few bytes can encode many values; 0 = unlimited. A reader raises
+    PeerError when `left` is below zero; below `pause` it calls `next_pause` and pauses."""
 
     __slots__ = ("left", "pause")
 
@@ -57,15 +58,13 @@ class Budget:
 
 
 def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
-    """The message of type `cls` that begins at `start`; what follows it is ignored. Offsets count from data[0].
-
-    `values_max` is its Budget.
-    """
+    """Decode the message of type `cls` at `start`, ignoring bytes after it. Offsets in errors count from data[0];
+    `values_max`: see Budget."""
     return at_once(decode_slowly(cls, data, start, values_max))
 
 
 def decode_slowly(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Generator[None, None, Any]:
-    """The same with pauses."""
+    """Decode like `decode`, pausing after every SLICE_VALUES values."""
     if len(data) <= start or data[start] != _SEQUENCE:
         raise PeerError("not a BER sequence", cls.__name__, start)
     _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
@@ -74,7 +73,7 @@ def decode_slowly(cls: type, data: bytes, start: int = 0, values_max: int = 0) -
 
 
 def encode(message: Any) -> bytes:
-    """The message as a top-level sequence, without padding."""
+    """Encode the message as a top-level sequence, without padding."""
     out = [b"\x30\x80"]
     _codec(type(message)).write(out, message)
     return b"".join(out)
@@ -84,7 +83,7 @@ def encode(message: Any) -> bytes:
 
 
 def _header(data: bytes, pos: int, limit: int, name: str) -> tuple[int, int, int, bool]:
-    """Tag and length at `pos`: (first tag byte, start of the content, its end or the limit, indefinite?)."""
+    """Read tag and length at `pos`: (first tag byte, start of the content, its end or the limit, True if indefinite)."""
     try:
         tag = data[pos]
         at = pos + 1
@@ -134,7 +133,7 @@ def _skip(data: bytes, pos: int, limit: int, depth: int, budget: Budget) -> int:
 
 
 def _end(data: bytes, pos: int, limit: int, is_open: bool, name: str) -> int:
-    """Position after a constructed value whose next part would be at `pos`; -1 = there is one."""
+    """Return the position after a constructed value if it ends at `pos`, -1 if another part follows."""
     if pos + 2 > limit:
         if pos == limit and not is_open:
             return pos
@@ -265,7 +264,7 @@ class _BerCodec:
         self.writers.append((entry.attribute, entry.optional, write))
 
     def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget) -> Reading:
-        """The value whose content begins at `pos`, and the position after it."""
+        """Return the value whose content begins at `pos`, and the position after it."""
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
         budget.left -= RECORD_VALUES
@@ -310,7 +309,7 @@ class _BerCodec:
                 values[attribute], pos = yield from codec.read(data, start, stop, open_inside, depth - 1, budget)
 
     def _refuse_wrong_form(self, tag: int, pos: int) -> None:
-        """A known field in the other form (primitive for constructed) is an error, not an unknown field."""
+        """Raise PeerError for a known field in the other form, primitive for constructed or the reverse."""
         other = tag ^ 0x20
         if other in self.fields or other == self.choice_tag:
             raise PeerError("primitive where constructed is expected, or the reverse", self.cls.__name__, pos)
@@ -333,7 +332,7 @@ class _BerCodec:
 
     def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
                    name: str) -> Reading:
-        """The elements whose content begins at `pos`; anything but a sequence (such as a length hint) is skipped."""
+        """Return the elements whose content begins at `pos`; skip everything but sequences, such as a length hint."""
         items: list[Any] = []
         while (end := _end(data, pos, limit, is_open, name)) < 0:
             if data[pos] != _SEQUENCE:

@@ -1,10 +1,10 @@
-"""Schema types that only brokers send to each other: the metadata log, partitions, the elector; and the records of the
-metadata log, which are the body of CLUSTER_STATE events and the content of the ledger file.
+"""Schema types between brokers: metadata log, partitions and elector; and the records of the metadata log, which are the
+body of CLUSTER_STATE events and the content of the ledger file.
 
 A type that holds a choice has the attributes `choice` (wire name of the selection, "" = unset) and `value`.
-Types with a `sender` or `partition_id` are inputs of machines, too: the receiver sets the sender, the encoder the partition.
-
-The optional fields of the elector's messages are ours: they are absent in what the original writes, and it skips them.
+Types with a `sender` or `partition_id` are also inputs of state machines: the receiver sets the sender, the encoder the
+partition. "Extension" marks messages of this broker alone; the optional fields of the elector's messages are extensions,
+too, which the original omits and skips.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from bmqtwist.wire.fields import I32, U32, U64, Choice, Chosen, SchemaType, arra
 
 
 class NodeStatus(IntEnum):
-    """State of a cluster member as it announces it."""
+    """Status that a cluster member announces."""
 
     E_UNKNOWN = 0
     E_STARTING = 10
@@ -31,7 +31,7 @@ class NodeStatus(IntEnum):
 
 
 class PrimaryStatus(IntEnum):
-    """State of a partition's primary."""
+    """Status of a partition's primary."""
 
     E_UNDEFINED = 0
     E_PASSIVE = 1
@@ -42,7 +42,7 @@ class PrimaryStatus(IntEnum):
 
 
 class LeaderMessageSequence(NamedTuple):
-    """Position in the metadata log: an LSN."""
+    """LSN: position in the metadata log."""
 
     elector_term: U64 = 0
     sequence_number: U64 = 0
@@ -53,7 +53,7 @@ NO_LSN: Lsn = (0, 0)  # before the first record
 
 
 class PartitionPrimaryInfo(SchemaType):
-    """Who leads a partition, under which lease."""
+    """Primary of a partition and its lease."""
 
     partition_id: I32 = 0
     primary_node_id: I32 = 0
@@ -80,7 +80,7 @@ class QueueInfo(SchemaType):
 
 
 class QueueInfoUpdate(SchemaType):
-    """Apps that a queue gained and lost."""
+    """Added and removed apps of a queue."""
 
     uri: str = ""
     key: bytes = b""
@@ -91,26 +91,26 @@ class QueueInfoUpdate(SchemaType):
 
 
 class Advisory(SchemaType):
-    """Base of what a leader says about its state."""
+    """Base of a leader's messages about the cluster state."""
 
     sequence_number: Lsn = NO_LSN
 
 
 class PartitionPrimaryAdvisory(Advisory):
-    """New primaries."""
+    """Changed primaries of partitions."""
 
     partitions: list[PartitionPrimaryInfo] = array()
 
 
 class UnsafeInfo(SchemaType):
-    """The node that goes on alone, because a person has said so, and since when: seconds since the epoch. Ours."""
+    """Extension: the node that an operator lets run alone; `since`: seconds since the epoch."""
 
     node_id: I32 = 0
     since: U64 = 0
 
 
 class LeaderAdvisory(Advisory):
-    """A snapshot of everything."""
+    """Snapshot of the whole cluster state."""
 
     partitions: list[PartitionPrimaryInfo] = array()
     queues: list[QueueInfo] = array()
@@ -118,13 +118,13 @@ class LeaderAdvisory(Advisory):
 
 
 class QueueAssignmentAdvisory(Advisory):
-    """New queues."""
+    """Assigned queues."""
 
     queues: list[QueueInfo] = array()
 
 
 class QueueUnAssignmentAdvisory(Advisory):
-    """Queues that are gone."""
+    """Removed queues."""
 
     partition_id: I32 = 0
     primary_lease_id: U32 = 0
@@ -133,25 +133,25 @@ class QueueUnAssignmentAdvisory(Advisory):
 
 
 class QueueUpdateAdvisory(Advisory):
-    """Queues whose apps changed."""
+    """Queues with changed apps."""
 
     queue_updates: list[QueueInfoUpdate] = array()
 
 
 class LeaderAdvisoryAck(SchemaType):
-    """A follower has written it."""
+    """A follower has written the record with this LSN."""
 
     sequence_number_acked: Lsn = NO_LSN
 
 
 class LeaderAdvisoryCommit(Advisory):
-    """A quorum has written it."""
+    """A quorum has written the record with this LSN."""
 
     sequence_number_committed: Lsn = NO_LSN
 
 
 class NodeStatusAdvisory(SchemaType):
-    """A member's state has changed."""
+    """The status of the sender has changed."""
 
     status: NodeStatus = NodeStatus.E_UNKNOWN
 
@@ -164,7 +164,7 @@ class StopRequest(SchemaType):
 
 
 class ConfirmReceipt(SchemaType):
-    """So many CONFIRMs of this connection are safe. Ours."""
+    """Extension: number of CONFIRMs of this connection that are committed."""
 
     count: U64 = 0
 
@@ -203,7 +203,7 @@ class LogMessage(SchemaType):
 
 
 class Entries(LogMessage):
-    """Ours, from a leader: records that follow the one with the LSN `previous` in its log, none left out; on the wire as in
+    """Extension, from a leader: records that follow the LSN `previous` in its log, without gaps; on the wire as in
     CLUSTER_STATE events (`cluster/log_events.py` converts)."""
 
     previous: Lsn = NO_LSN
@@ -211,20 +211,20 @@ class Entries(LogMessage):
 
 
 class Snapshot(LogMessage):
-    """Ours, from a leader: a SNAPSHOT record that stands for its committed log up to the record's LSN; as in Entries."""
+    """Extension, from a leader: a SNAPSHOT record of its committed state at the record's LSN, encoded as in Entries."""
 
     record: Annotated[ClusterStateRecord, bytes] = b""  # type: ignore[assignment]
 
 
 class Acknowledged(LogMessage):
-    """Ours, from a follower: the leader's log up to `last` survives a loss of power here."""
+    """Extension, from a follower: it has the leader's log durable up to `last`."""
 
     last: Lsn = NO_LSN
 
 
 class CatchUp(LogMessage):
-    """Ours, from a follower that begins to follow, or lacks what precedes the entries it got: requests what follows `last`,
-    the newest record it has before those. Also from a node that may not lead, since others have newer logs, to those."""
+    """Extension: request for the records after `last`, the newest record of the sender that both logs may have: from a new
+    follower, after a gap, or from a node that did not get enough votes, to nodes whose logs may be newer."""
 
     last: Lsn = NO_LSN
 
@@ -233,7 +233,7 @@ class CatchUp(LogMessage):
 
 
 class PrimaryStatusAdvisory(SchemaType):
-    """A partition's primary is (not) ready."""
+    """The primary of a partition is active or passive."""
 
     partition_id: I32 = 0
     primary_lease_id: U32 = 0
@@ -241,7 +241,7 @@ class PrimaryStatusAdvisory(SchemaType):
 
 
 class LeaseEnd(NamedTuple):
-    """Ours: a lease, and its last sequence number in a log; a PSN."""
+    """Extension: PSN, a lease and a sequence number; in a log summary, the last one of the lease."""
 
     lease: U32 = 0
     sequence: U64 = 0
@@ -251,25 +251,25 @@ Psn = Annotated[tuple[int, int], LeaseEnd]
 
 
 class AboutPartition(SchemaType):
-    """Base of messages about a partition, which the encoder sets: equal messages may differ in it."""
+    """Base of messages about a partition, which the encoder sets and comparisons ignore."""
 
     partition_id: U32 = field(default=0, compare=False, kw_only=True)
 
 
 class LeaseMessage(AboutPartition):
-    """Base of messages from one machine of a partition to another; `lease`: the primacy of the sender."""
+    """Base of messages between the state machines of a partition; `lease`: that of the primary."""
 
     sender: int = 0
     lease: U32 = 0
 
 
 class Prepare(LeaseMessage):
-    """Ours, from a primary: accept no record of an older lease any more, and report your log."""
+    """Extension, from a primary: request to promise its lease and to report the log."""
 
 
 class Promise(LeaseMessage):
-    """Ours: the sender accepts no record of a lease below this one, which survives a loss of power; with its log, as in
-    LogSummary. Also later, when records of a primary do not fit. `doubtful`: durable records may be missing."""
+    """Extension: durable promise to accept no record of a lower lease, with the log as in LogSummary. Sent again when
+    records of a primary do not follow the log. `doubtful`: durable records may be missing."""
 
     last: Psn = (0, 0)
     base: Psn = (0, 0)
@@ -279,18 +279,18 @@ class Promise(LeaseMessage):
 
 
 class Stale(LeaseMessage):
-    """Ours: the sender has promised this lease, which is newer than the receiver's."""
+    """Extension: the sender has promised this lease, which is newer than the receiver's."""
 
 
 class Pull(LeaseMessage):
-    """Ours, from a primary: send your records behind `after`; None: all that is live."""
+    """Extension, from a primary: request for the records after `after`; None: for an image."""
 
     after: Psn | None = None
 
 
 class ImagePart(LeaseMessage):
-    """Ours: part `number` (from 0 on) of all that is live, as of the record `at`; then the log begins behind `at`. The
-    sender's encoder sets the CRC32-C of the records."""
+    """Extension: part `number` (from 0) of an image, the live records as of `at`; the log of the receiver continues after
+    `at`. The encoder sets the CRC32-C of the records."""
 
     number: U32 = 0
     at: Psn = (0, 0)
@@ -302,8 +302,8 @@ class ImagePart(LeaseMessage):
 
 
 class Keepalive(LeaseMessage):
-    """Ours, from a primary: asks for a receipt. `previous`: the last record sent, None while an image is in progress;
-    `parts`: of it, sent so far; `stamp`: milliseconds of the primary's own clock, to be returned."""
+    """Extension, from a primary: request for a receipt. `previous`: the last record sent, None during an image; `parts`:
+    parts of the image sent so far; `stamp`: milliseconds of the primary's own clock, which the receipt returns."""
 
     previous: Psn | None = None
     parts: U32 = 0
@@ -312,8 +312,8 @@ class Keepalive(LeaseMessage):
 
 
 class Decline(AboutPartition):
-    """Ours, for the leader: the sender cannot be primary under the lease that it was given, or is not to be: assign a newer
-    one above `used`; not to the sender, unless it is `able`; to `successor`, unless that is 0. `cause` stays here."""
+    """Extension, to the leader: the sender declines a lease. The leader assigns a lease above `used`: to `successor` unless
+    0, to the sender only if it is `able`. `cause` is not sent."""
 
     lease: U32 = 0
     able: bool = False
@@ -323,14 +323,14 @@ class Decline(AboutPartition):
 
 
 class Yield(AboutPartition):
-    """Ours, from the leader, for the primary under this lease: give the partition to another node."""
+    """Extension, from the leader to the primary under this lease: hand the partition over to `successor`."""
 
     lease: U32 = 0
     successor: U32 = 0
 
 
 class PartitionLogMessage(Chosen):
-    """Ours: replication of the partitions, but for records and receipts, which are events of their own."""
+    """Extension: replication of partitions, except records and receipts, which are separate events."""
 
     CHOICE = Choice(0, (
         (0, "prepare", Prepare),
@@ -345,8 +345,8 @@ class PartitionLogMessage(Chosen):
 
 
 class MetadataRequest(SchemaType):
-    """Ours, for the leader: assign a queue with the apps `added_app_ids`; `update`: add and remove apps of it; `unassign`:
-    forget it, unless it has another key by now."""
+    """Extension, to the leader: assign a queue with the apps `added_app_ids`; `update`: add and remove apps of it;
+    `unassign`: remove it if its key is still `key`."""
 
     number: U64 = 0
     uri: str = ""
@@ -358,8 +358,8 @@ class MetadataRequest(SchemaType):
 
 
 class MetadataAnswer(SchemaType):
-    """Ours, from the leader: the request with this number is committed, at this LSN or before; or it is refused with a
-    reason and its code."""
+    """Extension, from the leader: the request with this number is committed, at this LSN or before, or refused with a
+    reason and a code."""
 
     number: U64 = 0
     refused: bool = False
@@ -370,7 +370,7 @@ class MetadataAnswer(SchemaType):
 
 
 class MetadataLogMessage(Chosen):
-    """Ours: replication of the metadata log, and, since no tag behind this one is left, of the partitions."""
+    """Extension: replication of the metadata log and, since no higher one-byte tag is free, of the partitions."""
 
     CHOICE = Choice(0, (
         (0, "entries", Entries),
@@ -384,8 +384,8 @@ class MetadataLogMessage(Chosen):
 
 
 class ClusterMessage(Chosen):
-    """Any message from one broker to another; also the body of a record of the metadata log. Of the original's messages
-    those that this broker ignores have the tags 4 to 15, 23, 26, 28 and 29."""
+    """Message between brokers; also the body of a record of the metadata log. The tags 4 to 15, 23, 26, 28 and 29 are
+    messages of the original that this broker ignores."""
 
     CHOICE = Choice(0, (
         (0, "partitionPrimaryAdvisory", PartitionPrimaryAdvisory),
@@ -393,7 +393,7 @@ class ClusterMessage(Chosen):
         (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
         (3, "nodeStatusAdvisory", NodeStatusAdvisory),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
-        (19, "confirmReceipt", ConfirmReceipt),  # beyond 30 a tag takes more than one byte
+        (19, "confirmReceipt", ConfirmReceipt),  # tags above 30 take more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
         (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),
@@ -408,34 +408,34 @@ class ClusterMessage(Chosen):
 
 
 class ElectionProposal(SchemaType):
-    """Vote for me. `last`: of the newest metadata record of the sender; `ceded_by`: the leader that told it to stand."""
+    """Request for a vote. `last`: LSN of the sender's newest metadata record; `ceded_by`: leader that hands over to it."""
 
     last: Lsn | None = None
     ceded_by: I32 | None = None
 
 
 class ElectionResponse(SchemaType):
-    """You have my vote; or not, for the sake of the node `refused_for`, which leads (-1: nobody is known to)."""
+    """Vote, or refusal with the known leader `refused_for` (-1: no leader is known)."""
 
     refused_for: I32 | None = None
 
 
 class LeaderHeartbeat(SchemaType):
-    """I lead. `stamp`: milliseconds of the leader's own clock; nobody else can tell what it means."""
+    """Heartbeat of a leader. `stamp`: milliseconds of the leader's own clock, which responses return."""
 
     stamp: U64 | None = None
 
 
 class ElectorNodeStatus(SchemaType):
-    """I can (not) take part."""
+    """The sender takes part in elections, or stops."""
 
     is_available: bool = False
 
 
 class HeartbeatResponse(SchemaType):
-    """I have heard you, in this term: with a higher one than that of the heartbeat, you lead no longer.
+    """Response to a heartbeat; a higher term than that of the heartbeat ends the leadership.
 
-    `stamp`: that of the heartbeat; `last`: of the newest metadata record that the sender has.
+    `stamp`: that of the heartbeat; `last`: LSN of the sender's newest metadata record.
     """
 
     stamp: U64 | None = None
@@ -443,18 +443,18 @@ class HeartbeatResponse(SchemaType):
 
 
 class ScoutingRequest(ElectionProposal):
-    """Would you vote for me?"""
+    """Question whether the receiver would vote for the sender in this term."""
 
 
 class ScoutingResponse(SchemaType):
-    """I would, or would not; `leader`: the node that leads, -1 if none is known."""
+    """Answer to a ScoutingRequest; `leader`: the known leader, -1 without one."""
 
     will_vote: bool = False
     leader: I32 | None = None
 
 
 class LeadershipCessionNotification(SchemaType):
-    """I no longer lead. `successor`: the node that should stand at once."""
+    """The sender has stopped leading. `successor`: the node that becomes a candidate at once."""
 
     successor: I32 | None = None
 
@@ -489,7 +489,7 @@ _LEDGER_TYPES = {int(each): each for each in LedgerRecordType}
 
 
 def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[ClusterStateRecord], PeerError | None]:
-    """Records of a CLUSTER_STATE event whose body is buffer[start:end], or of a ledger file's records."""
+    """Decode the records of a CLUSTER_STATE event or a ledger file in buffer[start:end]."""
     found: list[ClusterStateRecord] = []
     pos = start
     try:
@@ -502,7 +502,7 @@ def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[Clus
 
 
 def read_cluster_state_record(buffer: bytes, pos: int, end: int) -> tuple[ClusterStateRecord, int]:
-    """The record at `pos` and the position after it."""
+    """Return the record at `pos` and the position after it."""
     if end - pos < CLUSTER_STATE_HEADER_BYTES:
         raise PeerError("record header cut short", "CLUSTER_STATE", pos)
     sizes, words, term, sequence_number, timestamp = _CLUSTER_STATE.unpack_from(buffer, pos)
@@ -528,7 +528,7 @@ def read_cluster_state_record(buffer: bytes, pos: int, end: int) -> tuple[Cluste
 
 
 def encode_cluster_state_record(record: ClusterStateRecord) -> bytes:
-    """One record, as it is sent and as it is written to the ledger file."""
+    """Encode a record for a message or the ledger file."""
     raw = ber.encode(record.message)
     body = raw + PAD4[len(raw) & 3]
     words = (len(body) + _CRC_BYTES) // 4

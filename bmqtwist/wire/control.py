@@ -1,7 +1,7 @@
-"""Schema messages as whole events in either encoding.
+"""Schema messages as whole events, in either encoding.
 
-Which top-level type an event holds is known from its event type and, for CONTROL, from the state of the connection:
-the first message each way is a NegotiationMessage, every later one a ControlMessage.
+The event type determines the top-level type of its message; for CONTROL, the state of the connection: the first message in
+each direction is a NegotiationMessage, every later one a ControlMessage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Encoding(IntEnum):
-    """How a schema message is written; the top three bits of an event's type-specific byte."""
+    """Encoding of a schema message: the top three bits of an event's type-specific byte."""
 
     BER = 0
     JSON = 1
@@ -36,7 +36,7 @@ _M = TypeVar("_M")
 
 
 def encoding_of(type_specific: int) -> Encoding:
-    """The encoding that an event header declares, or PeerError if it is none we know."""
+    """Return the encoding that an event header declares; PeerError if it is unknown."""
     value = type_specific >> 5
     if value > Encoding.JSON:
         raise PeerError(f"unknown encoding {value}", "TypeSpecific", 6)
@@ -52,8 +52,8 @@ def _decode_slowly(cls: type[_M], body: bytes, encoding: int, values_max: int = 
             else jsoncodec.decode_slowly(cls, body, values_max))
 
 
-# The message in the body of an event, padding included: (body, encoding, values_max = 0); PeerError if it is not one.
-# An elector message is always BER. `slowly`: with pauses, for a message that may take long to read.
+# Decoders of the body of an event with its padding: (body, encoding, values_max = 0); PeerError if it is malformed. Elector
+# messages are always BER. `slowly`: a generator with pauses, for large messages.
 decode_control = partial(_decode, ControlMessage)
 decode_control_slowly = partial(_decode_slowly, ControlMessage)
 decode_negotiation = partial(_decode, NegotiationMessage)
@@ -71,13 +71,13 @@ _EVENT_TYPES = {
 
 
 def encode_body(message: TopLevel | ClusterMessage, encoding: int) -> bytes:
-    """The message and its word padding, without an event header."""
+    """Encode the message with its word padding, without an event header."""
     raw = ber.encode(message) if encoding == Encoding.BER else jsoncodec.encode(message)
     return raw + PAD4[len(raw) & 3]
 
 
 def encode_event(message: TopLevel, encoding: int = Encoding.BER) -> bytes:
-    """The message as one whole event; an ElectorMessage is always written in BER."""
+    """Encode the message as one whole event; an ElectorMessage always in BER."""
     kind = _EVENT_TYPES[type(message)]
     if kind == EventType.ELECTOR:
         encoding = Encoding.BER
@@ -86,5 +86,5 @@ def encode_event(message: TopLevel, encoding: int = Encoding.BER) -> bytes:
 
 
 def cluster_event(value: Any, r_id: int | None = None) -> bytes:
-    """A message to another broker, by the value of its ClusterMessage, as one whole event."""
+    """Encode a message to another broker, the value of a ClusterMessage, as one whole event."""
     return encode_event(ControlMessage(r_id, "clusterMessage", ClusterMessage.of(value)))

@@ -1,19 +1,18 @@
-"""How headers and records of a fixed size are declared, and what follows from a declaration.
+"""Declaration of headers and records of fixed size, and the encoders and decoders that follow from it.
 
     HEADER = Layout(
         number(flags=4, words=28),         one big-endian number of 8, 16, 32 or 64 bits, most significant field first
         number(queue_id=32),
-        raw(guid=16),                      so many bytes
-        skip(4),                           reserved bytes: written 0, read over
+        raw(guid=16),                      16 bytes
+        skip(4),                           4 reserved bytes: written 0, skipped by readers
     )
 
-Two readers follow from it, and no layout is written down twice:
+One declaration gives two pairs of reader and writer:
 
-- `HEADER.struct` is a precompiled `struct.Struct` with one value per number and per `raw`, for what happens once per
-  message. `shift`, `mask` and `word` say where the fields of a number lie in it.
-- `HEADER.parse` and `HEADER.build` know every field by its name. They are construct's and need some 50 us, so they
-  serve where a header is read once per file. construct is imported when they are first used: an application that only
-  posts and consumes never loads it.
+- `HEADER.struct`, a precompiled `struct.Struct` with one value per number and per `raw`, for the hot path. `shift`, `mask`
+  and `word` give the positions of fields in a number.
+- `HEADER.parse` and `HEADER.build`, with named fields. They use construct and take about 50 us, for headers that are read
+  once per file. The first use imports construct, so applications that only post and consume never load it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _NUMBERS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one value of the struct, or a run of skipped bytes, holds.
+    """One value of the struct, or a run of skipped bytes.
 
-    `code`: as the struct has it; `fields`: names and bits, most significant first; `constant`: what must stand there.
+    `code`: format character of struct; `fields`: names and bits, most significant first; `constant`: the fixed content.
     """
 
     code: str
@@ -41,12 +40,12 @@ class Part:
 
     @property
     def is_number(self) -> bool:
-        """Does the struct give an integer, signed or not?"""
+        """True if the struct gives an integer, signed or not."""
         return self.code in "BHIQbhiq"
 
 
 def number(**bits: int) -> Part:
-    """An unsigned number made of the fields given, most significant first. Names that begin with `_` are reserved."""
+    """Unsigned number of the given fields, most significant first. Names that begin with `_` are reserved bits."""
     total = sum(bits.values())
     if total not in _NUMBERS:
         raise ValueError(f"{', '.join(bits)}: {total} bits make no number, use 8, 16, 32 or 64")
@@ -54,7 +53,7 @@ def number(**bits: int) -> Part:
 
 
 def signed(**bits: int) -> Part:
-    """A signed number: one field of 8, 16, 32 or 64 bits."""
+    """Signed number: one field of 8, 16, 32 or 64 bits."""
     part = number(**bits)
     if len(bits) != 1:
         raise ValueError(f"{', '.join(bits)}: a signed number is one field")
@@ -62,38 +61,38 @@ def signed(**bits: int) -> Part:
 
 
 def raw(**sizes: int) -> Part:
-    """A field of so many bytes."""
+    """Field of the given size in bytes."""
     (name, size), = sizes.items()
     return Part(f"{size}s", size, ((name, size * 8),))
 
 
 def null(**sizes: int) -> Part:
-    """A field of so many bytes that every writer fills with zeros: it has a name, but the struct steps over it."""
+    """Field of the given size in bytes that writers fill with zeros: it has a name, but the struct skips it."""
     (name, size), = sizes.items()
     return Part(f"{size}x", size, ((name, size * 8),))
 
 
 def skip(size: int) -> Part:
-    """So many reserved bytes: written 0 and not looked at."""
+    """Reserved bytes: written 0, ignored by readers."""
     return Part(f"{size}x", size)
 
 
 def magic(**values: bytes) -> Part:
-    """Bytes that are always the same. Nobody checks this while reading; to the struct they are a number, which is
-    `Layout.constant` if all is well."""
+    """Constant bytes. The struct reads them as a number, which the caller may compare with `Layout.constant`; readers do
+    not check it."""
     (name, value), = values.items()
     part = number(**{name: len(value) * 8})
     return Part(part.code, part.size, part.fields, value)
 
 
 class Layout:
-    """A row of parts. `size`: bytes of all of them; `struct`: reads and writes their values."""
+    """Sequence of parts. `size`: total bytes; `struct`: reads and writes their values."""
 
     def __init__(self, *parts: Part) -> None:
         self.parts = parts
         self.size = sum(part.size for part in parts)
         self.struct = Struct(">" + "".join(part.code for part in parts))
-        self._places: dict[str, tuple[Part, int, int, int]] = {}  # field: its part, offset in bytes, shift, mask
+        self._places: dict[str, tuple[Part, int, int, int]] = {}  # field -> its part, offset in bytes, shift, mask
         for part, offset in zip(parts, self._offsets(), strict=True):
             shift = part.size * 8
             for name, bits in part.fields:
@@ -114,7 +113,7 @@ class Layout:
         return self.size // 4
 
     def offset(self, name: str) -> int:
-        """Byte at which the field, or the number that holds it, begins."""
+        """Offset in bytes of the field, or of the number that contains it."""
         return self._places[name][1]
 
     def shift(self, name: str) -> int:
@@ -125,15 +124,15 @@ class Layout:
         return self._places[name][3].bit_length()
 
     def mask(self, name: str) -> int:
-        """The largest value of a field, which is also the mask of its bits once they are shifted down."""
+        """Largest value of a field, which is also the mask of its bits after the shift."""
         return self._places[name][3]
 
     def constant(self, name: str) -> int:
-        """The value of a `magic` as the struct reads it."""
+        """Value of a `magic` as the struct reads it."""
         return int.from_bytes(self._places[name][0].constant, "big")
 
     def word(self, **values: int) -> int:
-        """The number in which these fields, all of one number, have these values and all others are 0."""
+        """Return the number in which these fields, all of one number, have these values and all others are 0."""
         found = 0
         if len({self.offset(name) for name in values}) != 1:
             raise ValueError(f"{', '.join(values)} are not in one number")
@@ -144,13 +143,13 @@ class Layout:
         return found
 
     def between(self, before: str, behind: str) -> Struct:
-        """The struct of the parts that lie between those of two fields."""
+        """Return the struct of the parts between those of two fields."""
         first, last = (self.parts.index(self._places[name][0]) for name in (before, behind))
         return Struct(">" + "".join(part.code for part in self.parts[first + 1:last]))
 
     @cached_property
     def construct(self) -> Any:
-        """The same as construct declares it: one flat struct of named fields."""
+        """The layout as a construct: one flat struct of named fields."""
         import construct as c  # type: ignore[import-untyped]
 
         fields = []
@@ -167,10 +166,10 @@ class Layout:
         return c.BitStruct(*fields)
 
     def parse(self, data: bytes) -> Any:
-        """The fields at the start of `data`, by name; construct.StreamError if it is too short."""
+        """Return the fields at the start of `data`, by name; construct.StreamError if it is too short."""
         return self.construct.parse(data)
 
     def build(self, **values: int | bytes) -> bytes:
-        """The bytes of all the fields, given by name; `magic` and `null` ones need not be."""
+        """Encode all fields, given by name; `magic` and `null` fields may be omitted."""
         built: bytes = self.construct.build(values)
         return built

@@ -1,8 +1,8 @@
 """Data events of clients as objects: PUT, ACK, CONFIRM, REJECT, for code off the hot path.
 
-A decoder takes the body of one event and gives the good messages before the first bad one, with the PeerError that ended
-it: one bad message costs its successors, because the next one cannot be found, and nothing else. Offsets count from the
-start of the buffer given. The messages of a PUT are found by the walk of `walk.py`.
+A decoder returns the valid messages of one event up to the first malformed one, and the PeerError of that one; later
+messages are lost, since their position is unknown. Offsets count from the start of the given buffer. `walk.py` finds the
+messages of a PUT.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bmqtwist.wire.walk import walk_puts
 class PutMessage:
     """One message of a PUT event. `data`: application data without padding; `crc` None = compute when encoding.
 
-    `guid` holds the message GUID or, from clients that make none, the correlation id in bytes 1..3.
+    `guid`: the message GUID or, from clients without GUIDs, the correlation id in bytes 1..3.
     """
 
     queue_id: int
@@ -56,7 +56,7 @@ class PutMessage:
 
     @property
     def correlation_id(self) -> int:
-        """The 24-bit id of clients that make no GUIDs."""
+        """The 24-bit id of clients without GUIDs."""
         return int.from_bytes(self.guid[1:4], "big")
 
 
@@ -80,7 +80,7 @@ class ConfirmMessage:
 
 
 def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[PutMessage], PeerError | None]:
-    """Messages of a PUT event whose body is buffer[start:end]."""
+    """Decode the messages of a PUT event whose body is buffer[start:end]."""
     found: list[PutMessage] = []
     try:
         for queue_id, guid, data, flags, crc, compression, schema_id, options, words, _ in walk_puts(buffer, start, end):
@@ -111,7 +111,7 @@ def _encode_put(message: PutMessage) -> bytes:
 
 
 def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[AckMessage], PeerError | None]:
-    """Messages of an ACK event whose body is buffer[start:end]."""
+    """Decode the messages of an ACK event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "ACK")
     found = []
     for pos in positions:
@@ -121,13 +121,13 @@ def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[AckMessage], P
 
 
 def decode_confirm(buffer: bytes, start: int, end: int) -> tuple[list[ConfirmMessage], PeerError | None]:
-    """Messages of a CONFIRM or REJECT event whose body is buffer[start:end]."""
+    """Decode the messages of a CONFIRM or REJECT event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "CONFIRM")
     return [ConfirmMessage(*CONFIRM_MESSAGE.unpack_from(buffer, pos)) for pos in positions], error
 
 
 def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerError | None]:
-    """Positions of the whole messages of an event with a four-byte header; larger sizes than ours are honoured."""
+    """Return the positions of the complete messages of an event with a four-byte header, which may declare larger sizes."""
     if end - start < ITEMS_HEADER_BYTES:
         return range(0), PeerError("event cut short", name, start)
     head, step = (buffer[start] >> HEADER_WORDS_SHIFT) * 4, (buffer[start] & ITEM_WORDS_MASK) * 4

@@ -1,13 +1,11 @@
-"""What the hot paths of broker and client read and write headers with, derived from the declarations of `layout.py`.
+"""Structs, constants and functions for headers on the hot paths of broker and client, derived from `layout.py`.
 
-A struct gives one value for each number of a header; where a number holds several fields, the constants beside the
-struct tell them apart. Queue ids are handled unsigned everywhere: the 32 bits of openQueue's qId are those of the data
-headers.
+A struct gives one value for each number of a header; the constants beside it select the fields of a number. Queue ids are
+unsigned everywhere: the 32 bits of openQueue's qId are those of the data headers.
 
-`struct` makes an object of each number, which takes longer than the rest. Where this module is compiled, the functions for
-what every message has go another way: `librt.strings` becomes stores and loads there. Both give the same bytes, which
-`tests/unit/test_fast.py` holds against the declarations. One buffer serves all packing: it is filled and taken within one
-call, and nothing else runs meanwhile.
+`struct` creates an object for each number, the largest part of its cost. In the compiled module, the functions for every
+message use `librt.strings` instead, which compiles to loads and stores. Both give the same bytes, which the unit tests of
+this module compare. All packing shares one buffer, which one call fills and reads without interruption.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 try:
     from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
-except ImportError:  # not compiled: then nobody asks for it
+except ImportError:  # not compiled, so not used
     pass
 
 COMPILED: Final = not __file__.endswith(".py")
@@ -60,7 +58,7 @@ EVENT_HEADER: Final = layout.EVENT_HEADER.struct  # length; version and type; he
 EVENT_HEADER_BYTES: Final = layout.EVENT_HEADER.size
 EVENT_HEADER_WORDS: Final = layout.EVENT_HEADER.words
 EVENT_TYPE_MASK: Final = layout.EVENT_HEADER.mask("type")
-EVENT_VERSION: Final = layout.EVENT_HEADER.word(version=1)  # in its place beside the event type
+EVENT_VERSION: Final = layout.EVENT_HEADER.word(version=1)  # shifted to its position beside the event type
 
 _GUID_BYTES: Final = 16
 
@@ -68,7 +66,7 @@ PAD4: Final = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by lengt
 
 
 def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> bytes:
-    """The header of an event whose body (padding included) has `body_bytes` bytes."""
+    """Encode the header of an event whose body (padding included) has `body_bytes` bytes."""
     if COMPILED:
         length: i64 = EVENT_HEADER_BYTES + body_bytes
         rest: i64 = (EVENT_VERSION | event_type) << 24 | EVENT_HEADER_WORDS << 16 | type_specific << 8
@@ -81,7 +79,7 @@ def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> by
 
 
 def event_header_at(buffer: bytes, position: int) -> tuple[int, int, int, int]:
-    """Length, version and type, header words, type specific: of the event that begins there, whose header is whole."""
+    """Return length, version and type, header words, type-specific byte of the complete event header at `position`."""
     if COMPILED:
         at: i64 = position
         rest: i64 = i64(read_i32_be(buffer, at + 4)) & _LOW32
@@ -106,13 +104,13 @@ PUSH_HEADER_BYTES: Final = layout.PUSH_HEADER.size
 PUSH_HEADER_WORDS: Final = layout.PUSH_HEADER.words
 PUSH_HEADER_WORDS_MIN: Final = layout.PUSH_HEADER.offset("schema_id") // 4  # without schema id
 
-FLAGS_SHIFT: Final = layout.MESSAGE_START.shift("flags")  # these are of PUT and PUSH
+FLAGS_SHIFT: Final = layout.MESSAGE_START.shift("flags")  # the following are of PUT and PUSH
 WORDS_MASK: Final = layout.MESSAGE_START.mask("words")
 OPTIONS_SHIFT: Final = layout.MESSAGE_START.shift("options_words")
 COMPRESSION_SHIFT: Final = layout.MESSAGE_START.shift("compression")
 COMPRESSION_MASK: Final = layout.MESSAGE_START.mask("compression")
 HEADER_WORDS_MASK: Final = layout.MESSAGE_START.mask("header_words")
-OPTION_BYTES_SHIFT: Final = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+OPTION_BYTES_SHIFT: Final = OPTIONS_SHIFT - 2  # converts bytes to words in the position of options_words
 
 ACK_REQUESTED: Final = 1  # flag of PUT
 IMPLICIT_PAYLOAD: Final = 1  # flag of PUSH
@@ -124,9 +122,9 @@ CAT_ZLIB: Final = 1
 
 OPTION_SUB_QUEUE_ID: Final = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_QUEUE_IDS_OLD option with one id
 SUB_QUEUE_IDS_OLD: Final = 1  # type of that option
-_IDS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
+_IDS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, without the number of words
 OPTION_ONE_ID_HEAD: Final = _IDS_HEAD | 2
-SUB_QUEUE_INFOS: Final = 3  # type of the option with the attempts that are left, for other brokers
+SUB_QUEUE_INFOS: Final = 3  # type of the option with remaining attempts, for other brokers
 _INFOS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=layout.SUB_QUEUE_INFO.words)
 OPTION_UNNAMED: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, packed=1,  # id 0, any number of attempts
                                                   words=layout.SUB_QUEUE_INFO.word(unlimited=1))
@@ -137,7 +135,7 @@ OPTION_ONE_PLACED_HEAD: Final = _PLACED_HEAD | 1 + PLACED_INFO_WORDS
 
 
 def put_header_at(buffer: bytes, position: int) -> tuple[int, int, int, bytes, int, int]:
-    """Flags and words, sizes and CAT, queue id, GUID, crc32c, schema id: of the PUT message there, whose header is whole."""
+    """Return flags and words, sizes and CAT, queue id, GUID, crc32c, schema id of the complete PUT header at `position`."""
     if COMPILED:
         at: i64 = position
         return (i64(read_i32_be(buffer, at)) & _LOW32, i64(read_i32_be(buffer, at + 4)) & _LOW32,
@@ -151,7 +149,7 @@ _PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")
 
 
 def push_header_to_one(first: int, second: int, queue_id: int, guid: bytes, schema_id: int, sub_id: int) -> bytes:
-    """A PUSH header with the option that names one subscription; `first` and `second`: flags and words, sizes and CAT."""
+    """Encode a PUSH header with the option of one subscription; `first`: flags and words, `second`: sizes and CAT."""
     if COMPILED and len(guid) == _GUID_BYTES:
         numbers: i64 = first
         sizes: i64 = second
@@ -171,7 +169,7 @@ def push_header_to_one(first: int, second: int, queue_id: int, guid: bytes, sche
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
                 schema_id: int = 0) -> bytes:
-    """One message of a PUT event: header, application data, padding."""
+    """Encode one message of a PUT event: header, application data, padding."""
     pad = PAD4[len(data) & 3]
     words = (PUT_HEADER_BYTES + len(data) + len(pad)) >> 2
     header = PUT_HEADER.pack(flags << FLAGS_SHIFT | words, compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS, queue_id,
@@ -180,7 +178,7 @@ def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 
 
 
 def sub_queue_ids(ids: Iterable[int]) -> bytes:
-    """The option that names the subscriptions of a PUSH, as every SDK understands it."""
+    """Encode the option with the subscriptions of a PUSH, for SDKs."""
     ids = tuple(ids)
     if len(ids) == 1:
         return OPTION_SUB_QUEUE_ID.pack(OPTION_ONE_ID_HEAD, ids[0])
@@ -188,8 +186,8 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
 
 
 def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: int = 0) -> bytes:
-    """The option that names the subscriptions of a PUSH, each with its delivery attempts, as brokers understand it; with a
-    lease, also where the message is stored, as ours do."""
+    """Encode the option with the subscriptions of a PUSH and their delivery attempts, for brokers; with a lease, also the
+    PSN of the message (an extension)."""
     if lease:
         head = layout.OPTION_HEADER.struct.pack(_PLACED_HEAD | 1 + PLACED_INFO_WORDS * len(infos))
         return head + b"".join([layout.PLACED_SUB_QUEUE_INFO.struct.pack(*info, lease, sequence) for info in infos])
@@ -201,8 +199,8 @@ def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: 
 
 ITEMS_HEADER: Final = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
                                                                        item_words=layout.ACK_MESSAGE.words))
-RETURNED: Final = 1  # type-specific byte of a REJECT event, ours: the messages come back, and it costs no attempt
-AHEAD: Final = 1  # the same of an ACK event: it begins with a RECEIPT, and counts once whoever gets it has that record safe
+RETURNED: Final = 1  # type-specific byte of a REJECT event (extension): messages return without using an attempt
+AHEAD: Final = 1  # of an ACK event (extension): valid once the receiver has the record of its RECEIPT durable
 RECEIPT: Final = layout.RECEIPT.struct  # partition; sequence number and lease of a record
 ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
 HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
@@ -216,7 +214,7 @@ CONFIRM_MESSAGE: Final = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-qu
 
 
 def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) -> bytes:
-    """One message of an ACK event."""
+    """Encode one message of an ACK event."""
     if COMPILED and len(guid) == _GUID_BYTES:
         first: i64 = status << ACK_STATUS_SHIFT | correlation_id
         number: i64 = queue_id
@@ -230,7 +228,7 @@ def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) ->
 
 
 def confirm_message_at(buffer: bytes, position: int) -> tuple[int, bytes, int]:
-    """Queue id, GUID, sub-queue id: of the message of a CONFIRM or REJECT event there, which is whole."""
+    """Return queue id, GUID, sub-queue id of the complete message of a CONFIRM or REJECT event at `position`."""
     if COMPILED:
         at: i64 = position
         return (i64(read_i32_be(buffer, at)) & _LOW32, buffer[position + 4:position + 20],
@@ -240,6 +238,6 @@ def confirm_message_at(buffer: bytes, position: int) -> tuple[int, bytes, int]:
 
 
 def items_event(event_type: int, items: list[bytes], type_specific: int = 0) -> bytes:
-    """An ACK, CONFIRM or REJECT event of packed messages."""
+    """Encode an ACK, CONFIRM or REJECT event of packed messages."""
     head = event_header(event_type, ITEMS_HEADER_BYTES + ITEM_BYTES * len(items), type_specific)
     return b"".join((head, ITEMS_HEADER, *items))

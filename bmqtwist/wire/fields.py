@@ -1,10 +1,9 @@
 """Declaration of schema types: a subclass of `SchemaType` is a dataclass, and the annotations of its fields are their wire
 types.
 
-The codecs (`ber.py`, `jsoncodec.py`) read nothing but these declarations, so one table serves both encodings. The wire ids
-are 0, 1, ... in the order of the fields. A field of the wire is named in camelCase there and in snake_case here; the one
-follows from the other. Annotated[X, W] is an X that is written as a W. A small record may be a named tuple: any tuple of the
-same values is written as it.
+Both codecs (`ber.py`, `jsoncodec.py`) use only these declarations. The wire ids are 0, 1, ... in the order of the fields.
+The wire name of a field in camelCase follows from its attribute in snake_case. Annotated[X, W] is an X that is encoded as a
+W. A small record may be a named tuple: any tuple of the same values is encoded like it.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_args
 class Kind(Enum):
     """Wire type of a value."""
 
-    INT = "int"  # any integer; its range is in Field.low and Field.high
+    INT = "int"  # integer in the range Field.low to Field.high
     BOOL = "bool"
     TEXT = "text"  # UTF-8
     BYTES = "bytes"  # base64Binary and hexBinary: raw in BER, base64 in JSON
     ENUM = "enum"
     RECORD = "record"  # a sequence, or a named type that holds a choice
-    __hash__ = object.__hash__  # that of Enum is slower: it is not compiled
+    __hash__ = object.__hash__  # faster than that of Enum, which is not compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +42,20 @@ class Field:
 
     @property
     def wire_name(self) -> str:
-        """The name in JSON."""
+        """Name in JSON."""
         head, *tail = self.attribute.split("_")
         return head + "".join(part.capitalize() for part in tail)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An anonymous choice: its field id in the sequence that holds it, and (tag, name, type) of each selection."""
+    """Anonymous choice: its field id in the enclosing sequence, and (tag, name, type) of each selection."""
 
     wire_id: int
     selections: tuple[tuple[int, str, type], ...]
 
     def name_of(self, value: object) -> str:
-        """The selection for a value, whose type only one selection has."""
+        """Return the name of the selection whose type the value has."""
         return next(name for _, name, type_ in self.selections if type_ is type(value))
 
 
@@ -69,7 +68,7 @@ class SchemaType:
 
 
 class Chosen(SchemaType):
-    """Base of types that are a choice and nothing else."""
+    """Base of types that consist of a choice."""
 
     CHOICE: ClassVar[Choice]
     choice: str = ""
@@ -77,7 +76,7 @@ class Chosen(SchemaType):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """The selection of this value's type."""
+        """Return the choice with this value, selected by its type."""
         return cls(cls.CHOICE.name_of(value), value)
 
 
@@ -86,23 +85,23 @@ U32 = Annotated[int, range(1 << 32)]
 I64 = Annotated[int, range(-(1 << 63), 1 << 63)]
 U64 = Annotated[int, range(1 << 64)]
 
-_LOCAL = frozenset(("sender", "cause", "choice", "value"))  # attributes that are no fields of the wire
+_LOCAL = frozenset(("sender", "cause", "choice", "value"))  # attributes that are not encoded
 _KINDS: dict[Any, Kind] = {bool: Kind.BOOL, str: Kind.TEXT, bytes: Kind.BYTES}
 
 
 def record(type_: type) -> Any:
-    """Another sequence; absent means one made of defaults."""
+    """Field that is another sequence; absent = its defaults."""
     return field(default_factory=type_)
 
 
 def array() -> Any:
-    """A list of sequences."""
+    """Field that is a list of sequences."""
     return field(default_factory=list)
 
 
 @cache
 def fields_of(cls: Any) -> tuple[Field, ...]:
-    """The wire fields of a schema type, in ascending order of their ids."""
+    """Return the wire fields of a schema type, in ascending order of their ids."""
     hints = [(name, hint) for name, hint in get_type_hints(cls, include_extras=True).items()
              if name not in _LOCAL and get_origin(hint) is not ClassVar]
     return tuple(_field(name, wire_id, hint) for wire_id, (name, hint) in enumerate(hints))
@@ -124,5 +123,5 @@ def _field(attribute: str, wire_id: int, hint: Any) -> Field:
 
 
 def choice_of(cls: type) -> Choice | None:
-    """The anonymous choice of a schema type, if it holds one."""
+    """Return the anonymous choice of a schema type, None without one."""
     return getattr(cls, "CHOICE", None)

@@ -1,9 +1,9 @@
-"""From TCP chunks to whole events, whatever the slicing.
+"""Framing: divides the TCP chunks of a connection into whole events.
 
-The header of an event is in `layout.py`. A chunk that holds whole events only, the usual case, is handed back as
-it is. What is left over is gathered in one buffer, which is handed on as it is when the event it begins is complete. The
-length an event claims is checked before anything of it is kept. Memory for all of a large one is asked for when a 64th is
-here: a buffer that grows with each chunk is copied again and again, for up to 0.1 s where it has 40 MiB.
+`layout.py` has the header of an event. A chunk of whole events, the usual case, is returned without a copy. An incomplete
+event is collected in one buffer, which is returned without a copy once complete. The declared length of an event is checked
+before its bytes are stored. Memory for all of a large event is allocated when 1/64 has arrived, since a growing buffer is
+copied repeatedly: 0.1 s for 40 MiB.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 from bmqtwist.errors import PeerError
 from bmqtwist.wire.fast import EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK, event_header_at
 
-DROPPED: Final = -1  # event type of a span whose header makes no sense: to be logged and passed over
+DROPPED: Final = -1  # event type of a span with an invalid header: to be logged and skipped
 
 Span = tuple[int, int, int, int]  # event type, type-specific byte, start of the body, end of the event
 
 _LENGTH_BYTES: Final = 4
-_LARGE_BYTES: Final = 1 << 20  # of an event that is worth the trouble
-_AHEAD: Final = 8  # memory is asked for ahead, for so many times of what is here, so that no more than an eighth is copied
-_SLACK_BYTES: Final = 64 << 10  # for what follows an event in its last chunk
+_LARGE_BYTES: Final = 1 << 20  # size of an event above which memory is allocated in advance
+_AHEAD: Final = 8  # allocated multiple of the received bytes: at most an eighth is copied
+_SLACK_BYTES: Final = 64 << 10  # for the bytes after an event in its last chunk
 
 
 class Held:
-    """How many bytes of incomplete events all connections together have sent, and how many they may."""
+    """Bytes of incomplete events of all connections together, and their limit."""
 
     __slots__ = ("bytes", "bytes_max")
 
@@ -34,10 +34,10 @@ class Held:
 
 
 class FrameBuffer:
-    """Cuts the bytes of one connection into events; an event longer than `limit_bytes` ends the connection.
+    """Divides the bytes of one connection into events; an event longer than `limit_bytes` ends the connection.
 
-    `error` is the PeerError (always fatal) that ended the stream, None while it can be followed.
-    What is held of an incomplete event counts in `total`, too.
+    `error`: the PeerError (always fatal) that ended the stream, else None. Stored bytes of an incomplete event also count
+    in `total`.
     """
 
     __slots__ = ("_held", "_need", "_room", "error", "held_bytes", "limit_bytes", "total")
@@ -46,17 +46,17 @@ class FrameBuffer:
         self.limit_bytes = limit_bytes
         self.total = total or Held()
         self.error: PeerError | None = None
-        self._held: BytesIO | None = None  # the beginning of an event
-        self.held_bytes = 0  # how much of it there is
-        self._need = 0  # bytes of _held that are worth looking at it again
-        self._room = 0  # bytes that _held takes without growing
+        self._held: BytesIO | None = None  # incomplete event
+        self.held_bytes = 0  # bytes of _held
+        self._need = 0  # bytes of _held at which it is divided again
+        self._room = 0  # capacity of _held in bytes
 
     def receive(self, chunk: bytes) -> tuple[bytes, list[Span]]:
-        """Take the next bytes; give a buffer and the spans of the whole events in it, in order.
+        """Take the next bytes; return a buffer and the spans of the whole events in it, in order.
 
-        A span is (event type, type-specific byte, start of the body, end); of a DROPPED one the start is that of its
-        header. Raises a fatal PeerError if the bytes cannot be followed. If whole events precede the bad bytes those
-        are given first, `error` is set, and the next call raises.
+        A span is (event type, type-specific byte, start of the body, end); for DROPPED the start of its header. Raises a
+        fatal PeerError for an invalid length. If whole events precede it, they are returned first, `error` is set, and
+        the next call raises.
         """
         if self._held is None and self.error is None:
             size = len(chunk)
@@ -83,7 +83,7 @@ class FrameBuffer:
         return self._cut(whole)
 
     def _larger(self, held: BytesIO) -> BytesIO:
-        """A buffer with room for what is to come."""
+        """Replace the buffer by a larger one."""
         have, need = self.held_bytes, self._need
         self._room = max(have, need if have * _AHEAD * _AHEAD >= need else have * _AHEAD) + _SLACK_BYTES
         self._held = larger = BytesIO(bytes(self._room))
@@ -91,7 +91,7 @@ class FrameBuffer:
         return larger
 
     def clear(self) -> None:
-        """Forget the beginning of an event: nobody wants the rest."""
+        """Drop an incomplete event."""
         self.total.bytes -= self.held_bytes
         self._held, self.held_bytes = None, 0
 

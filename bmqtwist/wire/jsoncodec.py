@@ -1,8 +1,8 @@
-"""The JSON form of schema messages, driven by the same declarations as `ber.py`.
+"""JSON encoding of schema messages, driven by the same declarations as `ber.py`.
 
 One compact UTF-8 object. An anonymous choice is flattened into the object that holds it; enumerations are names, and
 integers are taken as well; bytes are base64; empty arrays and absent optionals are left out. A slash is written `\\/`,
-as the other implementations do. Every input gives a value or a PeerError; unknown keys are skipped.
+as in the other implementations. Every input gives a value or a PeerError; unknown keys are skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def decode(cls: type, data: bytes, values_max: int = 0) -> Any:
-    """The message of type `cls`; word padding, present or missing, is ignored. `values_max`: its Budget."""
+    """Decode a message of type `cls`, with or without word padding. `values_max`: see `ber.Budget`."""
     return at_once(decode_slowly(cls, data, values_max))
 
 
 def decode_slowly(cls: type, data: bytes, values_max: int = 0) -> Generator[None, None, Any]:
-    """The same with pauses."""
+    """Decode like `decode`, with the pauses of `ber.Budget`."""
     name = cls.__name__
-    if values_max and data.count(b"{") + data.count(b"[") > values_max:  # each costs one at least
+    if values_max and data.count(b"{") + data.count(b"[") > values_max:  # each costs at least one value
         raise PeerError("too many values", name)
     try:
         tree = _DECODER.decode(data.rstrip(_PADDING).decode("utf-8"))
@@ -56,7 +56,7 @@ def decode_slowly(cls: type, data: bytes, values_max: int = 0) -> Generator[None
 
 
 def encode(message: Any) -> bytes:
-    """The message as compact JSON, without padding."""
+    """Encode the message as compact JSON, without padding."""
     text = _ENCODER.encode(_codec(type(message)).write(message))
     return text.replace("/", "\\/").encode("utf-8", "replace")
 
@@ -75,7 +75,7 @@ class _JsonCodec:
         self.selections: dict[str, type] = {name: type_ for _, name, type_ in choice.selections} if choice else {}
 
     def read(self, tree: Any, depth: int, budget: Budget, path: str) -> Generator[None, None, Any]:
-        """The value that a parsed JSON object stands for; `path` names it in errors."""
+        """Return the value of a parsed JSON object; `path`: its name in errors."""
         if not isinstance(tree, dict):
             raise PeerError("not an object", path)
         if depth <= 0:
@@ -98,7 +98,7 @@ class _JsonCodec:
         return self.cls(**values)
 
     def write(self, message: Any) -> dict[str, Any]:
-        """A tree of plain values, in the order of the declarations."""
+        """Return a tree of plain values, in the order of the declarations."""
         tree: dict[str, Any] = {}
         if issubclass(self.cls, tuple):
             message = self.cls(*message)
@@ -145,7 +145,7 @@ def _read_primitive(entry: Field, item: Any, path: str) -> Any:
     if type(item) is not type_ or entry.kind is Kind.INT and not entry.low <= item <= entry.high:
         raise PeerError(f"not {name}", path)
     if entry.kind is Kind.TEXT and not item.isascii():
-        # JSON can spell halves of characters, which no encoding can write again: they become the replacement mark
+        # JSON can have lone surrogates, which UTF-8 cannot encode: they become the replacement character
         return item.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if entry.kind is Kind.BYTES:
         try:

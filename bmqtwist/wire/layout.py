@@ -1,7 +1,7 @@
-"""Where every bit of the binary headers is, declared once, most significant bit first; docs/layouts.md draws them.
+"""Layouts of the binary headers, most significant bit first; docs/layouts.md draws them.
 
-The structs of the hot path (`fast.py`) are derived from these declarations, and code off the hot path parses with them
-(`declare.py` says how both follow). A *word* is 4 bytes, a *dword* 8. Reserved bits are written 0 and not looked at.
+`fast.py` derives the structs of the hot path from these declarations (see `declare.py`); other code parses with them. A
+*word* is 4 bytes, a *dword* 8. Reserved bits are written 0 and ignored by readers.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ ACK_MESSAGE = Layout(number(_reserved=4, status=4, correlation_id=24), raw(guid=
 # and REJECT; sub_queue_id: 0 = the default substream
 CONFIRM_MESSAGE = Layout(number(queue_id=32), raw(guid=16), number(sub_queue_id=32))
 
-# packed: the option is this word only, and `words` its value; else `words` is the size with this word
+# packed: the option consists of this word, with the value `words`; else `words` is the size, this word included
 OPTION_HEADER = Layout(number(type=6, packed=1, type_specific=4, words=21))
 
-# id: of the subscription; poisonous: potentially; attempts: delivery attempts that remain, unless they are unlimited
+# id: of the subscription; poisonous: potentially; attempts: remaining delivery attempts, unless unlimited
 SUB_QUEUE_INFO = Layout(number(id=32), number(unlimited=1, poisonous=1, attempts=6), skip(3))
 
-# The same with the place of the message in its partition. Ours, between brokers that know each other
+# Extension between brokers of this kind: with the PSN of the message
 PLACED_SUB_QUEUE_INFO = Layout(*SUB_QUEUE_INFO.parts, number(lease=32), number(sequence=64))
 
 # header_half: half the bytes of this header, 3; property_header_half: of a PROPERTY; area_words: padding included
@@ -64,9 +64,9 @@ PROPERTY_V2 = Layout(number(_reserved1=1, type=5, name_offset=26), number(_reser
 # lease: of the primary
 RECEIPT = Layout(number(partition_id=32), number(sequence_number=64), number(lease=32))
 
-# Ours, in events of the same types between members that know our extensions. A PSN is the lease of a record and its number
-# in it. A STORAGE event begins with the PSNs of the record before the first one, of the last one, and of the last one known
-# to be committed; JOURNAL, DATA and QLIST records follow as they lie in the sender's files. crc: CRC32-C of all of them
+# Extension, in events of the same types between members that support it. A PSN is the lease of a record and its number in
+# the lease. A STORAGE event begins with the PSNs of the record before the first one, of the last one, and of the last
+# committed one; JOURNAL, DATA and QLIST records follow as in the sender's files. crc: CRC32-C of these records
 RECORD_RUN = Layout(
     number(partition_id=32), number(lease=32),
     number(previous_lease=32), number(previous_sequence=64),
@@ -75,8 +75,8 @@ RECORD_RUN = Layout(
     number(journal_bytes=32), number(data_bytes=32), number(qlist_bytes=32), number(crc=32),
 )
 
-# A REPLICATION_RECEIPT: PSNs up to which the sender's log is the primary's, and up to which it is durable; parts of an image
-# that were taken; milliseconds of the primary's clock, of its last keepalive
+# A REPLICATION_RECEIPT: PSNs up to which the sender's log equals the primary's, and up to which it is durable; received
+# parts of an image; milliseconds of the primary's clock, from its last keepalive
 TAKEN_RECEIPT = Layout(
     number(partition_id=32), number(lease=32),
     number(matched_lease=32), number(matched_sequence=64),

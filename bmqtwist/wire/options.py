@@ -1,6 +1,6 @@
-"""The options area that may follow the header of a PUT or PUSH message.
+"""Options area that may follow the header of a PUT or PUSH message.
 
-Each option begins with the word that `layout.OPTION_HEADER` declares. A packed option is that word and nothing more.
+Each option begins with the word that `layout.OPTION_HEADER` declares. A packed option consists of this word alone.
 
 | type | content |
 |---|---|
@@ -8,9 +8,9 @@ Each option begins with the word that `layout.OPTION_HEADER` declares. A packed 
 | 2 MSG_GROUP_ID | a string of at most 31 bytes, word padded |
 | 3 SUB_QUEUE_INFOS | n items {id, delivery attempts left, 3 reserved}; packed: one item, id 0, attempts in `words` |
 
-Ours, between brokers that know each other: items of SUB_QUEUE_INFOS that go on with lease and sequence number.
+Extension, between brokers of this kind: items of SUB_QUEUE_INFOS that continue with lease and sequence number.
 
-The reader is strict: an unknown type, a type twice or an option without content spoils the whole area.
+An unknown type, a repeated type or an option without content makes the whole area invalid.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _PLACED = layout.PLACED_SUB_QUEUE_INFO.struct
 _ONLY_INFO = Struct(_WORD.format + _INFO.format.lstrip(">"))
 _UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
 _POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
-_RDA_MASK = 0xFF  # of a packed SUB_QUEUE_INFOS: the second word of an item, which has only 8 bits that count
+_RDA_MASK = 0xFF  # remaining delivery attempts in the word of a packed SUB_QUEUE_INFOS
 
 
 @dataclass(frozen=True, slots=True)
 class SubQueueIds:
-    """Which subscriptions a PUSH is for."""
+    """Subscriptions of a PUSH."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupId:
-    """The group a message belongs to; disabled in the original."""
+    """Group of a message; disabled in the original."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SubQueueInfo:
-    """One subscription and its delivery attempts: `attempts` None = unlimited, else those that remain. `lease`, `sequence`:
-    where the message is stored; 0 = that is not told."""
+    """One subscription. `attempts`: remaining delivery attempts, None = unlimited; `lease`, `sequence`: PSN of the message,
+    0 = unknown."""
 
     id: int
     attempts: int | None = None
@@ -67,7 +67,7 @@ class SubQueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubQueueInfos:
-    """Subscriptions of a PUSH between brokers; `packed` only for one of id 0."""
+    """Subscriptions of a PUSH between brokers; `packed`: a single one with id 0."""
 
     items: tuple[SubQueueInfo, ...]
     packed: bool = False
@@ -77,7 +77,7 @@ Option = SubQueueIds | GroupId | SubQueueInfos
 
 
 def rda_byte(info: SubQueueInfo) -> int:
-    """Remaining delivery attempts as they are sent: the byte of `layout.SUB_QUEUE_INFO`."""
+    """Encode the remaining delivery attempts as the byte of `layout.SUB_QUEUE_INFO`."""
     count = _UNLIMITED if info.attempts is None else info.attempts
     if info.attempts is not None and not 0 <= info.attempts <= DELIVERY_ATTEMPTS_MAX:
         raise LocalError(f"{info.attempts} delivery attempts: use 0 to {DELIVERY_ATTEMPTS_MAX}, or None")
@@ -90,8 +90,7 @@ def _info(id_: int, rda: int, lease: int = 0, sequence: int = 0) -> SubQueueInfo
 
 
 def only_info(area: bytes) -> tuple[int, int | None] | None:
-    """Id and attempts of an area with a single SUB_QUEUE_INFO and nothing else, as PUSHes between brokers have it; None: it
-    is another one."""
+    """Return id and attempts of an area with a single SUB_QUEUE_INFO, usual between brokers; None for other areas."""
     if len(area) != _ONLY_INFO.size:
         return None
     word, number, rda = _ONLY_INFO.unpack(area)
@@ -99,7 +98,7 @@ def only_info(area: bytes) -> tuple[int, int | None] | None:
 
 
 def decode(area: bytes) -> list[Option]:
-    """The options of an area, in order."""
+    """Decode the options of an area, in order."""
     found: list[Option] = []
     seen = set()
     pos = 0

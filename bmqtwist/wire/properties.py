@@ -1,12 +1,12 @@
-"""The message properties area, in its old style (v1: lengths) and its new one (v2: offsets).
+"""Properties area of a message, in the old style (v1: lengths) and the new one (v2: offsets).
 
 ```
 | PROPERTIES_HEADER | PROPERTY_V1 or _V2 of each | name1 value1 name2 value2 ... | padding, 1 to 4 bytes |
 ```
 
 `layout.py` has the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the
-offset of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts
-anything that is consistent, sizes of headers included; a writer is strict about names.
+offset of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts every
+consistent area, also with larger headers; a writer validates names.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _X_MASK = layout.PROPERTY_V1.mask("value_length")
 _NAME_LENGTH_MASK = layout.PROPERTY_V1.mask("name_length")
 
 _ANY, _UNKNOWN = 0, -1
-_VALUE_BYTES = (_UNKNOWN, 1, 1, 2, 4, 8, _ANY, _ANY, *[_UNKNOWN] * 24)  # by type, plain ints: enumerations hash slowly
+_VALUE_BYTES = (_UNKNOWN, 1, 1, 2, 4, 8, _ANY, _ANY, *[_UNKNOWN] * 24)  # by type; plain ints, since enumerations hash slowly
 _BOOL, _STRING, _BINARY = int(PropertyType.BOOL), int(PropertyType.STRING), int(PropertyType.BINARY)
 _MEMBERS = {int(each): each for each in PropertyType}
-_HEADS = [Struct(">" + _PROPERTY.format[1:] * count) for count in range(PROPERTIES_MAX + 1)]  # all headers in one go
-_LOSSLESS = "surrogateescape"  # strings are UTF-8 by convention only; what is not must survive a round trip
+_HEADS = [Struct(">" + _PROPERTY.format[1:] * count) for count in range(PROPERTIES_MAX + 1)]  # all headers in one struct
+_LOSSLESS = "surrogateescape"  # other bytes than UTF-8 survive a round trip, too
 
 _Entry = tuple[int, int, int, int, int]  # type, start and end of the name, start and end of the value
 
 
 def area_length(data: bytes | memoryview) -> int:
-    """Bytes of the area at the start of application data, padding included."""
+    """Return the length in bytes of the area at the start of application data, padding included."""
     if len(data) < _HEADER_BYTES:
         raise PeerError("properties cut short", "properties", len(data))
     length = announced_length(data)
@@ -74,12 +74,12 @@ def area_length(data: bytes | memoryview) -> int:
 
 
 def announced_length(data: bytes | memoryview) -> int:
-    """What the header of an area says that it takes, in bytes; 0 = there is no whole header."""
+    """Return the length in bytes that the header of an area declares; 0 without a whole header."""
     return (_HEADER.unpack_from(data)[0] & _WORDS_MASK) * 4 if len(data) >= _HEADER_BYTES else 0
 
 
 def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
-    """All properties as positions in `area`, with the sizes of its header and of a property header."""
+    """Return all properties as positions in `area`, and the sizes of its header and of a property header."""
     length = area_length(area)
     pad = area[length - 1]
     if not 1 <= pad <= 4:
@@ -124,7 +124,7 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
 
 
 def _property_heads(area: bytes, head: int, step: int, count: int) -> tuple[int, ...]:
-    """Both numbers of each property header, one after the other."""
+    """Return both numbers of each property header, in order."""
     if step == _PROPERTY.size:
         return _HEADS[count].unpack_from(area, head)
     return tuple(part for at in range(head, head + step * count, step) for part in _PROPERTY.unpack_from(area, at))
@@ -141,7 +141,7 @@ def _value(area: bytes, kind: int, start: int, stop: int) -> Value:
 
 
 def decode(area: bytes, v2: bool) -> Properties:
-    """All properties in the order of the area; bytes behind the area are ignored."""
+    """Decode all properties in order; bytes after the area are ignored."""
     found: Properties = {}
     for kind, start, name_end, begin, stop in _entries(area, v2)[0]:
         name = area[start:name_end].decode("utf-8", _LOSSLESS)
@@ -152,7 +152,7 @@ def decode(area: bytes, v2: bool) -> Properties:
 
 
 def values(area: bytes, v2: bool, wanted: Callable[[str], object] | None = None) -> dict[str, Value]:
-    """Values by name, without types; with `wanted` only those whose names it accepts."""
+    """Return values by name, without types; with `wanted` only values whose names it accepts."""
     found: dict[str, Value] = {}
     for kind, start, name_end, begin, stop in _entries(area, v2)[0]:
         name = area[start:name_end].decode("utf-8", _LOSSLESS)
@@ -162,7 +162,7 @@ def values(area: bytes, v2: bool, wanted: Callable[[str], object] | None = None)
 
 
 def to_v1(area: bytes) -> bytes:
-    """A v2 area as a v1 area: the same bytes but for the X of each property. What follows the area is left out."""
+    """Convert a v2 area to v1: the same bytes except the X of each property, without the bytes after the area."""
     entries, head, step = _entries(area, True)
     out = bytearray(area[:area_length(area)])
     for index, (kind, _, _, begin, stop) in enumerate(entries):
@@ -172,7 +172,7 @@ def to_v1(area: bytes) -> bytes:
 
 
 def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> bytes:
-    """An area with the properties in the order given; LocalError says which of them cannot be sent."""
+    """Encode the properties in the given order; LocalError names the invalid one."""
     if not 0 < len(properties) <= PROPERTIES_MAX:
         raise LocalError(f"{len(properties)} properties: a message takes 1 to {PROPERTIES_MAX}")
     heads: list[bytes] = []

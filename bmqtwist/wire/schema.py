@@ -1,10 +1,10 @@
-"""Schema types that clients and brokers exchange, as data: types and defaults.
+"""Schema types between clients and brokers, with their defaults.
 
-Integers are plain ints, enumerations IntEnums, arrays lists, absent optionals None. What only brokers send to each
-other is in `cluster_schema.py`.
+Integers are plain ints, enumerations IntEnums, arrays lists, absent optionals None. `cluster_schema.py` has the types
+between brokers.
 
-A type that holds a choice has the attributes `choice` (wire name of the selection, e.g. "openQueue"; "" = unset, which
-is what an unknown selection decodes to) and `value` (the selection's dataclass, None if unset).
+A type that holds a choice has the attributes `choice` (wire name of the selection, e.g. "openQueue"; "" = unset, also
+for unknown selections) and `value` (the selection's dataclass, None if unset).
 """
 
 from enum import IntEnum
@@ -20,7 +20,7 @@ DEVELOPMENT_VERSION = 999999
 
 
 class ClientType(IntEnum):
-    """Who negotiates."""
+    """Kind of the negotiating process."""
 
     E_UNKNOWN = 0
     E_TCPCLIENT = 1
@@ -44,7 +44,7 @@ class ExpressionVersion(IntEnum):
 
 
 class Status(SchemaType):
-    """Outcome of a request; `code` is opaque, `message` is for people."""
+    """Outcome of a request; `code` is opaque, `message` is for operators."""
 
     category: Category = Category.E_SUCCESS
     code: I32 = 0
@@ -55,14 +55,14 @@ class Status(SchemaType):
 
 
 class GuidInfo(SchemaType):
-    """What makes a client's message GUIDs readable; an empty client_id = the broker makes the GUIDs."""
+    """Origin of a client's message GUIDs; an empty client_id = the broker makes the GUIDs."""
 
     client_id: str = ""
     nano_seconds_from_epoch: I64 = 0
 
 
 class ClientIdentity(SchemaType):
-    """Who speaks: a client, an administrator or another broker."""
+    """Identity of the sender: a client, an administrator or another broker."""
 
     protocol_version: I32 = 0
     sdk_version: I32 = DEVELOPMENT_VERSION
@@ -92,14 +92,14 @@ class BrokerResponse(SchemaType):
 
 
 class AuthenticationRequest(SchemaType):
-    """A credential; the mechanism's name is compared without case."""
+    """A credential; the name of the mechanism is case-insensitive."""
 
     mechanism: str = ""
     data: bytes | None = None
 
 
 class AuthenticationResponse(SchemaType):
-    """Outcome, and for how many milliseconds it holds (None = for ever)."""
+    """Outcome, and its validity in milliseconds (None = unlimited)."""
 
     status: Status = record(Status)
     lifetime_ms: U64 | None = None
@@ -109,14 +109,14 @@ class AuthenticationResponse(SchemaType):
 
 
 class SubQueueIdInfo(SchemaType):
-    """One substream of a handle: the client's number for an app."""
+    """Substream of a handle: the client's number of an app."""
 
     sub_id: U32 = 0
     app_id: str = DEFAULT_APP_ID
 
 
 class QueueHandleParameters(SchemaType):
-    """What is opened or closed; flags: 1 ADMIN, 2 READ, 4 WRITE, 8 ACK."""
+    """Handle to open or close; flags: 1 ADMIN, 2 READ, 4 WRITE, 8 ACK."""
 
     uri: str = ""
     q_id: U32 = 0
@@ -140,7 +140,7 @@ class RoutingConfiguration(SchemaType):
 
 
 class OpenQueueResponse(SchemaType):
-    """The request echoed, and how the queue behaves."""
+    """Echo of the request, and the properties of the queue."""
 
     original_request: OpenQueue = record(OpenQueue)
     routing_configuration: RoutingConfiguration = record(RoutingConfiguration)
@@ -148,25 +148,25 @@ class OpenQueueResponse(SchemaType):
 
 
 class CloseQueue(SchemaType):
-    """Release what the counts say; is_final = last handle of this client on the URI."""
+    """Release the counts; is_final = last handle of this client on the URI."""
 
     handle_parameters: QueueHandleParameters = record(QueueHandleParameters)
     is_final: bool = False
 
 
 class CloseQueueResponse(SchemaType):
-    """Done."""
+    """The queue is closed."""
 
 
 class Expression(SchemaType):
-    """Which messages a subscription wants."""
+    """Filter of a subscription."""
 
     version: ExpressionVersion = ExpressionVersion.E_UNDEFINED
     text: str = ""
 
 
 class ConsumerInfo(SchemaType):
-    """Credit (messages and bytes outstanding), priority, and how many consumers share it."""
+    """Limits of unconfirmed messages and bytes, priority, and number of consumers that share them."""
 
     max_unconfirmed_messages: I64 = 0
     max_unconfirmed_bytes: I64 = 0
@@ -175,7 +175,7 @@ class ConsumerInfo(SchemaType):
 
 
 class Subscription(SchemaType):
-    """One subscription; s_id is what a PUSH names."""
+    """Subscription; a PUSH names its s_id."""
 
     s_id: U32 = 0
     expression: Expression = record(Expression)
@@ -197,13 +197,13 @@ class ConfigureStream(SchemaType):
 
 
 class ConfigureStreamResponse(SchemaType):
-    """The request echoed completely."""
+    """Echo of the request."""
 
     request: ConfigureStream = record(ConfigureStream)
 
 
 class QueueStreamParameters(SchemaType):
-    """The older form: one nameless subscription per substream; priority INVALID_PRIORITY = deconfigure."""
+    """Older form of StreamParameters: one unnamed subscription per substream; INVALID_PRIORITY = deconfigure."""
 
     sub_id_info: SubQueueIdInfo | None = None
     max_unconfirmed_messages: I64 = 0
@@ -213,20 +213,20 @@ class QueueStreamParameters(SchemaType):
 
 
 class ConfigureQueueStream(SchemaType):
-    """The older form of ConfigureStream."""
+    """Older form of ConfigureStream."""
 
     q_id: U32 = 0
     stream_parameters: QueueStreamParameters = record(QueueStreamParameters)
 
 
 class ConfigureQueueStreamResponse(SchemaType):
-    """The request echoed completely."""
+    """Echo of the request."""
 
     request: ConfigureQueueStream = record(ConfigureQueueStream)
 
 
 class Disconnect(SchemaType):
-    """The client is about to leave."""
+    """The client is about to disconnect."""
 
 
 class DisconnectResponse(SchemaType):
@@ -234,13 +234,13 @@ class DisconnectResponse(SchemaType):
 
 
 class AdminCommand(SchemaType):
-    """A line typed by an administrator."""
+    """Command line of an administrator."""
 
     command: str = ""
 
 
 class AdminCommandResponse(SchemaType):
-    """The text that answers it."""
+    """Text that answers an AdminCommand."""
 
     text: str = ""
 
@@ -249,7 +249,7 @@ class AdminCommandResponse(SchemaType):
 
 
 class NegotiationMessage(Chosen):
-    """The first message each way."""
+    """First message in each direction."""
 
     CHOICE = Choice(0, (
         (0, "clientIdentity", ClientIdentity),
@@ -267,7 +267,7 @@ class AuthenticationMessage(Chosen):
 
 
 class ControlMessage(SchemaType):
-    """Every later message: r_id joins a request and its answer, None = unsolicited."""
+    """Every later message; r_id: equal in a request and its response, None = unsolicited."""
 
     CHOICE: ClassVar[Choice] = Choice(1, (
         (0, "status", Status),

@@ -1,7 +1,6 @@
 """Schema messages as log lines: `[ rId = 1 choice = [ openQueue = [ handleParameters = [ uri = "bmq://d/q" ... ] ] ] ]`
 
-The form is that of the original's log, so that what watches its lines understands ours. Of long lists and texts the
-beginning is shown.
+The format is that of the original's log, for tools that parse its lines. Long lists and texts are truncated.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Any
 from bmqtwist.report import shown
 from bmqtwist.wire.fields import choice_of, fields_of
 
-_ITEMS_MAX = 16  # of a list
-_CHARS_MAX = 512  # of a text or of bytes
+_ITEMS_MAX = 16  # shown of a list
+_CHARS_MAX = 512  # shown of a text or of bytes
 
 def bracketed(message: Any) -> str:
-    """One line for a schema message; absent optionals are NULL, bytes upper-case hexadecimal."""
+    """Return a schema message as one line; absent optionals are NULL, bytes upper-case hexadecimal."""
     kind: type = type(message)
     parts = [f"{field.wire_name} = {_value(getattr(message, field.attribute))}" for field in fields_of(kind)]
     if choice_of(kind) is not None:

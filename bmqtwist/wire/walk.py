@@ -1,8 +1,8 @@
-"""Walks over the messages of a PUT or PUSH event: every size is checked before it is used, the data is cut out.
+"""Iteration over the messages of a PUT or PUSH event, with validation of every size before its use.
 
-Broker, client and tools walk alike: one loop for PUT, one for PUSH. A walk gives the good messages before the first bad
-one and then raises: where the next message would begin cannot be known. A message is a plain tuple, because it is made
-once per message and taken apart at once. Its `stop` is the position behind the message, where the next one begins.
+Broker, client and tools share one loop for PUT and one for PUSH. It yields the valid messages up to the first malformed one
+and then raises, since the position of the next one is unknown. A message is a plain tuple for speed: the caller unpacks it
+at once. Its `stop` is the position after the message, where the next one begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bmqtwist.wire.fast import (
 
 # queue id, GUID, data without padding, flags, crc, compression, schema id, options, header words, stop
 WalkedPut = tuple[int, bytes, bytes, int, int, int, int, bytes, int, int]
-# the same without the crc
+# as WalkedPut, without the crc
 WalkedPush = tuple[int, bytes, bytes, int, int, int, bytes, int, int]
 
 NO_MESSAGES: Final = -1
@@ -49,7 +49,7 @@ _SIZES = layout.MESSAGE_START.offset("options_words"), layout.MESSAGE_START.offs
 
 
 class MessageError(PeerError):
-    """A message that ends its event. `code`: one of NO_MESSAGES, CUT_SHORT, BAD_SIZES, BAD_CONTENT, as in the log."""
+    """A malformed message, which ends its event. `code`: NO_MESSAGES, CUT_SHORT, BAD_SIZES or BAD_CONTENT, as in the log."""
 
     def __init__(self, code: int, reason: str, field: str, offset: int) -> None:
         super().__init__(reason, field, offset)
@@ -57,7 +57,7 @@ class MessageError(PeerError):
 
 
 def walk_puts(buffer: bytes, position: int, end: int) -> Iterator[WalkedPut]:
-    """The messages of a PUT event whose body is buffer[position:end]; MessageError ends them."""
+    """Yield the messages of a PUT event whose body is buffer[position:end]; raises MessageError."""
     if position >= end:
         raise MessageError(NO_MESSAGES, "no messages", "PUT", position)
     while position < end:
@@ -67,12 +67,12 @@ def walk_puts(buffer: bytes, position: int, end: int) -> Iterator[WalkedPut]:
 
 
 def put_at(buffer: bytes, position: int, end: int) -> WalkedPut:
-    """The message at `position` of a PUT event that ends at `end`, or MessageError. For a loop without a generator."""
+    """Return the message at `position` of a PUT event that ends at `end`; raises MessageError. Avoids a generator."""
     if end - position < PUT_HEADER_BYTES:
         raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
     first, second, queue_id, guid, crc, schema_id = put_header_at(buffer, position)
     stop = position + ((first & WORDS_MASK) << 2)
-    if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
+    if second == PUT_HEADER_WORDS:  # usual case: no options, not compressed
         header_words, compression, options, start = PUT_HEADER_WORDS, 0, b"", position + PUT_HEADER_BYTES
     else:
         header_words, compression = second & HEADER_WORDS_MASK, second >> COMPRESSION_SHIFT & COMPRESSION_MASK
@@ -91,7 +91,7 @@ def put_at(buffer: bytes, position: int, end: int) -> WalkedPut:
 
 
 def walk_pushes(buffer: bytes, position: int, end: int) -> Iterator[WalkedPush]:
-    """The messages of a PUSH event whose body is buffer[position:end]; MessageError ends them."""
+    """Yield the messages of a PUSH event whose body is buffer[position:end]; raises MessageError."""
     if position >= end:
         raise MessageError(NO_MESSAGES, "no messages", "PUSH", position)
     first: int
@@ -126,7 +126,7 @@ def walk_pushes(buffer: bytes, position: int, end: int) -> Iterator[WalkedPush]:
 
 
 def _bad_sizes(position: int, stop: int, end: int, header_words: int, header_words_min: int) -> MessageError:
-    """What is wrong with the sizes of the message at `position`."""
+    """Return the error of the sizes of the message at `position`."""
     sizes, words = (position + offset for offset in _SIZES)
     if stop > end:
         return MessageError(BAD_SIZES, "message longer than its event", "MessageWords", words)
@@ -136,7 +136,7 @@ def _bad_sizes(position: int, stop: int, end: int, header_words: int, header_wor
 
 
 def _bad_content(position: int, stop: int, pad: int, compression: int, schema_alone: int, otherwise: str) -> MessageError:
-    """What is wrong with the content of the message at `position`."""
+    """Return the error of the content of the message at `position`."""
     if compression > CAT_ZLIB:
         return MessageError(BAD_CONTENT, f"unknown compression {compression}", "CAT", position + _SIZES[0])
     if schema_alone:
