@@ -1,4 +1,4 @@
-"""cluster/elector.py: every rule of an election, and what is left of the table."""
+"""Elector: every rule of an election, and the remaining cells of the table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ INPUTS = {
 
 
 def said(told: Send) -> str:
-    """A message in short."""
+    """Short form of a message."""
     value, name = told.message.value, NAMES[told.message.choice]
     if name == "SUPPORT" and value.refused_for is not None:
         name = "REFUSE"
@@ -89,7 +89,7 @@ def said(told: Send) -> str:
 
 
 def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
-    """Outputs in short; what all others are told is one."""
+    """Short form of outputs; a broadcast is one output."""
     found, at = list[str](), 0
     while at < len(outputs):
         output = outputs[at]

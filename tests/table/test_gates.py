@@ -1,4 +1,4 @@
-"""What members may send each other: all 25 pairs of statuses."""
+"""Gates: message types between members, for all 25 pairs of statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cluster/membership.py: who dials whom and when, and who may connect, from outside."""
+"""Membership: connection attempts, retries and accepted connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cluster/metadata_log.py TABLE: what each role makes of each input, from outside."""
+"""Metadata log: effect of each input in each role."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def following() -> MetadataLog:
 
 
 def waiting() -> MetadataLog:
-    """The same, when the leader is gone."""
+    """A former follower, without its leader."""
     log = following()
     log.step(StepDown(), WALL)
     return log
@@ -105,7 +105,7 @@ TABLE: dict[Role, dict[type, tuple[Role, list[str]]]] = {
 
 
 def named(output: Output) -> str:
-    """One output in short."""
+    """Short form of an output."""
     if isinstance(output, Send):
         return f"to {output.node_id} {type(output.message).__name__}"
     if isinstance(output, Decided):

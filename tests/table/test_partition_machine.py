@@ -1,4 +1,4 @@
-"""cluster/partition_machine.py: every cell of its table, and the rules behind it."""
+"""Partition machine: every cell of its table, and its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cluster/streams.py: one app of a queue at the upstream, every event in every state, from outside."""
+"""Stream of an app to the upstream: effect of every event in every state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spec(priority: int = 0, s_id: int = 1) -> ConsumerSpec:
 
 
 class Asked:
-    """What clients were told, and how events are made."""
+    """Answers to clients, and constructors of events."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -61,7 +61,7 @@ class Asked:
 
 
 def step(stream: AppStream, event: StreamInput) -> list[str]:
-    """One event; what came of it, by name. Those who are to be told are."""
+    """Handle one event and perform its callbacks; return the names of the outputs."""
     found = stream.step(event)
     for output in found:
         if isinstance(output, CallBack):
@@ -70,7 +70,7 @@ def step(stream: AppStream, event: StreamInput) -> list[str]:
 
 
 def closed(asked: Asked) -> AppStream:
-    """Two readers and their subscription, and no upstream."""
+    """Two readers with a subscription, without an upstream."""
     stream = opened(asked)
     step(stream, Down())
     return stream
@@ -276,7 +276,7 @@ def test_what_may_be_asked_again(refused: Refused, again: bool) -> None:
 @pytest.mark.spec("cluster", 120)
 @pytest.mark.parametrize("seed", range(200))
 def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> None:
-    """An upstream that does what it is asked for, and is lost now and then."""
+    """An upstream that accepts requests, and is lost at times."""
     random = Random(seed)
     stream, above, clients = AppStream("__default", 0), Counts(), Counts()
     sent: Any = None

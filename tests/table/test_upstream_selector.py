@@ -1,4 +1,4 @@
-"""cluster/upstream.py: which node a proxy uses, from outside."""
+"""Upstream selector: the node that a proxy uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster state: what advisories do to it, and what they may not do."""
+"""Cluster state: effects of advisories, and rejected advisories."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The metadata ledger: the original's records for the same operations, and nothing decided before it is written."""
+"""Metadata log: the same records as the original for the same operations, and no outcome before the write."""
 
 from base64 import b64decode
 from random import Random
@@ -449,7 +449,7 @@ def leader_of_three(**options):
 
 
 def follower(leader, disk=None, node_id=2, **options):
-    """A node that follows node 1 and has all of its log."""
+    """A follower of node 1 with its whole log."""
     node, disk = opened(disk, node_id=node_id, members=(1, 2, 3), **options)
     node.step(Follow(leader.log.term, 1))
     node.step(Entries(1, leader.log.term, (0, 0), tuple(each.record for each in leader.log.log.records)))
@@ -457,14 +457,14 @@ def follower(leader, disk=None, node_id=2, **options):
 
 
 def update(term, number, uri, timer):
-    """A record of the leader of a term that assigns a queue."""
+    """Record of the leader of a term that assigns a queue."""
     queue = QueueRecord(uri, bytes([timer]) * 5, 0, {"x": b"xxxxx"})
     return ClusterStateRecord(LedgerRecordType.UPDATE, term, number, 1000, ClusterMessage(
         "queueAssignmentAdvisory", QueueAssignmentAdvisory(LeaderMessageSequence(term, number), [queue.info()])))
 
 
 def first_of(term):
-    """The first record of a leader that knows of no queue."""
+    """First record of a leader without queues."""
     state = ClusterState()
     state.partitions[0] = Primary(3, term)
     return record_log.snapshot_record(state, (term, 1), 1000)
@@ -491,7 +491,7 @@ def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():
 
 @pytest.mark.spec("cluster", 35)
 def test_an_acknowledgement_that_comes_twice_counts_once():
-    """Of five nodes three are needed: this one and two others."""
+    """A quorum of five nodes is three: this node and two others."""
     ledger, _ = opened(members=(1, 2, 3, 4, 5))
     ledger.become_leader(1, 1000, candidates=[1, 2, 3, 4, 5])
     for _ in range(5):
@@ -503,7 +503,7 @@ def test_an_acknowledgement_that_comes_twice_counts_once():
 @pytest.mark.spec("cluster", 43)
 @pytest.mark.parametrize("power", [True, False])
 def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(power):
-    """At every operation on the disk, and with every part of what was written and not synced."""
+    """Crash at every operation on the disk, with every prefix of the unsynced data."""
     place, moments = "/storage", 0
     for operations in range(20):
         for torn in range(6 if power else 1):
@@ -670,7 +670,7 @@ def test_a_leader_of_several_that_cannot_write_steps_down_and_writes_a_new_file_
 
 
 def test_what_was_committed_behind_a_record_that_could_not_be_written_commits_no_other_in_its_place():
-    """Node 3 is not the leader any more, and lends what nobody else has."""
+    """Node 3 no longer leads, and sends records that no other node has."""
     leader, _ = leader_of_three()
     node, disk = opened(node_id=2, members=(1, 2, 3))
     node, _ = follower(leader, disk)
@@ -774,7 +774,7 @@ def test_a_real_file_of_one_of_three_nodes_gives_the_state_that_was_committed(pa
 @given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "forget", "cut"])), max_size=60),
        st.integers(0, 100))
 def test_memory_keeps_the_newest_covered_records_of_so_many_bytes(steps: list[int | str], keep_bytes: int) -> None:
-    """However the log comes to them; nobody walks through all of them each time."""
+    """For every sequence of appends, commits, truncations and drops."""
     log, whole = record_log.RecordLog("n1", 1 << 20, False), list[LogRecord]()
     for step in steps:
         if isinstance(step, int):

@@ -1,4 +1,4 @@
-"""cluster/stop_preflight.py: what the stop of a node would mean for its cluster."""
+"""Stop preflight: consequences of the stop of a node for its cluster."""
 
 from __future__ import annotations
 

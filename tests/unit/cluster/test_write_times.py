@@ -1,4 +1,4 @@
-"""Since when a replica has lacked records: told by when its primary wrote them."""
+"""Write times: age of a replica's lag, from the times at which the primary wrote records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bmqtwist.cluster.write_times import ENTRIES_MAX, SLACK, STEP_S, WriteTimes
 
 
 def wrote(times: WriteTimes, sequence: int, now: float) -> None:
-    """As `member.replication` has it."""
+    """Add an entry like `member.partition_runner`."""
     if times.is_due(now):
         times.add((1, sequence), now)
 

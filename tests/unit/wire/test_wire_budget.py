@@ -1,4 +1,4 @@
-"""What a schema message may cost to read: a few bytes can stand for a value, and the reader gives up in time."""
+"""Budget of values in a schema message: the reader fails before a message of many small values takes long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def configure(subscriptions: list[schema.Subscription]) -> ControlMessage:
 
 
 def with_elements(element: bytes) -> bytes:
-    """A configureStream with as many elements as its size allows."""
+    """A configureStream with the largest number of elements for its size."""
     whole, one = ber.encode(configure([schema.Subscription(77)])), ber.encode(schema.Subscription(77))
     at = whole.index(one)
     return whole[:at] + element * (SIZE // len(element)) + whole[at + len(one):]

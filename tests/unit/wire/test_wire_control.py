@@ -1,4 +1,4 @@
-"""Control messages: the annotated bytes, what a reader forgives, and what it refuses."""
+"""Control messages: annotated bytes, tolerated deviations, and rejected messages."""
 
 import json
 
@@ -98,7 +98,7 @@ def test_unsigned_integers_with_the_top_bit_take_a_leading_zero():
 
 
 def test_an_unsigned_integer_without_its_leading_zero_is_understood():
-    """The original reads it so, too."""
+    """The original reads it the same way."""
     assert ber.decode(schema.SubQueueIdInfo, bytes.fromhex("3080 8004 fffffff6 0000")).sub_id == 0xFFFFFFF6
 
 
@@ -144,7 +144,7 @@ UNKNOWN_FIELDS = ["9e0101", "9d00", "be80 800101 a080 0000 0000", "be03 800101",
 @pytest.mark.parametrize("unknown", UNKNOWN_FIELDS)
 @pytest.mark.parametrize("place", [2, 5, 7, 9, 11])
 def test_unknown_fields_are_skipped_wherever_they_stand(unknown, place):
-    """Newer peers say more: place after the sequence's head, its rId, the choice's head, the selection's head, its
+    """Newer peers send more fields: after the sequence's head, its rId, the choice's head, the selection's head, its
     end."""
     raw = DISCONNECT[:place] + bytes.fromhex(unknown) + DISCONNECT[place:]
     assert decode_control(raw, Encoding.BER) == ControlMessage(3, "disconnect", schema.Disconnect())
@@ -164,7 +164,7 @@ def test_fields_may_come_in_any_order_and_the_last_of_two_counts():
 
 
 def test_missing_fields_take_their_defaults():
-    """An empty answer of each kind is accepted by the official client; so do we."""
+    """The official client accepts an empty response of each kind; so does this one."""
     empty = decode_negotiation(bytes.fromhex("3080 a080 a180 0000 0000 0000"), Encoding.BER)
     assert empty == NegotiationMessage("brokerResponse", schema.BrokerResponse())
     assert empty.value.result.category == Category.E_SUCCESS
@@ -183,7 +183,7 @@ def test_bytes_after_the_message_do_not_matter_and_padding_may_be_missing():
 
 
 def test_an_unknown_selection_leaves_the_choice_unset_but_the_request_id_known():
-    """So that the request can be answered instead of running into its timeout."""
+    """The request can be answered before its timeout."""
     raw = bytes.fromhex("3080 800109 a180 bc80 800101 0000 0000 0000")
     assert decode_control(raw, Encoding.BER) == ControlMessage(9, "", None)
     assert decode_control(b'{"rId":9,"danceQueue":{"a":[1,{}]}}', Encoding.JSON) == ControlMessage(9, "", None)
@@ -233,13 +233,13 @@ def test_values_outside_their_type_fail_the_message(cls, raw):
     b'{"x":' * 100_000,
 ])
 def test_nesting_is_bounded(raw):
-    """A peer must not choose how deep our stack grows."""
+    """The depth of the stack has a limit that the peer cannot exceed."""
     with pytest.raises(PeerError):
         decode_control(raw, Encoding.JSON if raw[:1] == b"{" else Encoding.BER)
 
 
 def test_text_that_is_not_utf8_is_read_with_replacement_marks():
-    """A process name in another alphabet must not lock its client out."""
+    """A client whose process name is not UTF-8 can connect."""
     assert ber.decode(schema.AdminCommand, b"\x30\x80\x80\x02a\xff\x00\x00").command == "a\ufffd"
 
 

@@ -1,4 +1,4 @@
-"""What follows from a declaration follows it: change one field, and struct, places and parser change with it."""
+"""Declarations: struct, offsets and parser follow a changed field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bmqtwist.wire.declare import Layout, magic, null, number, raw, signed, skip
 
 
 def declared(flags: int = 4, guid: int = 16) -> Layout:
-    """A header with one of everything."""
+    """A header with one part of each kind."""
     return Layout(number(flags=flags, words=32 - flags), skip(3), number(_reserved=3, small=5), raw(guid=guid),
                   null(key=5), signed(node=32), magic(end=b"*rEc"))
 
@@ -76,6 +76,6 @@ def test_what_makes_no_struct_is_refused(wrong) -> None:  # type: ignore[no-unty
 
 
 def test_the_client_library_does_not_load_construct() -> None:
-    """It costs a fifth of the time that importing the library takes."""
+    """construct takes a fifth of the import time of the library."""
     code = "import sys, bmqtwist.sdk, bmqtwist.sdk.blazingmq; sys.exit('construct' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

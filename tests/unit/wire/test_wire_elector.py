@@ -1,4 +1,4 @@
-"""Our fields in the elector's messages: absent from what the original writes, skipped by whoever does not know them."""
+"""Extension fields in the elector's messages: absent from the original's bytes, skipped by the original's reader."""
 
 from __future__ import annotations
 

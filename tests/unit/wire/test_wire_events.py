@@ -1,4 +1,4 @@
-"""Data events and options: what a reader keeps of an event that goes bad half way."""
+"""Data events and options: the valid messages of an event with a malformed one."""
 
 import pytest
 from kit import broker_events as cluster_events
@@ -23,7 +23,7 @@ OTHER = bytes(range(16))
 
 
 def body_of(decode, event):
-    """Decode an event; and the same with its body amid other bytes, which must not matter."""
+    """Decode an event, alone and with other bytes around its body, with equal results."""
     found = decode(event, 8, len(event))
     shifted, error = decode(b"\xff" * 5 + event[8:] + b"\xff" * 9, 5, len(event) - 3)
     assert shifted == found[0] and (error is None) == (found[1] is None)
@@ -123,7 +123,7 @@ def test_a_longer_header_is_read_and_its_new_words_skipped():
 
 
 def test_a_push_may_be_empty_and_an_implicit_payload_has_none():
-    """The original writes four bytes of padding even where there is no payload to pad."""
+    """The original writes four bytes of padding also without a payload."""
     messages = [PushMessage(1, GUID, b"", header_words=7), PushMessage(1, OTHER, b"", IMPLICIT_PAYLOAD)]
     event = events.encode_push(messages)
     assert body_of(events.decode_push, event) == (messages, None)

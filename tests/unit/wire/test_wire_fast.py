@@ -1,4 +1,4 @@
-"""Headers of the wire as recorded bytes: what the declarations parse and build, what the structs and helpers write."""
+"""Headers as recorded bytes: parsed and built by the declarations, written by the structs and helpers."""
 
 import pytest
 from kit import broker_events as cluster_events
@@ -117,7 +117,7 @@ def test_heartbeats():
 
 
 def test_hot_helpers_and_objects_write_the_same():
-    """Tools write with objects, broker and client with helpers: one language."""
+    """Objects of the tools and helpers of broker and client give the same bytes."""
     guid = bytes(range(16))
     area = fast.sub_queue_ids([7])
     put = events.PutMessage(3, guid, b"hello", flags=1)

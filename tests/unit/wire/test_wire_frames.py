@@ -1,4 +1,4 @@
-"""Framing: whatever the slicing, the same events; nothing is kept that the header already condemns."""
+"""Framing: the same events for every division into chunks; bytes of an invalid event are not stored."""
 
 import random
 import sys
@@ -31,7 +31,7 @@ def cut(data, sizes=None):
 @pytest.mark.parametrize("path", WHOLE, ids=name_of)
 @pytest.mark.parametrize("sizes", [None, [1], [3], [7, 64, 1, 1460]], ids=["whole", "bytewise", "threes", "uneven"])
 def test_a_recorded_stream_gives_the_same_events_in_any_slicing(path, sizes):
-    """TCP promises bytes, not borders."""
+    """TCP delivers bytes in chunks of any size."""
     for stream in streams(path):
         found, frames = cut(stream.data, sizes)
         assert found == [(event.kind, event.raw[6], event.body) for event in events(stream.data)]
@@ -41,7 +41,7 @@ def test_a_recorded_stream_gives_the_same_events_in_any_slicing(path, sizes):
 @pytest.mark.spec("wire", 1)
 @pytest.mark.parametrize("path", sorted(CLIENT.glob("*.seq.txt")), ids=lambda path: path.name[:-8])
 def test_events_lie_where_the_recording_says(path):
-    """The lists beside the recordings were made by someone else's reader."""
+    """An independent reader made the lists beside the recordings."""
     for direction in ("c2b", "b2c"):
         data = (CLIENT / f"{path.name[:-8]}.{direction}.bin").read_bytes()
         _, spans = FrameBuffer(LIMIT).receive(data)
@@ -67,7 +67,7 @@ def test_the_beginning_of_the_next_event_waits_for_its_rest(count):
 
 
 def test_an_event_in_many_pieces_is_looked_at_only_when_it_is_complete(monkeypatch):
-    """Looking, or joining, at every piece would make a large message cost the square of its size."""
+    """Joining at every piece would take quadratic time for a large message."""
     looks = []
     original = FrameBuffer._cut
     monkeypatch.setattr(FrameBuffer, "_cut", lambda self, data: looks.append(len(data)) or original(self, data))
@@ -86,7 +86,7 @@ def test_a_whole_event_is_handed_back_without_a_copy():
 
 @pytest.mark.parametrize("length", [0, 1, 4, 5, 7, LIMIT + 1, 0x7FFFFFFF, 0x80000010])
 def test_a_length_that_cannot_be_followed_ends_the_stream_at_its_fourth_byte(length):
-    """Nothing of an event that is too long is kept, and a fragment is never sent by anybody."""
+    """Bytes of an event that is too long, or of a fragmented event, are not stored."""
     frames = FrameBuffer(LIMIT)
     with pytest.raises(PeerError) as caught:
         frames.receive(length.to_bytes(4, "big"))
@@ -104,7 +104,7 @@ def test_an_event_as_long_as_the_limit_is_taken_and_one_byte_more_is_not():
 
 
 def test_whole_events_before_a_bad_length_are_given_first():
-    """They were sent before the peer lost its mind: a CONFIRM among them must count."""
+    """They precede the invalid bytes: a CONFIRM among them is valid."""
     frames = FrameBuffer(LIMIT)
     _, spans = frames.receive(HEARTBEAT_REQ + bytes(8))
     assert [span[0] for span in spans] == [EventType.HEARTBEAT_REQ]
@@ -138,7 +138,7 @@ def test_a_longer_header_is_skipped_and_an_unknown_type_reported():
 
 
 def test_the_stream_of_a_malicious_client_is_followed_up_to_its_bad_length():
-    """The real broker closed that connection; everything before it was served."""
+    """The original broker closed that connection after serving the events before."""
     [path] = [path for path in FILES if MALFORMED in path.name]
     frames = [FrameBuffer(LIMIT) for _ in streams(path)]
     kinds = [[span[0] for span in each.receive(stream.data)[1]] for each, stream in zip(frames, streams(path),
@@ -162,7 +162,7 @@ def test_a_large_event_is_whole_however_it_comes_and_so_is_what_follows(size, ch
 
 
 def test_a_large_event_is_seldom_copied_while_it_comes():
-    """A buffer that grows a little with each chunk is copied by all that it holds; then the broker does nothing else."""
+    """A buffer that grows with each chunk is copied each time, which blocks the broker."""
     size = 40 << 20
     data, frames, sizes = event_header(EventType.PUT, size) + bytes(size), FrameBuffer(size + 8), []
     for at in range(0, len(data), 64 << 10):

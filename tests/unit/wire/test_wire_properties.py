@@ -1,4 +1,4 @@
-"""Message properties: both styles, from the annotated bytes to broken areas; and what changes style or size."""
+"""Message properties: both styles, annotated bytes, malformed areas; conversion and compression."""
 
 import zlib
 
@@ -29,7 +29,7 @@ def test_five_properties_as_annotated(area, v2):
 
 
 def test_values_come_without_types_and_only_those_wanted():
-    """What a subscription evaluates."""
+    """Values as subscriptions evaluate them."""
     assert properties.values(V2, True) == {name: value for name, (_, value) in FIVE.items()}
     assert properties.values(V2, True, {"b", "e", "zz"}.__contains__) == {"b": "str", "e": -5}
     assert type(properties.values(V2, True)["c"]) is bool
@@ -96,7 +96,7 @@ def test_a_property_given_twice_is_refused():
 
 @pytest.mark.parametrize("length", [0, 2, 4])
 def test_lengths_must_use_up_the_area(length):
-    """What no property claims was not written by a writer of this style."""
+    """Bytes that belong to no property make the area invalid."""
     area = properties.encode({"a": (Kind.STRING, "abc")}, False)
     assert properties.decode(changed(area, 9, 3), False) == {"a": (Kind.STRING, "abc")}
     with pytest.raises(PeerError):
@@ -131,7 +131,7 @@ def test_only_data_from_1024_bytes_on_that_shrinks_is_compressed():
 
 
 def test_inflating_stops_at_its_limit():
-    """A few bytes may claim to be gigabytes."""
+    """A few bytes may declare gigabytes."""
     bomb = zlib.compress(bytes(1 << 20))
     assert len(application_data.inflate(bomb, 1 << 20)) == 1 << 20
     with pytest.raises(PeerError, match="more than"):
@@ -191,8 +191,7 @@ def test_an_unknown_compression_is_refused():
 
 
 def test_the_real_broker_changes_style_as_we_do():
-    """The same posts, read by one client that knows v2 and one that does not: our conversion of what the first got is
-    what the second got."""
+    """The same posts to a client with and one without v2: the conversion of the first bytes gives the second."""
     [path] = [path for path in RECORDINGS if path.stem == "properties_v1_v2"]
     pushed, posted = {}, {}
     for event in good_events(path):

@@ -93,7 +93,7 @@ def test_ber_messages_are_written_again_as_they_were(path):
 
 @pytest.mark.parametrize("path", WHOLE, ids=name_of)
 def test_json_messages_keep_their_values(path):
-    """By value: order of keys, spaces and empty arrays are the sender's choice."""
+    """By value: senders choose the order of keys, spaces and empty arrays."""
     for event in schema_events(path):
         if event.encoding == Encoding.JSON:
             message = decode_schema(event)
@@ -102,7 +102,7 @@ def test_json_messages_keep_their_values(path):
 
 
 def test_json_of_the_real_broker_is_written_again_as_it_was():
-    """Its encoder and ours make the same choices, the escaped slash included."""
+    """Both encoders make the same choices, the escaped slash included."""
     [path] = [path for path in RECORDINGS if path.stem == "json_client"]
     [stream] = [stream for stream in streams(path) if stream.name.endswith(":30141")]
     answers = [event for event in events(stream.data) if event.kind == EventType.CONTROL]
@@ -153,7 +153,7 @@ def test_data_events_are_written_again_as_they_were(path):
 
 
 def test_the_recordings_hold_events_of_nearly_every_type():
-    """So that the tests above cannot pass for want of input. RECOVERY belongs to an older mode and is not there."""
+    """Each event type is recorded, so that the tests above have input; except RECOVERY, of an older mode."""
     seen = Counter(event.kind for path in WHOLE for event in good_events(path))
     assert set(seen) == set(EventType) - {EventType.UNDEFINED, EventType.RECOVERY, EventType.REJECT}
     assert min(seen.values()) >= 2
@@ -222,7 +222,7 @@ def in_order(path):
 
 
 def captured_in_order(stem):
-    """The same of a captured client, by its list of events."""
+    """Events of a captured client, from its list of events."""
     data = {way: (CLIENT / f"{stem}.{way}.bin").read_bytes() for way in ("c2b", "b2c")}
     first = set()
     for line in (CLIENT / f"{stem}.seq.txt").read_text().splitlines():
@@ -240,7 +240,7 @@ CAPTURED = sorted(path.name[:-8] for path in CLIENT.glob("*.seq.txt"))
 @pytest.mark.spec("wire", 5)
 @pytest.mark.parametrize("run", [*SDK_RUNS, *CAPTURED], ids=lambda run: run if isinstance(run, str) else name_of(run))
 def test_a_confirm_names_what_was_pushed_before_by_its_sub_queue_id(run):
-    """PUSH names subscriptions (sId), CONFIRM the substream (subId) they belong to: equal only by luck."""
+    """PUSH names subscriptions (sId), CONFIRM their substream (subId); the numbers may differ."""
     sub_ids, pushed = {}, set()
     if run == "reconnect.conn2":  # its confirm is of a message of the first connection
         pushed = confirmable(captured_in_order("reconnect"), {}, set())
@@ -248,7 +248,7 @@ def test_a_confirm_names_what_was_pushed_before_by_its_sub_queue_id(run):
 
 
 def confirmable(steps, sub_ids, pushed):
-    """Follow a run; fails at a CONFIRM of what was not pushed. Returns all (stream, queue, GUID, subId) pushed."""
+    """Follow a run; fail at a CONFIRM of a message that was not pushed. Return all pushed (stream, queue, GUID, subId)."""
     apps = {}
     for stream, from_client, event in steps:
         if event.kind == EventType.CONTROL and from_client and not event.first_control:
@@ -276,7 +276,7 @@ def confirmable(steps, sub_ids, pushed):
 
 
 def ids_of(message, sub_ids, stream):
-    """The substreams a PUSH is for."""
+    """Substreams of a PUSH."""
     ids = [0]
     for option in options.decode(message.options):
         ids = list(option.ids) if isinstance(option, options.SubQueueIds) else [item.id for item in option.items]
@@ -284,7 +284,7 @@ def ids_of(message, sub_ids, stream):
 
 
 def test_nonsense_is_refused_in_words():
-    """Undecodable control messages, an empty PUT and unknown types of a client that was built to be wrong."""
+    """Undecodable control messages, an empty PUT and unknown types of a deliberately faulty client."""
     [path] = [path for path in RECORDINGS if path.stem == MALFORMED]
     bodies = [bytes.fromhex("3080ffffffff0102"), b""]
     for body in bodies:

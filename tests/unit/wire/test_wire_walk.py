@@ -1,4 +1,4 @@
-"""The walks over PUT and PUSH events: what they give, where they stop, and what they say then."""
+"""Iteration over PUT and PUSH events: messages, the position of the error, and its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Walk = Callable[[bytes, int, int], Iterator[tuple[Any, ...]]]
 
 
 def walked(walk: Walk, event: bytes, start: int = 8) -> tuple[list[tuple[Any, ...]], MessageError | None]:
-    """Messages, and what ended them."""
+    """Return the messages, and the error that ended them."""
     found: list[tuple[Any, ...]] = []
     try:
         for message in walk(event, start, len(event)):
