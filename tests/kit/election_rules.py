@@ -1,4 +1,4 @@
-"""The rules of an election as a table: in which situation what is said at which event, and where it leads.
+"""Rules of an election as a table: situation, event, messages sent, and the state afterwards.
 
 tests/table/test_elector.py drives a real Elector through every rule. Numbers below 57 are those of the original's rules; the
 rules behind them are ours.
@@ -40,7 +40,7 @@ INITIAL, RANDOM, SCOUT, ELECTION, CHECK, BEAT = ElectionTimer
 
 
 def message(sender: int, term: int, choice: str, value: object) -> Received:
-    """What another node says."""
+    """A message from another node."""
     return Received(sender, ElectorMessage(term, choice, value))
 
 
@@ -84,7 +84,7 @@ def stale(sender: int, term: int) -> Received:
 
 
 def answer(sender: int, term: int, at: float, last: Lsn = NEWEST) -> Received:
-    """The answer to a heartbeat of the moment `at`."""
+    """Response to the heartbeat sent at `at`."""
     return message(sender, term, "heartbeatResponse", schema.HeartbeatResponse(int(at * 1000), _last(last)))
 
 
@@ -99,14 +99,14 @@ def status(sender: int, available: bool) -> Received:
 
 
 class Situation:
-    """Node 1 of `size` nodes; `now` goes on by `wait`. Every write comes through at once."""
+    """Node 1 of `size` nodes; `wait` advances `now`. Every write succeeds at once."""
 
     def __init__(self, size: int = 3, term: int = 5, damaged: bool = False, quorum: int = 0) -> None:
         self.elector = Elector(1, "n1", range(1, size + 1), Timing(), lambda: 0.5, lambda: NEWEST, quorum)
         self.now, self._term, self._damaged = BEGIN, term, damaged
 
     def happen(self, event: ElectionInput) -> list[object]:
-        """One input and its writes; all that came out."""
+        """Handle one input and its writes; return all outputs."""
         outputs: list[object] = list(self.elector.step(self.now, event))
         for output in outputs:
             if type(output).__name__ == "SaveVote":
@@ -114,7 +114,7 @@ class Situation:
         return outputs
 
     def wait(self, seconds: float) -> list[object]:
-        """Time passes, timer by timer."""
+        """Advance the time, timer by timer."""
         until, outputs = self.now + seconds, list[object]()
         while (moment := min(self.elector.timers.deadlines.values(), default=until + 1)) <= until:
             self.now = max(self.now, moment)
@@ -123,24 +123,24 @@ class Situation:
         return outputs
 
     def start(self) -> Situation:
-        """Nobody is known."""
+        """No leader is known."""
         self.happen(Start(self._term, None, self._damaged))
         return self
 
     def scout(self) -> Situation:
-        """It has asked who would vote for it in term 6."""
+        """The node scouts for term 6."""
         self.start().wait(8.0)
         return self
 
     def stand(self) -> Situation:
-        """It has asked for votes in term 6, at BEGIN + 8."""
+        """The node is a candidate in term 6 since BEGIN + 8."""
         self.scout()
         for sender in range(2, self.elector.quorum + 1):
             self.happen(scouted(sender, 5, True))
         return self
 
     def lead(self) -> Situation:
-        """It leads term 6, with exactly as many votes as it takes."""
+        """The node leads term 6, with exactly a quorum of votes."""
         self.stand()
         for sender in range(2, self.elector.quorum + 1):
             self.happen(support(sender, 6))
@@ -152,7 +152,7 @@ class Situation:
         return self
 
     def give_vote(self) -> Situation:
-        """It has voted for node 2 in term 6."""
+        """The node has voted for node 2 in term 6."""
         self.start().happen(proposal(2, 6))
         return self
 
@@ -170,7 +170,7 @@ def alone() -> Situation:
 
 
 def alone_and_waiting() -> Situation:
-    """It was not to lead at first."""
+    """The mode of the node was NEVER at first."""
     situation = alone()
     situation.happen(SetMode(ElectionMode.NEVER))
     situation.wait(0.0)
@@ -183,14 +183,14 @@ def damaged() -> Situation:
 
 
 def third_in_term_8() -> Situation:
-    """It does not know its vote; node 3 has said that it is in term 8."""
+    """The vote of the node is lost; node 3 has reported term 8."""
     situation = damaged()
     situation.happen(scouted(3, 8, False))
     return situation
 
 
 def third_knows_no_term() -> Situation:
-    """It does not know its vote, and neither does node 3."""
+    """The votes of this node and of node 3 are lost."""
     situation = damaged()
     situation.happen(scouted(3, 0, False))
     return situation
@@ -201,7 +201,7 @@ def following() -> Situation:
 
 
 def silence() -> Situation:
-    """The leader was heard 19.5 s ago."""
+    """The last heartbeat of the leader is 19.5 s old."""
     situation = following()
     situation.wait(INACTIVITY - 0.5)
     return situation
@@ -212,7 +212,7 @@ def voted() -> Situation:
 
 
 def voted_in_vain() -> Situation:
-    """And heard nothing for 19.5 s."""
+    """After a vote, without a heartbeat for 19.5 s."""
     situation = voted()
     situation.wait(INACTIVITY - 0.5)
     return situation
@@ -223,7 +223,7 @@ def asking() -> Situation:
 
 
 def refused_once() -> Situation:
-    """One of two answers to the scouting was no."""
+    """One of two scouting responses was a refusal."""
     situation = asking()
     situation.happen(scouted(2, 5, False))
     return situation
@@ -253,7 +253,7 @@ def standing_refused_once() -> Situation:
 
 
 def vote_unwritten() -> Situation:
-    """It begins term 6, and its own vote is not durable yet."""
+    """The node is a candidate in term 6, and its own vote is not durable yet."""
     situation = asking()
     situation.elector.step(situation.now, scouted(2, 5, True))
     return situation
@@ -289,14 +289,14 @@ def leading_with_one_to_spare() -> Situation:
 
 
 def leading_unheard() -> Situation:
-    """Nobody has answered for 19.5 s."""
+    """The leader has had no answers for 19.5 s."""
     situation = leading()
     situation.wait(INACTIVITY - 0.5)
     return situation
 
 
 def transferring() -> Situation:
-    """Node 2 is to lead."""
+    """The leader hands over to node 2."""
     situation = leading()
     situation.happen(Transfer(2))
     return situation
@@ -317,7 +317,7 @@ class Rule:
     leader: int | None = None
 
     def play(self, situation: Situation) -> list[object]:
-        """Let it happen; what comes out."""
+        """Perform the event; return the outputs."""
         if isinstance(self.event, float):
             return situation.wait(self.event)
         if isinstance(self.event, ElectionTimer):

@@ -1,4 +1,4 @@
-"""Electors of 1, 3 or 5 nodes over a network, disks and clocks that do what they like; judges look on from outside.
+"""Electors of 1, 3 or 5 nodes over a faulty network, faulty disks and clocks; judges check every step.
 
 Beside its elector every node has a log as simple as can be: a leader appends an entry now and then, sends all of its log,
 and counts who has it. What a majority has, together with an entry of the leader's own term, is committed.
@@ -36,7 +36,7 @@ SETTLE_S = TIMING.inactivity + 4 * (TIMING.random_wait_max + TIMING.scouting_res
 
 @dataclass
 class ElectionNode:
-    """One node: a process that comes and goes, and a disk that stays."""
+    """One node: a process that restarts, and a disk that persists."""
 
     node_id: int
     clock_ahead: float
@@ -52,7 +52,7 @@ class ElectionNode:
 
 
 class Elections:
-    """All of them. `now`: seconds; `random` decides everything."""
+    """All nodes. `now`: seconds; `random`: source of all decisions."""
 
     def __init__(self, seed: int, size: int, timing: Timing = TIMING) -> None:
         self.random, self.timing = Random(seed), timing
@@ -109,8 +109,8 @@ class Elections:
                     self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
 
     def forget(self, number: int) -> None:
-        """A node dies, and its vote is not readable when it comes back. Not two at a time: nobody could tell then. Whether
-        it asked others for their votes, and was not elected, is of no account any more."""
+        """Crash a node whose vote is unreadable after the restart, at most one node at a time. Its own pending vote request
+        is cancelled."""
         node = self.nodes[number]
         if len(self.nodes) == 1 or any(each.forgot for each in self.nodes.values()):
             return
@@ -216,7 +216,7 @@ class Elections:
     # -- the log, and the judges
 
     def judge(self, node: ElectionNode, told: Send) -> None:
-        """A node tells others of one vote in one term, over all its lives. Whoever leads is supported without a vote."""
+        """A node reports one vote in a term, over all its runs. It supports a leader without a vote."""
         term, choice, value = told.message.term, told.message.choice, told.message.value
         if choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != told.node_id:
             candidate = told.node_id
@@ -246,7 +246,7 @@ class Elections:
                           lambda other=other, log=node.log: self.take(other, node, term, log))  # type: ignore[misc]
 
     def take(self, node: ElectionNode, leader: ElectionNode, term: int, log: list[Lsn]) -> None:
-        """A follower takes the log of the leader that it knows, and says so."""
+        """A follower takes the log of the leader that it knows, and acknowledges it."""
         elector = node.elector
         if elector is None or node.paused or (elector.term, elector.leader) != (term, leader.node_id):
             return
@@ -266,7 +266,7 @@ class Elections:
 
     @property
     def leader(self) -> ElectionNode | None:
-        """The one that all follow."""
+        """The leader that all nodes follow."""
         leaders = [node for node in self.nodes.values()
                    if node.elector is not None and node.elector.state is ElectionState.LEADER]
         if len(leaders) != 1:

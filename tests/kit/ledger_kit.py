@@ -1,4 +1,4 @@
-"""A metadata log with a file whose writes happen at once, for tests of one node."""
+"""Metadata log with a file whose writes succeed at once, for tests of one node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 class Failed(Exception):
-    """A change was not made."""
+    """A change was refused or failed."""
 
 
 class Disk:
@@ -109,7 +109,7 @@ class Ledger:
                 self.outcomes[output.token] = output.outcome
 
     def flush(self, wall: int = 1000) -> list[Output]:
-        """The end of a turn, with all writes it leads to."""
+        """End a turn, and perform all its writes."""
         everything = []
         while True:
             outputs = self.step(Flush(), wall)
@@ -133,7 +133,7 @@ class Ledger:
         return self.step(Written(job.number), wall)
 
     def propose(self, change: Change, wall: int = 1000) -> int:
-        """Ask for a change; the token of its outcome."""
+        """Propose a change; return its token."""
         self._token += 1
         self.step(Propose(self._token, change), wall)
         return self._token
@@ -171,7 +171,7 @@ class Ledger:
 
 def opened(disk: Disk | None = None, *, node_id: int = 1, max_bytes: int = MIB, members: tuple[int, ...] = (),
            algorithm: str = LEADER_IS_MASTER_ALL, report: ListReport | None = None) -> tuple[Ledger, Disk]:
-    """A log whose file was read; a cluster of one unless `members` are named."""
+    """A log with its file loaded; the only member of its cluster unless `members` are given."""
     disk = Disk() if disk is None else disk
     ledger = Ledger(disk, node_id, max_bytes, members or (node_id,), algorithm,
                     ListReport() if report is None else report)
@@ -180,7 +180,7 @@ def opened(disk: Disk | None = None, *, node_id: int = 1, max_bytes: int = MIB, 
 
 
 def leading(partitions: int = 1, **options: Any) -> tuple[Ledger, Disk]:
-    """A log that was opened and leads."""
+    """A loaded log that leads."""
     ledger, disk = opened(**options)
     ledger.become_leader(partitions, 1000)
     return ledger, disk

@@ -1,4 +1,4 @@
-"""A machine of a partition in each of its roles, and one input of each kind that means something there."""
+"""Partition machines in each role, and the inputs that have an effect there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEW = LogSummary((5, 1), NO_PSN, ((4, 7), (5, 1)))
 
 @dataclass
 class FakeLog:
-    """A log that is as it is told to be."""
+    """A log with a given state."""
 
     summary: LogSummary = OLD
     written: Psn = (4, 7)
@@ -48,16 +48,16 @@ class FakeLog:
     broken: bool = False
 
     def offers(self, after: Psn) -> bool:
-        """Nothing is kept beside it."""
+        """No earlier content is available."""
         return self.summary.holds(after)
 
     def be(self, summary: LogSummary) -> None:
-        """It has this, all of it safe."""
+        """Set the log, all of it durable."""
         self.summary, self.written, self.durable = summary, summary.last, summary.last
 
 
 class Situation:
-    """A machine and its log; `now` goes on by itself."""
+    """A machine and its log; `now` advances with each input."""
 
     def __init__(self, log: LogSummary = OLD, promised: int = 4) -> None:
         self.log, self.now = FakeLog(), 100.0
@@ -67,12 +67,12 @@ class Situation:
         self.do(PeerUp(OTHER))
 
     def do(self, event: PartitionInput, after: float = 0.1) -> list[PartitionOutput]:
-        """One input."""
+        """Handle one input."""
         self.now += after
         return self.machine.step(self.now, event)
 
     def said(self, event: PartitionInput, after: float = 0.1) -> list[str]:
-        """What follows from it, by name; a message with whom it is for."""
+        """Return the outputs by name; messages with their receiver."""
         return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, Say) else type(each).__name__
                 for each in self.do(event, after) if not isinstance(each, TickAt)]
 
@@ -88,7 +88,7 @@ def stg1() -> Situation:
 
 
 def stg2() -> Situation:
-    """Its lease has begun, and nobody else has it yet."""
+    """The lease has begun, and no other node has its first record yet."""
     found = stg1()
     found.do(Promised(LEASE))
     found.do(promise(OTHER, LEASE, OLD, NO_PSN))
@@ -99,7 +99,7 @@ def stg2() -> Situation:
 
 
 def pulling() -> Situation:
-    """From a node that has more."""
+    """Pulls from a node that has more records."""
     found = Situation(EMPTY)
     found.do(Assigned(NODE, LEASE))
     found.do(Promised(LEASE))
@@ -161,7 +161,7 @@ def promise(sender: int, lease: int, log: LogSummary, committed: Psn, doubtful: 
 
 
 def image(number: int = 0, final: bool = False, lease: int = LEASE, sender: int = PRIMARY) -> ImagePart:
-    """A part of one."""
+    """A part of an image."""
     return ImagePart(sender, lease, number, (5, 3), final)
 
 
@@ -191,7 +191,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
 
 
 def older(event: PartitionInput) -> PartitionInput:
-    """The same message under a lease that is over."""
+    """The message under an older lease."""
     return replace(event, lease=LEASE - 1)  # type: ignore[call-arg, arg-type]
 
 

@@ -1,4 +1,4 @@
-"""One partition at 1, 3 or 5 nodes, over links that break and disks that forget; judges look on from outside.
+"""One partition at 1, 3 or 5 nodes, over faulty links and disks; judges check every step.
 
 The machines are real; the log of a node is a list of records, and who is primary is decided here, as a leader would.
 """
@@ -94,13 +94,13 @@ class Log:
         return self.records[self.safe - 1][0] if self.safe else NO_PSN
 
     def at(self, psn: Psn) -> int:
-        """How many records there are up to this one."""
+        """Number of records up to this one."""
         return 0 if psn == NO_PSN else next(number for number, each in enumerate(self.records, 1) if each[0] == psn)
 
 
 @dataclass
 class PartitionNode:
-    """A process that comes and goes, and a disk that stays."""
+    """A process that restarts, and a disk that persists."""
 
     node_id: int
     log: Log = field(default_factory=Log)
@@ -115,7 +115,7 @@ class PartitionNode:
 
 
 class Partitions:
-    """All of them. `mistake`: one that is planted, by its name."""
+    """All nodes. `mistake`: name of a planted defect."""
 
     def __init__(self, seed: int, size: int, mistake: str = "") -> None:
         self.random, self.mistake = Random(seed), mistake
@@ -181,7 +181,7 @@ class Partitions:
     # -- one node
 
     def put(self, number: int, event: PartitionInput) -> None:
-        """An input, and all that follows from it at this node."""
+        """Handle an input, and perform all outputs at this node."""
         node = self.nodes[number]
         idle = not node.inputs
         node.inputs.append(event)
@@ -189,7 +189,7 @@ class Partitions:
             self.drain(node)
 
     def drain(self, node: PartitionNode) -> None:
-        """Take the inputs that wait."""
+        """Handle the pending inputs."""
         while node.inputs and node.machine is not None:
             for output in node.machine.step(self.now, node.inputs[0]):
                 self.perform(node, output)
@@ -291,7 +291,7 @@ class Partitions:
             self.committed = upto
 
     def judge(self, node: PartitionNode) -> None:
-        """What must hold at a node after every step."""
+        """Check the invariants of a node after every step."""
         log, before = node.log, NO_PSN
         for psn, value in log.records:
             assert self.written[psn] == (value, before), f"n{node.node_id}: {psn} differs"
@@ -308,7 +308,7 @@ class Partitions:
     # -- what happens
 
     def grant(self, number: int | None = None) -> None:
-        """A leader appoints a primary; each node learns of it in its own time."""
+        """Appoint a primary; each node receives the assignment with its own delay."""
         number = number or self.random.choice(list(self.nodes))
         self.grants.append(Assigned(number, len(self.grants) + 1))
 
@@ -328,7 +328,7 @@ class Partitions:
             self.put(target, link.popleft())
 
     def work(self, number: int) -> None:
-        """Threads come to their end."""
+        """Complete the jobs of threads."""
         node, log = self.nodes[number], self.nodes[number].log
         if node.machine is None or node.paused:
             return
@@ -359,7 +359,7 @@ class Partitions:
             node.images = {}
 
     def resume(self, number: int) -> None:
-        """A paused node goes on with what came meanwhile."""
+        """Resume a paused node with its pending inputs."""
         node = self.nodes[number]
         if node.paused:
             node.paused = False
@@ -372,7 +372,7 @@ class Partitions:
             assert not node.active or node.machine.replicas.supported_until > self.now, "active though nobody answers"
 
     def round(self) -> None:
-        """Everybody gets on for a moment."""
+        """Advance all nodes for a moment."""
         self.now += 0.05
         for number in self.nodes:
             self.learn(number)
@@ -383,7 +383,7 @@ class Partitions:
                 self.deliver(source, target)
 
     def settle(self) -> PartitionNode:
-        """Nothing fails any more: the primary, when everybody has everything."""
+        """End all faults; return the primary once all nodes have all records."""
         self.lost = 0.0
         for number in self.nodes:
             self.resume(number)
@@ -447,7 +447,7 @@ def disturb(world: Partitions, kind: str) -> None:
 
 
 def strand(world: Partitions) -> None:
-    """A primary writes what few others get, or nobody, and another one is appointed."""
+    """A primary writes records that few nodes or none receive; then another one is appointed."""
     random = world.random
     for node in [node for node in world.nodes.values() if node.active]:
         friends = random.sample(list(world.nodes), random.randint(0, world.majority - 1))
