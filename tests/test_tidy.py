@@ -122,7 +122,7 @@ IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface"
                "pytest-xdist": "xdist", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
 # Modules of the tree that only work with an extra: they are never imported without being asked for.
 NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
-               "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic", "testing.plugin": "test",
+               "sdk.tracing": "tracing", "sdk.codecs": "pydantic", "testing.plugin": "test",
                "wire.fast": "compiled", "storage.records": "compiled", "compiled": "compiled"}
 OTHER_FOLDERS = ("tests", "bench", "examples", "docs")
 OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
