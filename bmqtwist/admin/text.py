@@ -344,7 +344,7 @@ def cluster_status(cluster: seen.ClusterSnapshot) -> str:
              f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {'Yes' if cluster.healthy else 'No'}"]
     if cluster.unsafe_since:
         since = timestamp_text(cluster.unsafe_since)
-        lines.append(f"    UNSAFE        : goes on alone since {since}, nothing is replicated")
+        lines.append(f"    UNSAFE        : runs alone since {since}, nothing is replicated")
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
                     _queues(cluster), _summary(cluster)):
         lines += ["", *indent(section, 4)]

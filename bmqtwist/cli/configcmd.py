@@ -181,7 +181,7 @@ Change = tuple[str, str, Entry | None, Entry | None]  # file, path, left, right;
 
 
 def differences(left: Effective, right: Effective, with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
-    """Return the domains that only `right` has, those that only `left` has, and the different values; with `with_ignored`
+    """Return domains only in `right`, domains only in `left`, and the different values; with `with_ignored`
     also those of members without effect."""
     added = [name for name in right.domains if name not in left.domains]
     removed = [name for name in left.domains if name not in right.domains]

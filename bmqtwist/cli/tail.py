@@ -178,7 +178,7 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
     """Follow the queue URI without consuming its messages.
 
     Broadcast: prints new messages as `bmq consume` does. Priority and fanout: prints arrival time, GUID and size of each
-    stored message (with `?id=app`, of those that the app has not confirmed). The broker delivers payloads to consumers
+    stored message (with `?id=app`: messages that the app has not confirmed). The broker delivers payloads to consumers
     only; on the broker's machine `--storage DIR` reads them from its files.
     """
     form, options, target = printing.form(), Reading(expressions).options(), parse_uri(checked_uri(uri))

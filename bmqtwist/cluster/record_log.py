@@ -241,7 +241,7 @@ def load_log(records: list[ClusterStateRecord]) -> LoadedLog:
     loaded, each = LoadedLog(max(map(commit_of, records), default=NO_LSN)), [log_record(record) for record in records]
     starts = [at for at, entry in enumerate(each)
               if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= loaded.committed]
-    if starts:  # it includes all records before it, also those that the original omits
+    if starts:  # the snapshot includes all earlier records, even records that BlazingMQ omits
         loaded.applied, loaded.base, each = [each[starts[-1]].record], each[starts[-1]].lsn, each[starts[-1] + 1:]
     elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
         stamp = each[0].lsn

@@ -268,7 +268,7 @@ def verdict(cluster: Mapping[str, Any], unsafe: Sequence[str]) -> Document:
     """Return the health of the cluster. `level`: good, warning or bad; `text`: one sentence; `reasons`: worst first.
     `unsafe`: nodes that run without replication."""
     bad = [text for rule in _BAD for text in rule(cluster)]
-    bad += [f"Node {name} goes on alone, and nothing is replicated" for name in unsafe]
+    bad += [f"Node {name} runs alone, and nothing is replicated" for name in unsafe]
     warnings = [text for rule in _WARNINGS for text in rule(cluster)]
     reasons = (bad + warnings)[:REASONS_MAX]
     more = len(bad) + len(warnings) - 1

@@ -536,7 +536,7 @@ def _first_of(queue: RootQueue, app: App) -> Message | None:
 
 
 def _without(queue: RootQueue, steps: MessageSteps, places: list[Place], wall: int | None) -> Steps[tuple[int, int]]:
-    """Process the messages of a purge; at `wall`, remove those that no app needs any more (None: all are removed already).
+    """Process the messages of a purge; at `wall`, remove messages that all apps are done with (None: already removed).
     Return their number and bytes."""
     count = size = 0
     queue.purges.append(steps)

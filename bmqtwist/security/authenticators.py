@@ -67,7 +67,7 @@ class BasicAuthenticator(_BuiltIn):
             self._users[user.encode()] = StoredPassword(secret)
         self.blocking = any(stored.is_hash for stored in self._users.values())
         # The rejection of an unknown user must take as long as that of a known one.
-        self._dummy = StoredPassword(make_hash("nobody", bytes(16)) if self.blocking else "")
+        self._dummy = StoredPassword(make_hash("dummy", bytes(16)) if self.blocking else "")
 
     @property
     def users(self) -> int:

@@ -122,7 +122,7 @@ class StoredQueue:
         return self.done_with(bit)
 
     def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> MessageSteps:
-        """Clear the app's pending bit of the present messages from PSN `start` on; yield those that had it, oldest first.
+        """Clear the app's pending bit of the present messages from PSN `start` on; yield the changed messages, oldest first.
         The caller removes messages that are pending for no app."""
         return self._done_with(list(self.messages.newest_first()), bit, start)
 

@@ -54,7 +54,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("queue.root", "RootQueue.ready", "adds the message to its apps, requests delivery in this turn"),
     ]),
     ("The same turn delivers", [
-        Step("queue.delivery", "deliver", "delivers for each app: redelivery, put aside, new"),
+        Step("queue.delivery", "deliver", "delivers for each app: redeliveries, put-aside list, new messages"),
         Step("link.client", "ClientSession.push", "encodes the message as this client supports it"),
         Step("link.outbox", "Outbox.push", "adds it to the PUSH event of this turn"),
         Step("broker.output", "Output.write", "writes for each session with output"),

@@ -58,7 +58,7 @@ def test_the_one_that_is_left_goes_on_alone_until_it_is_one_of_several_again(sur
         nodes.run(8.0)
         assert nodes.replication(left).serves(0) and len(alarms(left)) == 1
         status = left.broker.commands.run_at_once(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
-        assert "UNSAFE        : goes on alone since" in status and "Cluster size  : 1 node(s)" in status
+        assert "UNSAFE        : runs alone since" in status and "Cluster size  : 1 node(s)" in status
         nodes.post(2)
         left.crash(power=True, down=None)
         left.report.lines.clear()

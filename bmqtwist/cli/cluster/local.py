@@ -157,7 +157,7 @@ class LocalCluster:
             self._say(f"{each.name}: started (pid {process.pid})")
 
     def signal(self, brokers: Sequence[SampleBroker], number: signal.Signals, seconds: float) -> list[SampleBroker]:
-        """Send a signal to the running brokers and wait up to `seconds` for their end; return those that still run."""
+        """Send a signal to the running brokers and wait up to `seconds` for their end; return processes still running."""
         sent = []
         for each in brokers:
             pid = self.pid(each)

@@ -204,8 +204,8 @@ def test_the_end_of_a_stop_is_shown_when_the_node_is_gone() -> None:
 def test_a_node_that_goes_on_alone_is_bad_news() -> None:
     parts = well()
     parts["n1"]["unsafe"] = True
-    assert whole(parts)["verdict"] == {"level": "bad", "text": "Node n1 goes on alone, and nothing is replicated.",
-                                       "reasons": ["Node n1 goes on alone, and nothing is replicated."]}
+    assert whole(parts)["verdict"] == {"level": "bad", "text": "Node n1 runs alone, and nothing is replicated.",
+                                       "reasons": ["Node n1 runs alone, and nothing is replicated."]}
 
 
 def test_alarms_events_and_queues_of_all_nodes_come_together() -> None:
