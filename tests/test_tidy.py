@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import configparser
 import re
 import subprocess
@@ -11,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kit.layers import MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, tree
+from kit.layers import MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, summary
 
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "machine", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet.", "time.", "random.", "os.", "socket.", "klein.")
@@ -81,7 +80,7 @@ def test_no_test_module_imports_another() -> None:
 
 def test_every_public_module_says_what_it_is_for() -> None:
     """The first line of a module is its chapter heading."""
-    silent = [dotted(p) for p in MODULES if not ast.get_docstring(tree(p))]
+    silent = [dotted(p) for p in MODULES if not summary(p).docstring]
     assert not silent
 
 
@@ -183,9 +182,8 @@ def test_no_two_classes_of_the_broker_have_one_name() -> None:
     homes = defaultdict(list)
     for path in MODULES:
         if dotted(path).split(".")[0] in ROOMS:
-            for node in ast.walk(tree(path)):
-                if isinstance(node, ast.ClassDef):
-                    homes[node.name].append(dotted(path))
+            for name in summary(path).classes:
+                homes[name].append(dotted(path))
     found = {name: places for name, places in homes.items() if len(places) > 1}
     assert {name: places for name, places in found.items() if name not in DUPLICATES_ALLOWED} == {}
     assert not DUPLICATES_ALLOWED.keys() - found.keys()

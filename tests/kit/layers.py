@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "bmqtwist"
@@ -44,23 +45,38 @@ def rank(name: str) -> float | None:
     return RANKS[name.split(".")[0]] if name else None
 
 
-@cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a module, which is read once."""
+    """Parse a module. Results are not kept: the collector would visit the nodes of some 800 files again and again."""
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+class Summary(NamedTuple):
+    """Facts of a module that the tests of the structure evaluate."""
+
+    docstring: str | None
+    classes: list[str]
+    imports: list[tuple[int, str]]  # line, dotted name; the names of a from-import are appended to its module
+
+
 @cache
-def imports(path: Path) -> list[tuple[int, str]]:
-    """(line, dotted name) of everything a module imports, from-imports with their names appended."""
-    found = []
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+def summary(path: Path) -> Summary:
+    """Read a module once and return its docstring, class names and imports."""
+    module = tree(path)
+    classes, imported = list[str](), list[tuple[int, str]]()
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            classes.append(node.name)
+        elif isinstance(node, ast.Import):
+            imported += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno}: relative import"
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
+            imported += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return Summary(ast.get_docstring(module), classes, imported)
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Return (line, dotted name) of each import of a module."""
+    return summary(path).imports
 
 
 def is_pure(name: str) -> bool:
