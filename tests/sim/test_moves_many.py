@@ -187,9 +187,10 @@ def very_slowly(convert: Callable[[Any, Any], Iterator[int]]) -> Callable[[Any, 
     return steps
 
 
-def crowd(seed: int, queues: int) -> Crowd:
+def crowd(seed: int, queues: int, app: dict[str, Any] | None = None) -> Crowd:
     """All queues in one partition, and some messages in them."""
-    found = Crowd(ready(seed, proxies={"p1": ["n1", "n2", "n3"]}, numPartitions=1, maxQlistFileSize=1 << 20), queues)
+    found = Crowd(ready(seed, proxies={"p1": ["n1", "n2", "n3"]}, app=app, numPartitions=1, maxQlistFileSize=1 << 20),
+                  queues)
     found.live(0.1)
     return found
 
@@ -273,6 +274,32 @@ def test_a_primary_that_is_cut_off_keeps_the_unacknowledged_puts_of_its_clients(
         many.until(lambda: all(node.up and nodes.replication(node).known_primaries.all_active for node in nodes.machines))
         many.judge(0.5)
         assert max(sizes) <= MOVED_AT_ONCE // MOVED_QUEUE
+    nodes.judge_partitions()
+
+
+def test_a_log_is_cut_only_after_the_payloads_of_unacknowledged_puts_have_been_read_from_it(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary hangs until another node is primary, and retires its queues when it learns that. Reading the payloads
+    from its disk takes longer than the arrival of the next primary's records, which replace the uncommitted ones."""
+    many = crowd(7, 300, {"bmqtwist": {"payloadCacheBytes": 0}})
+    nodes = many.nodes
+    former = nodes.primary(0)
+    with counted_steps(monkeypatch, 1):
+        monkeypatch.setattr(Retirement, "_convert_in_steps", very_slowly(Retirement._convert_in_steps))
+        nodes.isolate(former)
+        many.post(2)
+        nodes.run(0.2)
+        former.pause()
+        nodes.run(10.0)
+        heal(nodes)
+        former.resume()
+        hosted = nodes.replication(former).hosted[0]
+        many.until(lambda: hosted.busy and many.retirement(former)._reading[0] > 0)
+        many.until(lambda: not many.retirement(former).in_progress)
+        many.judge(0.5)
+    log = former.log()
+    assert any("are cut off" in line for line in log)
+    assert not any("is damaged" in line for line in log)
     nodes.judge_partitions()
 
 
