@@ -20,6 +20,7 @@ from bmqtwist.steps import Steps
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.view import cluster_facts, queue_facts, replicas, snapshots, stopping, stored_queue, subscriptions
 from bmqtwist.view.alarms import AlarmState
+from bmqtwist.view.documents import PartitionRow
 from bmqtwist.view.events import NodeEvent
 from bmqtwist.view.metrics import tables_in_steps, tree_in_steps
 from bmqtwist.view.snapshot import BrokerState, ClusterSnapshot, DomainState, QueueState, StorageState
@@ -420,7 +421,7 @@ def show_stop_preflight(context: AdminContext) -> Tree:
     return stopping.preflight(context.broker)
 
 
-def show_replicas(context: AdminContext, cluster: str) -> list[Tree]:
+def show_replicas(context: AdminContext, cluster: str) -> list[PartitionRow]:
     return replicas.partitions(context.broker, cluster)
 
 

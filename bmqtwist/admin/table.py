@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from bmqtwist.admin import json, operations, text
 from bmqtwist.admin.commands import AnswerKind, Arguments, Entry, Json
 from bmqtwist.view.metrics import compact_json
@@ -40,7 +42,7 @@ EVENTS = AnswerKind("events", text.events, lambda found: [event.tree() for event
 ALARMS = AnswerKind("alarms", text.alarms, lambda found: [alarm.tree() for alarm in found])
 ALARM = AnswerKind("alarm", lambda alarm: text.alarms([alarm]), lambda alarm: alarm.tree())
 LOG = AnswerKind("log", text.log, lambda lines: [line._asdict() for line in lines])
-REPLICAS = AnswerKind("replicas", text.replicas, lambda tree: tree)
+REPLICAS = AnswerKind("replicas", text.replicas, to_builtins)
 TERMS = AnswerKind("elections", text.terms, lambda tree: tree)
 MESSAGES = AnswerKind("messages", text.messages, lambda tree: tree)
 MESSAGE = AnswerKind("message", text.message, lambda tree: tree)

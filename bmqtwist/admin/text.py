@@ -18,6 +18,7 @@ from bmqtwist.report import LogLine, shown
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view import snapshot as seen
 from bmqtwist.view.alarms import AlarmState
+from bmqtwist.view.documents import PartitionRow
 from bmqtwist.view.events import NodeEvent
 
 Lines = list[str]
@@ -449,18 +450,17 @@ def preflight(tree: Tree) -> str:
     return _joined(lines)
 
 
-def replicas(tree: list[Tree]) -> str:
+def replicas(partitions: list[PartitionRow]) -> str:
     lines = []
-    for partition in tree:
-        lines.append(f"Partition [{partition['id']}]: primary {partition['primary'] or 'none'}, {partition['state']}, "
-                     f"lease {partition['lease']}, sequence {grouped(partition['sequence'])}, messages "
-                     f"{grouped(partition['messages'])}")
-        for each in partition["replicas"]:
-            lag = "" if each["lagRecords"] is None else (f", {grouped(each['lagRecords'])} records behind (about "
-                                                         f"{pretty_bytes(each['lagBytes'] or 0)})")
-            if each["lagMs"]:
-                lag += f", the oldest since {grouped(round(each['lagMs']))} ms"
-            lines.append(f"    {each['node']}: {each['role']}{lag}")
+    for partition in partitions:
+        lines.append(f"Partition [{partition.id}]: primary {partition.primary or 'none'}, {partition.state}, lease "
+                     f"{partition.lease}, sequence {grouped(partition.sequence)}, messages {grouped(partition.messages)}")
+        for copy in partition.replicas:
+            lag = "" if copy.lag_records is None else (f", {grouped(copy.lag_records)} records behind (about "
+                                                       f"{pretty_bytes(copy.lag_bytes or 0)})")
+            if copy.lag_ms:
+                lag += f", the oldest since {grouped(round(copy.lag_ms))} ms"
+            lines.append(f"    {copy.node}: {copy.role}{lag}")
     return _joined(lines, "There are no partitions.")
 
 

@@ -10,6 +10,7 @@ import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 
 from bmqtwist.console import consoles
@@ -72,8 +73,8 @@ class Collector:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is not None:
             seen = cluster_facts.elector(cluster)
-            if (seen["leader"], seen["term"]) != self._leader[:2]:
-                self._leader = seen["leader"], seen["term"], round(wall, 3)
+            if (seen.leader, seen.term) != self._leader[:2]:
+                self._leader = seen.leader, seen.term, round(wall, 3)
 
     # -- this node --------------------------------------------------------------------------------------------------
 
@@ -108,8 +109,8 @@ class Collector:
     def _proxy_rows(self, now: float) -> list[Document]:
         broker = self._host.node.broker
         rows = node_facts.proxy_rows(broker, cluster_facts.cluster_of(broker))
-        rates = self._proxy_flows.sample(now, {row["ident"]: flow for row, flow in rows})
-        return [{**row, **rates[row["ident"]]} for row, _ in rows]
+        rates = self._proxy_flows.sample(now, {row.ident: flow for row, flow in rows})
+        return [{**to_builtins(row), **rates[row.ident]} for row, _ in rows]
 
     @inlineCallbacks
     def own_queue(self, uri: str) -> Any:
@@ -255,7 +256,7 @@ class Collector:
         cluster = cluster_facts.cluster_of(self._host.node.broker)
         if cluster is None:
             return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
-        return str(cluster_facts.elector(cluster)["leader"])
+        return cluster_facts.elector(cluster).leader
 
 
 def open_files() -> tuple[int, int]:

@@ -6,6 +6,7 @@ from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 from twisted.internet.defer import inlineCallbacks
 
@@ -158,7 +159,7 @@ def config(operations: api.Operations, asked: api.Asked) -> Document:
 def domains(operations: api.Operations, asked: api.Asked) -> Any:
     """Domains of all nodes: domains in use with their stored messages, and domains with a configuration file."""
     found, missing = yield operations.collector.consoles.ask_all("/api/v1/node/domains")
-    parts = {operations.collector.name: domain_rows(operations.broker),
+    parts = {operations.collector.name: to_builtins(domain_rows(operations.broker)),
              **{name: answer["domains"] for name, answer in found.items()}}
     return {"domains": merge_domains(parts), "missing": missing}
 
@@ -166,7 +167,7 @@ def domains(operations: api.Operations, asked: api.Asked) -> Any:
 @api.get("node/domains", answer={"domains": "array"}, between_nodes=True)
 def node_domains(operations: api.Operations, asked: api.Asked) -> Document:
     """Domains of this node."""
-    return {"domains": domain_rows(operations.broker)}
+    return {"domains": to_builtins(domain_rows(operations.broker))}
 
 
 @api.get("domain", api.Argument("name", "name of the domain", read=api.words(api.NAME_CHARS_MAX, 1), required=True),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.view import snapshot as state
+from bmqtwist.view.documents import ElectorRow, MemberRow
 from bmqtwist.view.events import EventLog, NodeEvent
 from bmqtwist.view.replicas import cluster_named
 from bmqtwist.wire.cluster_schema import NodeStatus
@@ -110,11 +111,11 @@ def descriptions(cluster: Cluster) -> dict[int, str]:
     return {node.id: f"[{node.name}, {node.id}]" for node in cluster.definition.nodes}
 
 
-def members(cluster: Cluster, urls: dict[str, str]) -> list[Document]:
-    """Return the members of a cluster as JSON, with the URLs of their consoles."""
-    return [{"name": node.name, "id": node.node_id, "dataCenter": node.data_center,
-             "state": _STATES[NodeStatus[node.status]], "connected": node.connected != "false",
-             "primaryFor": list(node.primary_for), "url": urls.get(node.name, "")} for node in node_states(cluster)]
+def members(cluster: Cluster, urls: dict[str, str]) -> list[MemberRow]:
+    """Return the members of a cluster. `urls`: of their consoles, by name."""
+    return [MemberRow(name=node.name, id=node.node_id, data_center=node.data_center,
+                      state=_STATES[NodeStatus[node.status]], connected=node.connected != "false",
+                      primary_for=list(node.primary_for), url=urls.get(node.name, "")) for node in node_states(cluster)]
 
 
 def own_state(broker: Broker, cluster: Cluster | None) -> str:
@@ -122,13 +123,13 @@ def own_state(broker: Broker, cluster: Cluster | None) -> str:
         return "stopping"
     if cluster is None:
         return "up"
-    return str(next(each["state"] for each in members(cluster, {}) if each["id"] == cluster.node_id))
+    return next(each.state for each in members(cluster, {}) if each.id == cluster.node_id)
 
 
-def elector(cluster: Cluster) -> Document:
+def elector(cluster: Cluster) -> ElectorRow:
     leadership, standing = cluster.leadership, cluster.leadership.standing
-    return {"state": standing.state.name, "term": standing.term, "active": leadership.active, "leads": leadership.leads,
-            "leader": node_name(cluster, standing.leader)}
+    return ElectorRow(state=standing.state.name, term=standing.term, active=leadership.active, leads=leadership.leads,
+                      leader=node_name(cluster, standing.leader))
 
 
 def node_name(cluster: Cluster, node_id: int | None) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from bmqtwist import __version__
 from bmqtwist.config.text import plain
 from bmqtwist.errors import LocalError, Refused
@@ -17,6 +19,7 @@ from bmqtwist.queue.counters import ClientStats
 from bmqtwist.view import cluster_facts as facts
 from bmqtwist.view import replicas, stopping
 from bmqtwist.view import snapshot as state
+from bmqtwist.view.documents import ClientRow, DomainRow, ProxyLinkRow, ProxyRow
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -33,8 +36,6 @@ SUMS = ("queues", "messages", "bytes")
 SESSIONS_MAX = 2000  # per node, in the list of clients
 PROXIES_MAX = 200  # per node, in its documents
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
-_UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,
-                      "ttlSeconds": None}
 EVENTS_SHOWN = 50
 ALARMS_SHOWN = 100
 
@@ -55,9 +56,9 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "alarms": [{**alarm.tree(), "id": f"{name}:{alarm.number}", "node": name}
                    for alarm in history.alarms.alarms()[:ALARMS_SHOWN]],
         "events": [{**event.tree(), "node": name} for event in history.events.last(EVENTS_SHOWN)],
-        "members": facts.members(cluster, facts.peer_urls(broker)) if cluster is not None else [],
-        "partitions": replicas.partitions(broker, now=now) if cluster is not None else [],
-        "elector": facts.elector(cluster) if cluster is not None else None}
+        "members": to_builtins(facts.members(cluster, facts.peer_urls(broker))) if cluster is not None else [],
+        "partitions": to_builtins(replicas.partitions(broker, now=now)) if cluster is not None else [],
+        "elector": to_builtins(facts.elector(cluster)) if cluster is not None else None}
 
 
 def totals(broker: Broker) -> ClientStats:
@@ -76,20 +77,20 @@ def stored_here(broker: Broker) -> tuple[int, int]:
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
 
 
-def domain_rows(broker: Broker) -> list[Document]:
+def domain_rows(broker: Broker) -> list[DomainRow]:
     """Return a row for each domain that is in use here or has a file."""
     rows = {name: _row(domain) for name, domain in broker.domains.by_name.items()}
     for name in broker.domains.provider.names():
-        rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(SUMS, 0)})
+        rows.setdefault(name, DomainRow(name=name))
     return [rows[name] for name in sorted(rows)]
 
 
-def _row(domain: Domain) -> Document:
+def _row(domain: Domain) -> DomainRow:
     settings, meter = domain.settings, domain.meter
-    return {"name": domain.name, "inUse": True, "cluster": domain.cluster, "mode": str(domain.mode),
-            "storage": "memory" if domain.in_memory else "files", "copies": settings.copies.name.lower(),
-            "queues": len(domain.queues), "messages": meter.messages, "bytes": meter.bytes,
-            "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max, "ttlSeconds": settings.ttl_s}
+    return DomainRow(name=domain.name, in_use=True, cluster=domain.cluster, mode=str(domain.mode),
+                     storage="memory" if domain.in_memory else "files", copies=settings.copies.name.lower(),
+                     queues=len(domain.queues), messages=meter.messages, bytes=meter.bytes,
+                     messages_max=meter.messages_max, bytes_max=meter.bytes_max, ttl_seconds=settings.ttl_s)
 
 
 def domain_document(broker: Broker, node: str, name: str) -> Document | None:
@@ -110,11 +111,10 @@ def domain_document(broker: Broker, node: str, name: str) -> Document | None:
             "problem": problem[:2000]}
 
 
-def proxy_of(session: Session) -> Document:
-    """Return identifier, name and console URL of a proxy; url "" = the proxy announced none."""
+def proxy_of(session: Session) -> ProxyRow:
     identity, features = session.remote.identity, session.remote.features
     name = announced_name(features) or session.description
-    return {"ident": facts.ident_of(name, identity.host_name, identity.pid), "name": name, "url": announced_url(features)}
+    return ProxyRow(ident=facts.ident_of(name, identity.host_name, identity.pid), name=name, url=announced_url(features))
 
 
 def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
@@ -124,21 +124,21 @@ def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
     return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
 
 
-def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
+def proxies(broker: Broker, cluster: Cluster | None) -> list[ProxyRow]:
     return [proxy_of(peer.session) for peer in connected(broker, cluster)]
 
 
-def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[Document, tuple[int, int, int, int]]]:
+def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[ProxyLinkRow, tuple[int, int, int, int]]]:
     """Return for each connected proxy a row, and its posted messages and bytes and delivered messages and bytes. Visits
     every queue that the proxies have open."""
     offset = broker.loop.wall_offset
     rows = []
     for peer in connected(broker, cluster):
-        seen, stats = session_state(peer.session, offset), peer.session.stats
-        rows.append(({**proxy_of(peer.session), "host": seen.host, "address": seen.address,
-                      "since": round(seen.since_wall, 3), "queues": seen.queues, "unconfirmed": seen.unconfirmed,
-                      "unacked": peer.unacked,
-                      "unread": broker.loop.performer.unread(peer.session)[0], "state": _state(peer)},
+        proxy, seen, stats = proxy_of(peer.session), session_state(peer.session, offset), peer.session.stats
+        rows.append((ProxyLinkRow(ident=proxy.ident, name=proxy.name, url=proxy.url, host=seen.host, address=seen.address,
+                                  since=round(seen.since_wall, 3), queues=seen.queues, unconfirmed=seen.unconfirmed,
+                                  unacked=peer.unacked, unread=broker.loop.performer.unread(peer.session)[0],
+                                  state=_state(peer)),
                      (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)))
     return rows
 
@@ -159,7 +159,7 @@ def downstream_broker(client: Any, cluster: Cluster | None) -> Document:
         name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
         return {"ident": name, "name": name}
     found = proxy_of(client.session)
-    return {"ident": found["ident"], "name": found["name"], "proxy": found}
+    return {"ident": found.ident, "name": found.name, "proxy": to_builtins(found)}
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:
@@ -173,10 +173,10 @@ def session_state(session: Session, offset: float) -> state.SessionState:
         len(session.kind.handles), unconfirmed, session.stats.totals(), session.channel.totals())
 
 
-def clients(broker: Broker) -> list[Document]:
+def clients(broker: Broker) -> list[ClientRow]:
     """Return a row for each connected application and administrator."""
     name, offset, proxied = facts.name_of(broker), broker.loop.wall_offset, facts.proxied_of(broker) is not None
-    found: list[Document] = []
+    found: list[ClientRow] = []
     for number, session in enumerate(broker.sessions.open):
         if len(found) == SESSIONS_MAX:
             break
@@ -184,14 +184,14 @@ def clients(broker: Broker) -> list[Document]:
         if session.channel.negotiated_at is None or identity.client_type == ClientType.E_TCPBROKER:
             continue
         state = session_state(session, offset)
-        found.append({"id": f"{name}:{session.remote.session_number}:{number}", "client": state.description, "node": name,
-                      "proxy": proxied, "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
-                      "since": round(state.since_wall, 3), "queues": state.queues, "unconfirmed": state.unconfirmed,
-                      "state": "connected", "putMessages": state.counters.get("put_msgs", 0),
-                      "pushMessages": state.counters.get("push_msgs", 0),
-                      "bytesIn": state.channel.get("in_bytes", 0), "bytesOut": state.channel.get("out_bytes", 0)})
+        found.append(ClientRow(
+            id=f"{name}:{session.remote.session_number}:{number}", client=state.description, node=name, proxy=proxied,
+            host=state.host, address=state.address, kind=state.kind, sdk=state.sdk, since=round(state.since_wall, 3),
+            queues=state.queues, unconfirmed=state.unconfirmed, put_messages=state.counters.get("put_msgs", 0),
+            push_messages=state.counters.get("push_msgs", 0), bytes_in=state.channel.get("in_bytes", 0),
+            bytes_out=state.channel.get("out_bytes", 0)))
     return found
 
 
 def clients_part(broker: Broker) -> Document:
-    return {"clients": clients(broker), "proxies": proxies(broker, facts.cluster_of(broker))}
+    return {"clients": to_builtins(clients(broker)), "proxies": to_builtins(proxies(broker, facts.cluster_of(broker)))}

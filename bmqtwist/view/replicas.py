@@ -1,17 +1,19 @@
-"""Partitions of a cluster at this node as JSON: role and lag of each copy.
+"""Partitions of a cluster at this node: role and lag of each copy.
 
 A primary knows the durable position of each replica; every node knows its own role.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from bmqtwist.cluster.partition_events import PartitionRole
-from bmqtwist.cluster.replication_targets import Target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.view.documents import CopyRow, PartitionRow
 from bmqtwist.view.snapshot import FileState
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from bmqtwist.member.cluster import Cluster
     from bmqtwist.member.partition_logs import HostedPartition
 
-Tree = dict[str, Any]
-_NO_LAG: Tree = {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
-_UNKNOWN_LAG: Tree = dict.fromkeys(_NO_LAG)
 _ROLES = {PartitionRole.PRIMARY_HEALED: "primary", PartitionRole.REPLICA_HEALED: "replica", PartitionRole.STOPPED: "down"}
 
 
@@ -48,72 +47,61 @@ def partition_files(partition: Partition) -> tuple[FileState, FileState, FileSta
     return journal, data, qlist
 
 
-def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
+def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[PartitionRow]:
     """Return every partition of a cluster. `now`: monotonic seconds, None = start of the present turn. Raises LocalError."""
     cluster, moment = cluster_named(broker, cluster_name), broker.loop.now if now is None else now
     return [_partition(cluster, partition, moment) for partition in cluster.partitions]
 
 
-def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
+def _partition(cluster: Cluster, partition: Partition, now: float) -> PartitionRow:
     names = {node.id: node.name for node in cluster.definition.nodes}
-    index = partition.partition_id
+    index, replication = partition.partition_id, cluster.replication
     known = cluster.metadata.state.partitions.get(index)
     journal, data, _ = partition_files(partition)
-    status = cluster.primary_status(index)
-    tree: Tree = {
-        "id": index, "primary": names.get(known.node_id) if known is not None else None,
-        "lease": partition.lease, "sequence": partition.sequence, "state": status.lower(),
-        "available": partition.available, "queues": len(partition.state.queues),
-        "messages": sum([len(queue.messages) for queue in partition.state.queues.values()]),
-        "journal": {"used": journal.used, "total": journal.total, "outstanding": journal.outstanding},
-        "data": {"used": data.used, "total": data.total, "outstanding": data.outstanding},
-        "rollingOver": partition.roll.copy is not None}
-    replication = cluster.replication
+    replicas: list[CopyRow] = []
     if replication is None or index >= len(replication.hosted):
-        own = {"node": cluster.node_name, "role": "primary", "lease": partition.lease, "sequence": partition.sequence,
-               **_NO_LAG}
-        return tree | {"self": own, "replicas": [own]}
-    hosted = replication.hosted[index]
-    own = _self(cluster.node_name, hosted)
-    others = [_other(names[node_id], node_id, hosted, now) for node_id in hosted.machine.others if node_id in names]
-    return tree | {"self": own, "replicas": [own, *(others if hosted.machine.leads else ())]}
+        own = CopyRow(node=cluster.node_name, role="primary", lease=partition.lease, sequence=partition.sequence,
+                      lag_records=0, lag_bytes=0, lag_ms=0.0)
+    else:
+        hosted = replication.hosted[index]
+        own = _own_copy(cluster.node_name, hosted)
+        if hosted.machine.leads:
+            replicas = [_replica(names[node_id], node_id, hosted, now) for node_id in hosted.machine.others
+                        if node_id in names]
+    return PartitionRow(
+        id=index, primary=names.get(known.node_id) if known is not None else None, lease=partition.lease,
+        sequence=partition.sequence, state=cluster.primary_status(index).lower(), available=partition.available,
+        queues=len(partition.state.queues), messages=sum([len(queue.messages) for queue in partition.state.queues.values()]),
+        journal=journal, data=data, rolling_over=partition.roll.copy is not None, own=own, replicas=[own, *replicas])
 
 
-def _self(name: str, hosted: HostedPartition) -> Tree:
-    """Return the row of this node; only the primary knows the lag of a replica."""
+def _own_copy(name: str, hosted: HostedPartition) -> CopyRow:
+    """Return the copy of this node; only the primary knows the lag of a replica."""
     machine, (lease, sequence) = hosted.machine, hosted.partition.durable
-    role = _ROLES.get(machine.role, "healing")
-    why = machine.transition_log.cause_of(machine.role.name)
-    return {"node": name, "role": role, "machine": machine.role.name, "why": why,
-            "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": hosted.busy,
-            **(_NO_LAG if role == "primary" else _UNKNOWN_LAG)}
+    copy = CopyRow(node=name, role=_ROLES.get(machine.role, "healing"), machine=machine.role.name,
+                   why=machine.transition_log.cause_of(machine.role.name), lease=lease, sequence=sequence,
+                   committed_sequence=machine.committed[1], busy=hosted.busy)
+    return replace(copy, lag_records=0, lag_bytes=0, lag_ms=0.0) if copy.role == "primary" else copy
 
 
-def _other(name: str, node_id: int, hosted: HostedPartition, now: float) -> Tree:
-    machine, target = hosted.machine, hosted.machine.targets.get(node_id)
-    if node_id not in machine.up:
-        return _row(name, "down", target)
-    if target is None or target.image:
-        return _row(name, "healing", target)
-    return _row(name, "replica", target) | lag(hosted, target.durable, now) | {"inFlightBytes": target.unreceived_bytes}
-
-
-def _row(name: str, role: str, target: Target | None) -> Tree:
+def _replica(name: str, node_id: int, hosted: HostedPartition, now: float) -> CopyRow:
+    """Return the copy of another node, as the primary knows it."""
+    target = hosted.machine.targets.get(node_id)
     lease, sequence = target.durable if target is not None else NO_PSN
-    return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, **_UNKNOWN_LAG}
+    up = node_id in hosted.machine.up
+    copy = CopyRow(node=name, role="healing" if up else "down", lease=lease or None, sequence=sequence or None)
+    if not up or target is None or target.image:
+        return copy
+    records = lag_records(hosted, target.durable)
+    copy = replace(copy, role="replica", in_flight_bytes=target.unreceived_bytes)
+    if records is None:
+        return copy
+    seconds = hosted.times.lag(target.durable, now) if records else 0.0
+    return replace(copy, lag_records=records, lag_bytes=hosted.partition.bytes_after(target.durable),
+                   lag_ms=None if seconds is None else round(seconds * 1000, 1))
 
 
 def lag_records(hosted: HostedPartition, durable: Psn) -> int | None:
     """Return the number of records after `durable`; None if the log no longer contains `durable`."""
     summary = hosted.partition.summary
     return summary.distance(durable) if summary.holds(durable) else None
-
-
-def lag(hosted: HostedPartition, durable: Psn, now: float) -> Tree:
-    """Return the records after `durable`, their approximate bytes, and the age of the first of them."""
-    records = lag_records(hosted, durable)
-    if records is None:
-        return _UNKNOWN_LAG
-    seconds = hosted.times.lag(durable, now) if records else 0.0
-    return {"lagRecords": records, "lagBytes": hosted.partition.bytes_after(durable),
-            "lagMs": None if seconds is None else round(seconds * 1000, 1)}

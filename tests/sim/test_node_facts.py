@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from bmqtwist.broker.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
 from bmqtwist.cluster.partition_events import PartitionRole
@@ -184,7 +185,7 @@ def test_unconfirmed_messages_are_counted_for_each_peer() -> None:
 
 def rows(node: SimulatedNode, index: int = 0) -> dict[str, dict[str, Any]]:
     """What a node says of a partition's replicas, by name."""
-    return {each["node"]: each for each in replicas.partitions(node.broker, now=node.local_now)[index]["replicas"]}
+    return {each.node: to_builtins(each) for each in replicas.partitions(node.broker, now=node.local_now)[index].replicas}
 
 
 def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
@@ -213,7 +214,7 @@ def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
     slow.crash(power=False, down=None)
     nodes.run(10.0)
     assert rows(primary)[slow.name]["role"] == "down"
-    tree = replicas.partitions(primary.broker)[0]
+    tree = to_builtins(replicas.partitions(primary.broker)[0])
     assert (tree["primary"], tree["state"], tree["messages"]) == (primary.name, "active", 22)
     assert json.loads(json.dumps(tree)) == tree
 

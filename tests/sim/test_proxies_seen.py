@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
@@ -25,8 +26,8 @@ def chain(**options: Any) -> SimulatedCluster:
 def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
     node = world.node(name)
     rows = node_facts.proxy_rows(node.broker, cluster_facts.cluster_of(node.broker))
-    rates = (sampler or FlowSampler()).sample(world.now, {row["ident"]: flow for row, flow in rows})
-    return [{**row, **rates[row["ident"]]} for row, _ in rows]
+    rates = (sampler or FlowSampler()).sample(world.now, {row.ident: flow for row, flow in rows})
+    return [{**to_builtins(row), **rates[row.ident]} for row, _ in rows]
 
 
 def part(node: SimulatedNode, now: float) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Rows of the console's documents: members, elector, partitions, domains, proxies and clients.
+
+A field is the member of the JSON object with the same name in camel case, in the order of declaration; a field that is UNSET
+is omitted. `msgspec.to_builtins` renders a row. Sizes are bytes, counts without a unit are messages, times are seconds since
+the epoch.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from bmqtwist.view.snapshot import FileState
+
+
+class MemberRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Member of a cluster. `primary_for`: numbers of partitions; `url`: of its console, "" = unknown."""
+
+    name: str
+    id: int
+    data_center: str
+    state: str
+    connected: bool
+    primary_for: list[int]
+    url: str
+
+
+class ElectorRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Election as this node knows it. `leads`: this node is the leader; `leader` "" = none."""
+
+    state: str
+    term: int
+    active: bool
+    leads: bool
+    leader: str
+
+
+class CopyRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Copy of a partition at one node. `lag_*`: the records that the copy lacks, and the age of the oldest one; None = not
+    known to this node. `machine`, `why`, `committed_sequence`, `busy`: of this node's own copy; `in_flight_bytes`: of a
+    replica, at the primary."""
+
+    node: str
+    role: str
+    machine: str | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+    lease: int | None
+    sequence: int | None
+    committed_sequence: int | UnsetType = UNSET
+    busy: bool | UnsetType = UNSET
+    lag_records: int | None = None
+    lag_bytes: int | None = None
+    lag_ms: float | None = None
+    in_flight_bytes: int | UnsetType = UNSET
+
+
+class PartitionRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Partition at this node. `own`: this node's copy; `replicas`: all copies at the primary, the own one at a replica."""
+
+    id: int
+    primary: str | None
+    lease: int
+    sequence: int
+    state: str
+    available: bool
+    queues: int
+    messages: int
+    journal: FileState
+    data: FileState
+    rolling_over: bool
+    own: CopyRow = field(name="self")
+    replicas: list[CopyRow]
+
+
+class DomainRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Domain at this node. A domain that is not in use has a file only. Limits: 0 = none, None = unknown."""
+
+    name: str
+    in_use: bool = False
+    cluster: str = ""
+    mode: str = ""
+    storage: str = ""
+    copies: str = ""
+    queues: int = 0
+    messages: int = 0
+    bytes: int = 0
+    messages_max: int | None = None
+    bytes_max: int | None = None
+    ttl_seconds: float | None = None
+
+
+class ProxyRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Proxy. `ident`: equal at every node that the proxy is connected to; `url`: of its console, "" = it announced none."""
+
+    ident: str
+    name: str
+    url: str
+
+
+class ProxyLinkRow(ProxyRow, frozen=True, kw_only=True, rename="camel"):
+    """Connection of a proxy to this node. `unacked`: PUTs without an answer; `unread`: bytes that the proxy has not read."""
+
+    host: str
+    address: str
+    since: float
+    queues: int
+    unconfirmed: int
+    unacked: int
+    unread: int
+    state: str
+
+
+class ClientRow(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Connection of an application or administrator. `proxy`: True if `node` is a proxy. Totals since the connection began."""
+
+    id: str
+    client: str
+    node: str
+    proxy: bool
+    host: str
+    address: str
+    kind: str
+    sdk: str
+    since: float
+    queues: int
+    unconfirmed: int
+    state: str = "connected"
+    put_messages: float
+    push_messages: float
+    bytes_in: float
+    bytes_out: float
