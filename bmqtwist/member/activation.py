@@ -7,24 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from typing import Any
 
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
+from bmqtwist.machine import TransitionLog, table, to
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.queue.root import Domain
 from bmqtwist.steps import Steps
 from bmqtwist.storage.state import StoredQueue
 
 
-@dataclass(slots=True)
-class _PendingActivation:
+class ActivationState(Enum):
+    """State of the activation of one queue."""
+
+    PENDING = "its messages are being restored, or wait for that"
+    ACTIVATED = "the queue is created"
+    FAILED = "the queue cannot be used"
+    CANCELLED = "the queue is deleted, or has another primary"
+
+
+class ActivationEvent(Enum):
+    """Event of an activation."""
+
+    OPEN = "a client opens the queue"
+    RESTORED = "its messages are restored"
+    RAISED = "its restoration or its creation raised an exception"
+    CANCEL = "the queue is deleted, or gets another primary"
+
+
+@dataclass(slots=True, eq=False)
+class Activation:
+    """Activation of one queue. `opened`: a client waits for the queue."""
+
     record: QueueRecord
     domain: Domain
+    state: ActivationState = ActivationState.PENDING
     opened: bool = False
-    cancelled: bool = False
 
 
 class Activations:
@@ -34,61 +57,101 @@ class Activations:
 
     def __init__(self, stored: Callable[[QueueRecord], StoredQueue],
                  on_activated: Callable[[Domain, QueueRecord, StoredQueue, Restored, bool], None],
-                 on_failed: Callable[[QueueRecord, bool, Exception], None], host: Loop) -> None:
-        self._stored, self._on_activated, self._on_failed, self._host = stored, on_activated, on_failed, host
-        self._pending: dict[str, _PendingActivation] = {}
+                 on_failed: Callable[[QueueRecord, bool, Exception], None], loop: Loop) -> None:
+        self._stored, self._on_activated, self._on_failed, self._loop = stored, on_activated, on_failed, loop
+        self._pending: dict[str, Activation] = {}
+        self.transitions = TransitionLog()  # of all queues
 
     def __contains__(self, uri: str) -> bool:
         return uri in self._pending
 
     def start(self, domain: Domain, records: Iterable[QueueRecord]) -> None:
         """Activate queues of a domain in order; a few small ones before this returns."""
-        batch = [_PendingActivation(record, domain) for record in records]
-        for pending in batch:
-            self._pending[pending.record.uri] = pending
-            domain.opening += 1  # it is not removed meanwhile
-        self._host.scheduler.start(Priority.ACTIVATION, domain, self._steps(batch), partial(
-            self._host.isolation.alarm, f"Domain '{domain.name}': activation of its queues"))
+        batch = [Activation(record, domain) for record in records]
+        for activation in batch:
+            self._pending[activation.record.uri] = activation
+            domain.opening += 1  # the domain is not removed meanwhile
+        self._loop.scheduler.start(Priority.ACTIVATION, domain, self._steps(batch), partial(
+            self._loop.isolation.alarm, f"Domain '{domain.name}': activation of its queues"))
 
     def open(self, uri: str) -> None:
         """Note that a client waits for a pending queue."""
-        self._pending[uri].opened = True
+        self._feed(self._pending[uri], ActivationEvent.OPEN)
 
     def cancel(self, uri: str) -> bool:
         """Cancel the activation of a queue; return whether a client waits for it."""
-        pending = self._pending.pop(uri, None)
-        if pending is None:
+        activation = self._pending.get(uri)
+        if activation is None:
             return False
-        pending.cancelled = True
-        pending.domain.opening -= 1
-        return pending.opened
+        self._feed(activation, ActivationEvent.CANCEL)
+        return activation.opened
 
     def cancel_all(self, partition_id: int) -> list[str]:
         """Cancel the activations of a partition; return the URIs of queues that clients wait for."""
-        found = [uri for uri, pending in self._pending.items() if pending.record.partition_id == partition_id]
+        found = [uri for uri, activation in self._pending.items() if activation.record.partition_id == partition_id]
         return [uri for uri in found if self.cancel(uri)]
 
-    def _steps(self, batch: list[_PendingActivation]) -> Steps[None]:
-        taken = 0
-        for pending in batch:
+    def _steps(self, batch: list[Activation]) -> Steps[None]:
+        restored = 0
+        for activation in batch:
             try:
-                for count in self._activate(pending):
-                    taken += count
-                    if taken >= RESTORED_AT_ONCE:
+                for count in self._restore(activation):
+                    restored += count
+                    if restored >= RESTORED_AT_ONCE:
                         yield
-                        taken = 0
-                    if pending.cancelled:
+                        restored = 0
+                    if activation.state is not ActivationState.PENDING:
                         break
             except Exception as error:
-                self.cancel(pending.record.uri)
-                self._on_failed(pending.record, pending.opened, error)
+                self._feed(activation, ActivationEvent.RAISED, error)
 
-    def _activate(self, pending: _PendingActivation) -> Generator[int, None, None]:
-        """Activate a queue; yields the number of messages that each step restored."""
-        if pending.cancelled:
-            return
-        store = self._stored(pending.record)
-        found = yield from restore(store, self._host.wall(self._host.now))
-        self.cancel(pending.record.uri)
-        self._on_activated(pending.domain, pending.record, store, found, pending.opened)
-        yield RESTORED_QUEUE
+    def _restore(self, activation: Activation) -> Generator[int, None, None]:
+        """Restore and create a queue; yields the number of messages that each step restored."""
+        if activation.state is ActivationState.PENDING:
+            store = self._stored(activation.record)
+            found = yield from restore(store, self._loop.wall(self._loop.now))
+            self._feed(activation, ActivationEvent.RESTORED, store, found)
+            yield RESTORED_QUEUE
+
+    # -- state machine ------------------------------------------------------------------------------------------------
+
+    def _feed(self, activation: Activation, event: ActivationEvent, *given: Any) -> None:
+        before, cell = activation.state, TABLE[activation.state][event]
+        activation.state = next(iter(cell.after), before)
+        if activation.state is not before:
+            self.transitions.note(self._loop.now, before.name, activation.state.name,
+                                  f"{activation.record.uri}: {event.value}", event.name)
+        cell.action(self, activation, *given)
+
+    def _note_open(self, activation: Activation) -> None:
+        activation.opened = True
+
+    def _create(self, activation: Activation, store: StoredQueue, found: Restored) -> None:
+        self._remove(activation)
+        self._on_activated(activation.domain, activation.record, store, found, activation.opened)
+
+    def _fail(self, activation: Activation, error: Exception) -> None:
+        self._remove(activation)
+        self._on_failed(activation.record, activation.opened, error)
+
+    def _fail_created(self, activation: Activation, error: Exception) -> None:
+        """Handle an exception of the creation, after which the activation is not pending any more."""
+        self._on_failed(activation.record, activation.opened, error)
+
+    def _remove(self, activation: Activation) -> None:
+        del self._pending[activation.record.uri]
+        activation.domain.opening -= 1
+
+    def _ignore(self, activation: Activation, *given: Any) -> None:
+        """Do nothing."""
+
+
+_S, _E = ActivationState, ActivationEvent
+_IGNORED = {event: to(Activations._ignore) for event in ActivationEvent}
+TABLE = table(ActivationState, ActivationEvent, {
+    _S.PENDING: {_E.OPEN: to(Activations._note_open), _E.RESTORED: to(Activations._create, _S.ACTIVATED),
+                 _E.RAISED: to(Activations._fail, _S.FAILED), _E.CANCEL: to(Activations._remove, _S.CANCELLED)},
+    _S.ACTIVATED: {**_IGNORED, _E.RAISED: to(Activations._fail_created, _S.FAILED)},
+    _S.FAILED: _IGNORED,
+    _S.CANCELLED: _IGNORED,
+})
