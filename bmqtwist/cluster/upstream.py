@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from bmqtwist.cluster.election_events import Tick, TickAt
+from bmqtwist.machine import TransitionLog, check, table, to
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 LOCAL_WAIT_S = 10.0  # wait for a node of the own data centre after the start
@@ -51,6 +53,15 @@ SelectorInput = StatusChanged | Tick
 SelectorOutput = Use | Lost | NoUpstream | TickAt
 
 
+class SelectorState(Enum):
+    """State of the choice."""
+
+    INITIAL = "no event yet"
+    LOCAL_ONLY = "no node has been in use, and only nodes of the own data centre are eligible"
+    SELECTED = "a node is in use"
+    NONE = "no node is available"
+
+
 class UpstreamSelector:
     """Upstream of one proxy. `nodes`: data centre by node id; `chance`: a random number in [0, 1); `started`: time of the
     first connection attempt, seconds, monotonic."""
@@ -59,39 +70,59 @@ class UpstreamSelector:
         near = [node_id for node_id, place in nodes.items() if place == data_centre and data_centre not in ANYWHERE]
         self.local = frozenset(near or nodes)
         self.statuses = dict.fromkeys(sorted(nodes), NodeStatus.E_UNAVAILABLE)
+        self.state = SelectorState.INITIAL
         self.active: int | None = None
         self.generation = 0  # of the present or last choice
+        self.transition_log = TransitionLog()
         self._chance, self.started = chance, started
-        self._tick_requested = False
+        self._outputs: list[SelectorOutput] = []
 
     def step(self, now: float, event: SelectorInput) -> list[SelectorOutput]:
+        """Process an event at `now`, seconds, monotonic; return the outputs in order."""
         if isinstance(event, StatusChanged) and event.node_id in self.statuses:
             self.statuses[event.node_id] = event.status
-        found: list[SelectorOutput] = []
-        lost = self.active
-        if lost is not None and self.statuses[lost] is not NodeStatus.E_AVAILABLE:
-            self.active = None
-            found.append(Lost(lost))
-        if self.active is None:
-            chosen = self._choose(now)
-            if chosen is not None:
-                self.active, self.generation = chosen, self.generation + 1
-                found.append(Use(chosen, self.generation))
-            elif found:
-                found.append(NoUpstream())
-            elif not self._tick_requested and self._is_local_only(now):
-                self._tick_requested = True
-                found.append(TickAt(self.started + LOCAL_WAIT_S))
-        return found
+        before, kind = self.state, type(event)
+        self._outputs = outputs = []
+        TABLE[before][kind].action(self, now)
+        check(TABLE, before, kind, self.state)
+        if self.state is not before:
+            cause = f"node {event.node_id} is {event.status.name}" if isinstance(event, StatusChanged) else "time"
+            self.transition_log.note(now, before.name, self.state.name, cause, kind.__name__)
+        return outputs
 
-    def _choose(self, now: float) -> int | None:
+    def _choose(self, now: float) -> None:
+        """Choose an eligible node; until LOCAL_WAIT_S after the start only local ones are eligible for the first choice."""
+        local_only = not self.generation and now < self.started + LOCAL_WAIT_S
         available = [node_id for node_id, status in self.statuses.items() if status is NodeStatus.E_AVAILABLE]
         near = [node_id for node_id in available if node_id in self.local]
-        if not near and self._is_local_only(now):
-            return None
-        eligible = near or available
-        return eligible[int(self._chance() * len(eligible))] if eligible else None
+        eligible = near if near or local_only else available
+        if eligible:
+            self.active, self.generation = eligible[int(self._chance() * len(eligible))], self.generation + 1
+            self.state = SelectorState.SELECTED
+            self._outputs.append(Use(self.active, self.generation))
+        elif not local_only:
+            self.state = SelectorState.NONE
+        elif self.state is SelectorState.INITIAL:
+            self.state = SelectorState.LOCAL_ONLY
+            self._outputs.append(TickAt(self.started + LOCAL_WAIT_S))
 
-    def _is_local_only(self, now: float) -> bool:
-        """True while only nodes of the own data centre are eligible."""
-        return not self.generation and now < self.started + LOCAL_WAIT_S
+    def _replace_lost(self, now: float) -> None:
+        """Replace the node in use if it is not available any more."""
+        if self.active is not None and self.statuses[self.active] is not NodeStatus.E_AVAILABLE:
+            self._outputs.append(Lost(self.active))
+            self.active = None
+            self._choose(now)
+            if self.active is None:
+                self._outputs.append(NoUpstream())
+
+    def _ignore(self, now: float) -> None:
+        """Do nothing."""
+
+
+_S = SelectorState
+TABLE = table(SelectorState, (StatusChanged, Tick), {
+    _S.INITIAL: dict.fromkeys((StatusChanged, Tick), to(UpstreamSelector._choose, _S.LOCAL_ONLY, _S.SELECTED, _S.NONE)),
+    _S.LOCAL_ONLY: dict.fromkeys((StatusChanged, Tick), to(UpstreamSelector._choose, _S.SELECTED, _S.NONE)),
+    _S.SELECTED: {StatusChanged: to(UpstreamSelector._replace_lost, _S.NONE), Tick: to(UpstreamSelector._ignore)},
+    _S.NONE: {StatusChanged: to(UpstreamSelector._choose, _S.SELECTED), Tick: to(UpstreamSelector._ignore)},
+})

@@ -9,9 +9,11 @@ import pytest
 from bmqtwist.cluster.election_events import Tick, TickAt
 from bmqtwist.cluster.upstream import (
     LOCAL_WAIT_S,
+    TABLE,
     Lost,
     NoUpstream,
     SelectorInput,
+    SelectorState,
     StatusChanged,
     UpstreamSelector,
     Use,
@@ -48,6 +50,53 @@ def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
     elif before is not AVAILABLE and after is AVAILABLE:
         expected = [Use(1, 1)]
     assert [each for each in outputs if not isinstance(each, TickAt)] == expected
+
+
+LOCAL, REMOTE = 1, 2  # nodes
+IN_STATE: dict[SelectorState, list[SelectorInput]] = {
+    SelectorState.INITIAL: [], SelectorState.LOCAL_ONLY: [StatusChanged(REMOTE, AVAILABLE)],
+    SelectorState.SELECTED: [StatusChanged(LOCAL, AVAILABLE)],
+    SelectorState.NONE: [StatusChanged(LOCAL, AVAILABLE), StatusChanged(LOCAL, GONE)]}
+NEXT: dict[SelectorState, dict[tuple[str, bool], tuple[SelectorState, list[object]]]] = {}  # by event, and time is over
+for _late in (False, True):
+    NEXT.setdefault(SelectorState.INITIAL, {}).update({
+        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 1)]),
+        ("remote", _late): ((SelectorState.SELECTED, [Use(REMOTE, 1)]) if _late else
+                            (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)])),
+        ("gone", _late): ((SelectorState.NONE, []) if _late else
+                          (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)])),
+        ("tick", _late): ((SelectorState.NONE, []) if _late else
+                          (SelectorState.LOCAL_ONLY, [TickAt(BEGIN + LOCAL_WAIT_S)]))})
+    NEXT.setdefault(SelectorState.LOCAL_ONLY, {}).update({
+        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 1)]),
+        **{(event, _late): ((SelectorState.SELECTED, [Use(REMOTE, 1)]) if _late else (SelectorState.LOCAL_ONLY, []))
+           for event in ("remote", "gone", "tick")}})
+    NEXT.setdefault(SelectorState.SELECTED, {}).update({
+        **{(event, _late): (SelectorState.SELECTED, []) for event in ("local", "remote", "tick")},
+        ("gone", _late): (SelectorState.NONE, [Lost(LOCAL), NoUpstream()])})
+    NEXT.setdefault(SelectorState.NONE, {}).update({
+        ("local", _late): (SelectorState.SELECTED, [Use(LOCAL, 2)]),
+        ("remote", _late): (SelectorState.SELECTED, [Use(REMOTE, 2)]),
+        **{(event, _late): (SelectorState.NONE, []) for event in ("gone", "tick")}})
+CALLS: dict[str, SelectorInput] = {"local": StatusChanged(LOCAL, AVAILABLE), "remote": StatusChanged(REMOTE, AVAILABLE),
+                                   "gone": StatusChanged(LOCAL, GONE), "tick": Tick()}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["local only", "any"])
+@pytest.mark.parametrize("event", CALLS)
+@pytest.mark.parametrize("state", list(SelectorState), ids=lambda state: state.name)
+def test_every_event_in_every_state(state: SelectorState, event: str, late: bool) -> None:
+    selector = made({LOCAL: "a", REMOTE: "b"})
+    for each in IN_STATE[state]:
+        selector.step(BEGIN, each)
+    assert selector.state is state
+    now = BEGIN + LOCAL_WAIT_S * (1.5 if late else 0.5)
+    outputs = selector.step(now, CALLS[event])
+    after, expected = NEXT[state][event, late]
+    assert (selector.state, outputs) == (after, expected)
+    assert after in {state, *TABLE[state][type(CALLS[event])].after}
+    noted = [(each.before, each.after) for each in selector.transition_log.transitions if each.at == now]
+    assert noted == ([(state.name, after.name)] if after is not state else [])
 
 
 @pytest.mark.spec("cluster", 97)
