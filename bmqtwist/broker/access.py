@@ -18,7 +18,7 @@ from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.cluster import Cluster
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.peers.welcome import Identity
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handles import OpenRequest, close_queue, configure

@@ -38,10 +38,10 @@ class Appointments:
     """Appointments of one cluster. `is_active(partition, primary)`: True if the primary reports itself active;
     `ask(node, partition, wanted)`: ask a primary to hand its partition over."""
 
-    def __init__(self, statuses: NodeStatuses, host: Loop, rules: AppointmentRules,
+    def __init__(self, statuses: NodeStatuses, loop: Loop, rules: AppointmentRules,
                  is_active: Callable[[int, Primary], bool], ask: Callable[[int, int, Yield], None]) -> None:
         self.name, self.node_id = statuses.name, statuses.node_id
-        self._statuses, self._host, self._rules = statuses, host, rules
+        self._statuses, self._loop, self._rules = statuses, loop, rules
         self._is_active, self._ask = is_active, ask
         self.leadership: Leadership
         self._passive: dict[int, tuple[Primary, float]] = {}  # partition -> primary, since when it is passive
@@ -52,7 +52,7 @@ class Appointments:
 
     def start(self, now: float) -> None:
         """Start the periodic checks."""
-        self._host.timers.every(now, WATCH_PERIOD_S, self._watch)
+        self._loop.timers.every(now, WATCH_PERIOD_S, self._watch)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Appointments:
         others = [node_id for node_id in self._alive() if node_id != primary.node_id]
         text = (f"Cluster ({self.name}) Partition [{index}]: node {primary.node_id} has been its primary for "
                 f"{self._rules.passive_seconds_max:g} s and is not active")
-        self._host.report.alarm("CLUSTER", "%s", text)
+        self._loop.report.alarm("CLUSTER", "%s", text)
         if others:
             self._propose(AssignPartitions(self._fit(others), self._here(), {index: primary.lease}), now)
 
@@ -111,7 +111,7 @@ class Appointments:
         """Move a partition to another node; return the reason if it is refused."""
         if not self._leads:
             return self._leader_is_elsewhere
-        self._go_on(self._host.now)
+        self._go_on(self._loop.now)
         primary = self._head.get(index)
         if primary is None or not self._is_active(index, primary):
             return f"Partition [{index}] has no active primary"
@@ -129,17 +129,17 @@ class Appointments:
         if not self._leads:
             return self._leader_is_elsewhere
         self._begin_rebalancing()
-        self._go_on(self._host.now)
+        self._go_on(self._loop.now)
         return ""
 
     def _begin_rebalancing(self) -> None:
         self._rebalancing, self._staying = True, set()
 
     def _begin(self, move: Move, primary: Primary) -> None:
-        self._moving = move, primary, self._host.now + MOVE_SECONDS_MAX
-        self._host.report.info(f"Cluster ({self.name}) Partition [{move.partition_id}]: moves from node {primary.node_id} "
+        self._moving = move, primary, self._loop.now + MOVE_SECONDS_MAX
+        self._loop.report.info(f"Cluster ({self.name}) Partition [{move.partition_id}]: moves from node {primary.node_id} "
                                f"to node {move.node_id}")
-        self._host.report.note("primary", f"Partition [{move.partition_id}] moves from node {primary.node_id} to node "
+        self._loop.report.note("primary", f"Partition [{move.partition_id}] moves from node {primary.node_id} to node "
                                           f"{move.node_id}", cluster=self.name, partition=move.partition_id, to=move.node_id)
         self._ask(primary.node_id, move.partition_id, Yield(primary.lease, move.node_id))
 
@@ -152,9 +152,9 @@ class Appointments:
                 return
             if known.node_id != move.node_id:
                 self._staying.add(move.partition_id)
-                self._host.report.warn(f"Cluster ({self.name}) Partition [{move.partition_id}]: did not move to node "
+                self._loop.report.warn(f"Cluster ({self.name}) Partition [{move.partition_id}]: did not move to node "
                                        f"{move.node_id}")
-                self._host.report.note("primary", f"Partition [{move.partition_id}] did not move to node {move.node_id}",
+                self._loop.report.note("primary", f"Partition [{move.partition_id}] did not move to node {move.node_id}",
                                        cluster=self.name, partition=move.partition_id)
             self._moving = None
         if not self._rebalancing:
@@ -166,7 +166,7 @@ class Appointments:
             self._begin(found, self._head[found.partition_id])
         elif not passive:
             self._rebalancing = False
-            self._host.report.info(f"Cluster ({self.name}): partitions are spread evenly over the nodes that are available")
+            self._loop.report.info(f"Cluster ({self.name}): partitions are spread evenly over the nodes that are available")
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class Appointments:
         return self.leadership.metadata.log.head.partitions
 
     def _propose(self, change: AssignPartitions, now: float) -> None:
-        self.leadership.metadata.propose(change, self._proposed, self._host.wall(now))
-        self._host.performer.turn_due()
+        self.leadership.metadata.propose(change, self._proposed, self._loop.wall(now))
+        self._loop.performer.turn_due()
 
     def _proposed(self, outcome: Outcome, wall: int) -> None:
         """Ignore the outcome: a committed change is applied by itself, a failed one is proposed again."""

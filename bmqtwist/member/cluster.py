@@ -23,7 +23,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, domain_of, parse_uri
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.activation import Activations
-from bmqtwist.member.host import DomainSource
+from bmqtwist.member.interfaces import DomainSource
 from bmqtwist.member.member_relays import MemberRelays
 from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.member.proposals import Proposals

@@ -34,11 +34,11 @@ class MemberDispatch:
     """`peers.links.LinkUser` of one cluster."""
 
     def __init__(self, leadership: Leadership, replication: Replication, proposals: Proposals, relays: MemberRelays,
-                 links: ClusterLinks, host: Loop) -> None:
+                 links: ClusterLinks, loop: Loop) -> None:
         self.leadership, self.replication, self.proposals, self.relays = leadership, replication, proposals, relays
         self.metadata: ClusterMetadata = leadership.metadata
         self.statuses: NodeStatuses = relays.statuses
-        self._links, self._host = links, host
+        self._links, self._loop = links, loop
         self._lines = LineLimiter()
 
     def peer_up(self, node_id: int, now: float) -> None:
@@ -59,7 +59,7 @@ class MemberDispatch:
             EVENTS[kind](self, peer, kind, specific, body)
         except PeerError as error:
             if self._lines.admits(peer.session.now):
-                self._host.report.error(f"#CORRUPTED_EVENT {self.leadership.title}: node "
+                self._loop.report.error(f"#CORRUPTED_EVENT {self.leadership.title}: node "
                                         f"{self._links.name(peer.node_id)}: {error}")
 
     def records(self, peer: PeerSession, kind: EventType, body: bytes) -> None:
@@ -77,17 +77,17 @@ class MemberDispatch:
         if kind in CLUSTER_MESSAGES:
             CLUSTER_MESSAGES[kind](self, peer, message, about)
         if kind in _TURN_DUE:
-            self._host.performer.turn_due()
+            self._loop.performer.turn_due()
 
     def log(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a message of the metadata log."""
         found = log_message_of(peer.node_id, about)
         if found is not None:
-            self.metadata.step(found, self._host.wall(peer.session.now))
+            self.metadata.step(found, self._loop.wall(peer.session.now))
 
     def proposal(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a proposal of another node, or the leader's answer."""
-        self.proposals.received(peer.node_id, about.value.value, self._host.wall(peer.session.now))
+        self.proposals.received(peer.node_id, about.value.value, self._loop.wall(peer.session.now))
 
     def partition(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a message about a partition."""

@@ -38,10 +38,10 @@ class Handovers:
     activate or retire its queues; `end_lease(partition, now)`: append the sync point; `decline(partition, output, now)`:
     report to the leader that this node gives the lease up."""
 
-    def __init__(self, hosted: list[HostedPartition], host: Loop, patience: float,
+    def __init__(self, hosted: list[HostedPartition], loop: Loop, patience: float,
                  serve: Callable[[int, Serve, float], None], end_lease: Callable[[int, float], None],
                  decline: Callable[[int, Decline, float], None]) -> None:
-        self._hosted, self._host, self._patience = hosted, host, patience
+        self._hosted, self._loop, self._patience = hosted, loop, patience
         self._serve, self._end_lease, self._decline = serve, end_lease, decline
         self._in_progress: dict[int, Handover] = {}
 
@@ -54,9 +54,9 @@ class Handovers:
         if index in self._in_progress:
             return
         machine = self._hosted[index].machine
-        self._host.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
+        self._loop.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
         if not self._in_progress:
-            self._host.timers.at(now + CHECK_S, self._check_all)
+            self._loop.timers.at(now + CHECK_S, self._check_all)
         self._in_progress[index] = Handover(wanted, for_good, now + self._patience)
         self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
@@ -81,7 +81,7 @@ class Handovers:
             self._give(index, found, machine, now)
         elif now >= found.until:
             del self._in_progress[index]
-            self._host.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
+            self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
                                    f"{self._patience:g} s: this node stays its primary")
             self._serve(index, Serve(machine.lease, True, "the handover was given up"), now)
 
@@ -99,4 +99,4 @@ class Handovers:
         for index in list(self._in_progress):
             self.check(index, now)
         if self._in_progress:
-            self._host.timers.at(now + CHECK_S, self._check_all)
+            self._loop.timers.at(now + CHECK_S, self._check_all)

@@ -84,14 +84,14 @@ class LeaderUser(Protocol):
 class Leadership:
     """Leadership of one cluster. `vote_file` and `links`: None in a cluster of one node."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, host: Loop,
+    def __init__(self, definition: ClusterDefinition, node_id: int, metadata: ClusterMetadata, loop: Loop,
                  vote_file: VoteFile | None = None, links: ClusterLinks | None = None) -> None:
-        self.definition, self.metadata, self._host = definition, metadata, host
+        self.definition, self.metadata, self._loop = definition, metadata, loop
         self.title = f"Cluster ({definition.name})"
         self._vote_file, self._links = vote_file, links
         members = [node.id for node in definition.nodes] if links is not None else [node_id]
         quorum = definition.elector.quorum if links is not None else 0
-        self.elector = Elector(node_id, self.title, members, timing(definition.elector), host.performer.chance,
+        self.elector = Elector(node_id, self.title, members, timing(definition.elector), loop.performer.chance,
                                lambda: metadata.log.lsn, quorum)
         self.replication: LeaderUser | None = None  # None in a cluster of one node
         self.leader_changed: Callable[[], None] = lambda: None  # a leader has become active
@@ -123,7 +123,7 @@ class Leadership:
         """Start the elector, replication and connections."""
         if self._links is None:
             return
-        wall, newest = self._host.wall(now), self.metadata.log.term
+        wall, newest = self._loop.wall(now), self.metadata.log.term
         self.metadata.step(QuorumIs(self.definition.elector.quorum), wall)
         (term, vote), damaged = self._stored
         self.metadata.user = self
@@ -133,7 +133,7 @@ class Leadership:
         if self.replication is not None:
             self.replication.start(now)
         period = self.elector.timing.beat_period
-        self._host.timers.every(now, period, self._resend)
+        self._loop.timers.every(now, period, self._resend)
         self._links.start(now)
 
     def stop(self, now: float) -> None:
@@ -175,7 +175,7 @@ class Leadership:
 
     def transfer(self, node_id: int) -> str:
         """Transfer leadership to another node; return the reason if it is refused."""
-        elector, now = self.elector, self._host.now
+        elector, now = self.elector, self._loop.now
         if elector.state is not ElectionState.LEADER:
             shown = "** NULL **" if elector.leader is None or self._links is None else self._links.name(elector.leader)
             return f"{shown} leads the cluster: run the command there"
@@ -187,15 +187,15 @@ class Leadership:
     def set_mode(self, mode: ElectionMode) -> None:
         """Set whether this node stands for election; ignored in a cluster of one node."""
         if self._links is not None:
-            self.step(self._host.now, SetMode(mode))
+            self.step(self._loop.now, SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
         """Set the number of nodes that elections and commits of the metadata need; 0, and the minimum, is a majority."""
         if self._links is not None:
-            now = self._host.now
+            now = self._loop.now
             self.step(now, SetQuorum(quorum))
-            self.metadata.step(QuorumIs(quorum), self._host.wall(now))
-            self._host.performer.turn_due()
+            self.metadata.step(QuorumIs(quorum), self._loop.wall(now))
+            self._loop.performer.turn_due()
 
     @property
     def standing(self) -> Standing:
@@ -216,13 +216,13 @@ class Leadership:
 
     def leadership_lost(self, reason: str) -> None:
         """Resign: the log cannot lead any more."""
-        self.step(self._host.now, Resign(reason))
+        self.step(self._loop.now, Resign(reason))
 
     # -- the elector ------------------------------------------------------------------------------------------------
 
     def step(self, now: float, event: ElectionInput, wall: int | None = None) -> None:
         """Pass an input to the elector and perform its outputs."""
-        self._inputs.append((now, self._host.wall(now) if wall is None else wall, event))
+        self._inputs.append((now, self._loop.wall(now) if wall is None else wall, event))
         if self._busy:
             return
         self._busy = True
@@ -243,7 +243,7 @@ class Leadership:
                 self._save(output)
             case TickAt():
                 if output.moment is not None and self._links is not None:
-                    self._host.timers.at(output.moment, lambda now: self.step(now, Tick()))
+                    self._loop.timers.at(output.moment, lambda now: self.step(now, Tick()))
             case Voted():
                 self.metadata.step(Follow(output.term, None), wall)
             case Outvoted():
@@ -251,13 +251,13 @@ class Leadership:
             case ElectionChanged():
                 self._elected(output, wall)
             case Alarm():
-                self._host.report.alarm("CLUSTER", "%s", output.text)
+                self._loop.report.alarm("CLUSTER", "%s", output.text)
             case _:
                 assert_never(output)
 
     def _save(self, job: SaveVote) -> None:
         if self._vote_file is not None:
-            self._host.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
+            self._loop.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
                                            partial(self._saved, job.number), partial(self._not_saved, job.number))
 
     def _saved(self, number: int, now: float) -> None:
@@ -271,7 +271,7 @@ class Leadership:
         before, after = change.before, change.after
         self.active = False
         if self._links is not None:
-            report_change(change, self.definition.name, self._links, self.metadata.log.lsn, self._host.report)
+            report_change(change, self.definition.name, self._links, self.metadata.log.lsn, self._loop.report)
         if after.state is ElectionState.LEADER:
             self.metadata.lead(after.term, self._assignment(), self._led, wall)
         elif after.leader is not None:
@@ -287,13 +287,13 @@ class Leadership:
         """Handle the outcome of the first record of this node's term."""
         if isinstance(outcome, NotDone):
             self._refused = outcome
-            self.step(self._host.now, Resign(outcome.reason), wall)
+            self.step(self._loop.now, Resign(outcome.reason), wall)
         else:
             self._become_active()
 
     def _resend(self, now: float) -> None:
         if self.elector.state is ElectionState.LEADER:
-            self.metadata.step(Resend(), self._host.wall(now))
+            self.metadata.step(Resend(), self._loop.wall(now))
 
     def _check_commit(self) -> None:
         """Activate the leader once a record of its term is committed."""
@@ -308,9 +308,9 @@ class Leadership:
             return
         if self.elector.leader is not None:
             report_active(self._links.name(self.elector.leader), self.definition.name, self.metadata.log.lsn,
-                          self._host.report)
+                          self._loop.report)
         if self.replication is not None:  # logged before its consequences
-            self.replication.leader_known(self._host.now)
+            self.replication.leader_known(self._loop.now)
         self.leader_changed()
 
 

@@ -18,7 +18,7 @@ from bmqtwist.ids import QueueUri
 from bmqtwist.limits import HELD_ACK_EVENTS_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.requests import is_of_a_client
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.replication import Replication
@@ -44,7 +44,7 @@ class MemberRelays:
 
     def __init__(self, cluster: ReplicatedCluster, record_of: Callable[[str], QueueRecord | None], replication: Replication,
                  links: ClusterLinks, statuses: NodeStatuses, bytes_max: int) -> None:
-        definition, self._host = cluster.definition, cluster.loop
+        definition, self._loop = cluster.definition, cluster.loop
         self.name, self.title = definition.name, f"Cluster ({definition.name})"
         self.operations = definition.queue_operations
         self._cluster, self._record_of, self._replication = cluster, record_of, replication
@@ -55,13 +55,13 @@ class MemberRelays:
         self.leadership: Leadership
         self._without_since: float | None = None  # since when leader and a primary are unknown
         self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # other nodes elect a leader within it
-        self._host.timers.every(self._host.now, CHECK_PERIOD_S, self._check_use)
+        self._loop.timers.every(self._loop.now, CHECK_PERIOD_S, self._check_use)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
     def awaited(self) -> str:
         """Return the members that have not connected yet after the start; see `ClusterLinks.awaited`."""
-        return self._links.awaited(self._host.now)
+        return self._links.awaited(self._loop.now)
 
     def primary_changed(self, index: int) -> None:
         """Attach the queues of a partition to its new active primary, or detach them if it has none."""
@@ -167,9 +167,9 @@ class MemberRelays:
             payload = partition.payloads.whole(message)
         except (PartitionUnavailable, OSError):  # already reported; the message returns to the primary
             return None
-        now = self._host.now
+        now = self._loop.now
         copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
-                       message.crc, now, self._host.wall(now))
+                       message.crc, now, self._loop.wall(now))
         copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.is_late` says
         return copy
 

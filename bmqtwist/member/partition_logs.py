@@ -33,7 +33,7 @@ from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.errors import PeerError
 from bmqtwist.loop.loop import Loop, Timers
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.promises import Promises
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
@@ -107,10 +107,10 @@ class PartitionLogs:
     """The logs of one cluster's partitions. `step(hosted, now, input)`: an input for the machine of a partition;
     `replaced(hosted)`: the partition has another log object."""
 
-    def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, host: Loop,
+    def __init__(self, name: str, node_id: int, cluster: ReplicatedCluster, loop: Loop,
                  step: Callable[[HostedPartition, float, PartitionInput], None],
                  replaced: Callable[[HostedPartition], None]) -> None:
-        self._name, self._node_id, self._cluster, self._host = name, node_id, cluster, host
+        self._name, self._node_id, self._cluster, self._loop = name, node_id, cluster, loop
         self._step, self._replaced = step, replaced
         self._durability: Durability = "group"
         self._cache_bytes = 0
@@ -120,7 +120,7 @@ class PartitionLogs:
              now: float, wall: int) -> Iterator[ReplicatedPartition]:
         """Recover the partitions in order; raises OSError."""
         self._durability, self._cache_bytes, self._epoch = durability, cache_bytes, wall - now
-        report = self._host.report
+        report = self._loop.report
         for index, each in enumerate(files):
             found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
             title = f"Cluster ({self._name}) Partition [{index}]"
@@ -136,11 +136,11 @@ class PartitionLogs:
             yield self._made(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
-        return RecoveryClock(self._epoch, self._host.wall(now))
+        return RecoveryClock(self._epoch, self._loop.wall(now))
 
     def _made(self, files: FileSets, found: FoundLog) -> ReplicatedPartition:
         return ReplicatedPartition(self._node_id, files, found, self._durability, self._cache_bytes, self._epoch,
-                                   self._host.wall(self._host.now))
+                                   self._loop.wall(self._loop.now))
 
     def append(self, hosted: HostedPartition, output: Append, wall: int) -> None:
         """Append records of another node."""
@@ -148,7 +148,7 @@ class PartitionLogs:
             hosted.partition.append_run(output.run, output.behind, wall)
         except (PeerError, RecordMismatch, OSError) as error:
             hosted.inputs.append(LogFailed(f"records cannot be appended: {error}"))
-        self._host.performer.turn_due()
+        self._loop.performer.turn_due()
 
     def begin_lease(self, hosted: HostedPartition, lease: int, wall: int) -> None:
         """Append the first record of a lease of this node."""
@@ -160,13 +160,13 @@ class PartitionLogs:
         hosted.partition.collect_runs()
         hosted.count_needed()
         hosted.times = WriteTimes()
-        hosted.times.add(hosted.written, self._host.now)
+        hosted.times.add(hosted.written, self._loop.now)
         hosted.inputs.append(LogMoved())
-        self._host.performer.turn_due()
+        self._loop.performer.turn_due()
 
     def take_image(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
         """Store a part of an image beside the log; the last part replaces the log."""
-        part, wall, install = output.part, self._host.wall(now), None
+        part, wall, install = output.part, self._loop.wall(now), None
         try:
             if part.number == 0:
                 hosted.image = ImageFiles(hosted.partition, wall)
@@ -188,9 +188,9 @@ class PartitionLogs:
         """Read the log again in a thread, cut after `psn`, or with the image that `install` installs; busy until then."""
         if hosted.busy:
             return
-        old, index, wall, clock = hosted.partition, hosted.index, self._host.wall(now), self._clock(now)
+        old, index, wall, clock = hosted.partition, hosted.index, self._loop.wall(now), self._clock(now)
         if psn is not None:
-            self._host.report.info(f"{hosted.machine.name}: records after {psn[0]}-{psn[1]} are cut off")
+            self._loop.report.info(f"{hosted.machine.name}: records after {psn[0]}-{psn[1]} are cut off")
             old.log.write_rest()
         known, made = self._cluster.queue_records(index), list[ReplicatedPartition]()
         limit = old.cut_at(psn) if install is None else None
@@ -202,7 +202,7 @@ class PartitionLogs:
             if install is not None:
                 install()
             made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._host.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
+        self._loop.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
 
     def release(self, hosted: HostedPartition, clean: bool, now: float) -> None:
         """Use the log of a former primary as a replica's; it is read again unless `clean`. Busy while retired queues read

@@ -43,7 +43,7 @@ from bmqtwist.cluster.state import Primary
 from bmqtwist.loop.loop import Loop
 from bmqtwist.machine import SHOWN_MAX
 from bmqtwist.member.handovers import Handovers
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.partition_logs import Feeding, HostedPartition, PartitionLogs
 from bmqtwist.member.promises import Promises
@@ -65,17 +65,17 @@ class PartitionRunner:
     """The state machines of one cluster's partitions at one node. `decline(partition, output, now)`: report to the leader
     that this node cannot be primary, or gives the lease up."""
 
-    def __init__(self, name: str, cluster: ReplicatedCluster, host: Loop, links: ClusterLinks,
+    def __init__(self, name: str, cluster: ReplicatedCluster, loop: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, decline: Callable[[int, Decline, float], None]) -> None:
-        self._name, self._cluster, self._host, self._links, self._statuses = name, cluster, host, links, statuses
+        self._name, self._cluster, self._loop, self._links, self._statuses = name, cluster, loop, links, statuses
         self._decline = decline
         self.hosted: list[HostedPartition] = []
-        self.primaries = KnownPrimaries(name, links, host.report)
+        self.primaries = KnownPrimaries(name, links, loop.report)
         self.handovers: Handovers
-        self.promises = Promises(f"Cluster ({name})", promise_file, host,
+        self.promises = Promises(f"Cluster ({name})", promise_file, loop,
                                  lambda index, lease, now: self.step(self.hosted[index], now, Promised(lease)))
-        self._logs = PartitionLogs(name, links.node_id, cluster, host, self.step, self._watch)
-        self._feeding = Feeding(links.node_id, links, host.timers, host.report, self.step)
+        self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._watch)
+        self._feeding = Feeding(links.node_id, links, loop.timers, loop.report, self.step)
         self._check_at = float("-inf")  # the earliest expiry of a lease
         self._lines = LineLimiter()
 
@@ -83,7 +83,7 @@ class PartitionRunner:
              wall: int) -> None:
         """Read promises and partitions; raises OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
-        self.handovers = Handovers(self.hosted, self._host, timing.retry, self.serve, self._end_lease, self._decline)
+        self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.serve, self._end_lease, self._decline)
         self.promises.read(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             hosted = HostedPartition(partition)
@@ -96,7 +96,7 @@ class PartitionRunner:
         self.primaries.partitions = len(self.hosted)
 
     def _watch(self, hosted: HostedPartition) -> None:
-        hosted.partition.files.reports.listener = partial(self._host.report.info, "Cluster (%s): %s", self._name)
+        hosted.partition.files.reports.listener = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class PartitionRunner:
                     self._perform(hosted, output, now)
         except Exception:
             before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
-            self._host.report.error("%s", f"{hosted.machine.name} fails. Before:\n{before}")
+            self._loop.report.error("%s", f"{hosted.machine.name} fails. Before:\n{before}")
             raise
         finally:
             hosted.stepping = False
@@ -125,14 +125,14 @@ class PartitionRunner:
 
     def on_written(self, partition: Partition, at_once: bool = False) -> None:
         """Replicate written records, or report synced ones. CONFIRMs leave with the next message, unless `at_once`."""
-        hosted, now = self.hosted[partition.partition_id], self._host.now
+        hosted, now = self.hosted[partition.partition_id], self._loop.now
         own = hosted.partition
         if own is not partition:
             return
         if own.may_delay_replication and hosted.machine.targets and not at_once:
             if not hosted.lingers:
                 hosted.lingers = True
-                self._host.timers.at(now + LINGER_S, partial(self._send_lingering, hosted))
+                self._loop.timers.at(now + LINGER_S, partial(self._send_lingering, hosted))
         elif own.collect_runs() and hosted.times.is_due(now):
             hosted.times.add(hosted.written, now)
         if hosted.machine.role is not PartitionRole.UNKNOWN:
@@ -148,7 +148,7 @@ class PartitionRunner:
     def _end_lease(self, index: int, now: float) -> None:
         """Append a sync point, the last record of a lease."""
         partition = self.hosted[index].partition
-        partition.sync_point(self._host.wall(now))
+        partition.sync_point(self._loop.wall(now))
         self.on_written(partition, at_once=True)
 
     def check(self, now: float) -> None:
@@ -172,14 +172,14 @@ class PartitionRunner:
             case Feed():
                 self._feeding.send_records(hosted, output, now)
             case Append():
-                self._logs.append(hosted, output, self._host.wall(now))
+                self._logs.append(hosted, output, self._loop.wall(now))
             case Committed():
                 self._commit(hosted, output.psn, now)
             case SavePromise():
                 self.save_promise(hosted, output.lease)
             case TickAt():
                 if output.moment is not None:
-                    self._host.timers.at(output.moment, lambda now: self.step(hosted, now, Tick()))
+                    self._loop.timers.at(output.moment, lambda now: self.step(hosted, now, Tick()))
             case FeedImage():
                 self._feeding.send_image(hosted, output, now)
             case TakeImage():
@@ -187,7 +187,7 @@ class PartitionRunner:
             case Cut():
                 self._logs.replace(hosted, output.psn, now)
             case Activate():
-                self._logs.begin_lease(hosted, output.lease, self._host.wall(now))
+                self._logs.begin_lease(hosted, output.lease, self._loop.wall(now))
             case Serve():
                 self.handovers.forget(hosted.index)
                 self.serve(hosted.index, output, now)
@@ -198,7 +198,7 @@ class PartitionRunner:
             case Alarm():
                 if self._lines.admits(now):
                     before = hosted.machine.transition_log.lines(now, SHOWN_MAX)
-                    self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
+                    self._loop.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{before}")
             case _:
                 assert_never(output)
 
@@ -209,7 +209,7 @@ class PartitionRunner:
             self._cluster.committed(partition, now)
             if partition.copies.pair_commits and hosted.announced == NO_PSN:
                 hosted.announced = psn
-                self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, hosted))
+                self._loop.timers.at(now + ANNOUNCE_S, partial(self._announce, hosted))
 
     def _announce(self, hosted: HostedPartition, now: float) -> None:
         """Notify replicas of a commit that a pair of other nodes completed, so that early acknowledgements are released."""
@@ -229,7 +229,7 @@ class PartitionRunner:
         self.promises.save(hosted.index, lease, hosted.machine.standing.doubtful)
 
     def _on_role_changed(self, hosted: HostedPartition, output: RoleChanged, now: float) -> None:
-        self._host.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
+        self._loop.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
         cause = hosted.machine.transition_log.cause_of(output.after.name)
         self._note(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
@@ -248,8 +248,8 @@ class PartitionRunner:
 
     def serve(self, index: int, output: Serve, now: float) -> None:
         """Activate the queues of a partition, or retire them."""
-        hosted, wall = self.hosted[index], self._host.wall(now)
-        report, name = self._host.report, self._links.name(self._links.node_id)
+        hosted, wall = self.hosted[index], self._loop.wall(now)
+        report, name = self._loop.report, self._links.name(self._links.node_id)
         status, before = PrimaryStatus.E_ACTIVE, PrimaryStatus.E_PASSIVE
         if not output.active:
             status, before = before, status
@@ -268,11 +268,11 @@ class PartitionRunner:
             self._cluster.retire(index, output.cause, now, wall)
             hosted.partition.forget_waiting()
         self.primaries.advise(hosted.machine.others, primary, index, status)
-        self._host.performer.turn_due()
+        self._loop.performer.turn_due()
 
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
         """Record whether a primary, another node or this one, is active."""
-        if self.primaries.set_active(index, primary, active, self._host.now):
+        if self.primaries.set_active(index, primary, active, self._loop.now):
             self._cluster.primary_changed(index)
             self.check_availability()
 
@@ -284,7 +284,7 @@ class PartitionRunner:
             self._statuses.become(NodeStatus.E_AVAILABLE)
 
     def _note(self, index: int, text: str, **detail: object) -> None:
-        self._host.report.note("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index, **detail)
+        self._loop.report.note("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index, **detail)
 
 
 class KnownPrimaries:

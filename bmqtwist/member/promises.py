@@ -15,9 +15,9 @@ class Promises:
     """Promises of one cluster. `on_saved(partition, lease, now)`: the promise of a newer lease is durable. `lost`: the file
     is damaged, so that earlier promises are unknown."""
 
-    def __init__(self, title: str, file: PromiseFile, host: Loop,
+    def __init__(self, title: str, file: PromiseFile, loop: Loop,
                  on_saved: Callable[[int, int, float], None]) -> None:
-        self._title, self._file, self._host, self._on_saved = title, file, host, on_saved
+        self._title, self._file, self._loop, self._on_saved = title, file, loop, on_saved
         self.wanted: list[StoredPromise] = []
         self._durable: list[StoredPromise] = []
         self._saving = self.lost = False
@@ -28,7 +28,7 @@ class Promises:
         self._durable = [*stored, *[StoredPromise()] * partitions][:max(partitions, len(stored))]
         self.wanted = list(self._durable)
         if self.lost:
-            self._host.report.alarm("CLUSTER", "%s", f"{self._title}: the promises of this node are unknown: its partitions "
+            self._loop.report.alarm("CLUSTER", "%s", f"{self._title}: the promises of this node are unknown: its partitions "
                                                      "do not take part in the cluster until it follows a leader")
 
     def doubt(self, index: int) -> None:
@@ -39,14 +39,14 @@ class Promises:
     def save(self, index: int, lease: int, doubtful: bool) -> None:
         """Store a promise, and whether records may be missing, in a thread."""
         self.wanted[index] = StoredPromise(max(lease, self.wanted[index].lease), doubtful)
-        self._write(self._host.now)
+        self._write(self._loop.now)
 
     def _write(self, now: float) -> None:
         if self._saving or self.wanted == self._durable:
             return
         self._saving = True
         wanted = list(self.wanted)
-        self._host.in_thread(partial(self._file.write, wanted), partial(self._on_written, wanted),
+        self._loop.in_thread(partial(self._file.write, wanted), partial(self._on_written, wanted),
                                        self._on_failed)
 
     def _on_written(self, wanted: list[StoredPromise], now: float) -> None:
@@ -58,5 +58,5 @@ class Promises:
 
     def _on_failed(self, error: OSError, now: float) -> None:
         self._saving = False
-        self._host.report.alarm("CLUSTER", "%s", f"{self._title}: a promise cannot be written: {error}")
-        self._host.timers.at(now + RETRY_S, self._write)
+        self._loop.report.alarm("CLUSTER", "%s", f"{self._title}: a promise cannot be written: {error}")
+        self._loop.timers.at(now + RETRY_S, self._write)

@@ -36,9 +36,9 @@ class Proposals:
     """Proposals in a cluster of several nodes. `leader()`: the active leader or None; `retry`: seconds until a request
     without an answer is repeated."""
 
-    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: Loop,
+    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, loop: Loop,
                  leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
-        self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
+        self._node_id, self._metadata, self._links, self._loop = node_id, metadata, links, loop
         self._leader, self._timer_ns, self._retry = leader, timer_ns, retry
         self.refusal: Callable[[Change], NotDone | None] = lambda change: None  # the reason why a leader refuses a change
         self._requests: dict[int, _Request] = {}
@@ -50,11 +50,11 @@ class Proposals:
             told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
             return
         self._numbers += 1
-        number, now = self._numbers, self._host.now
+        number, now = self._numbers, self._loop.now
         self._requests[number] = _Request(change, told, now + patience)
         self._ask(number, self._requests[number], wall)
         if number in self._requests:
-            self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
+            self._loop.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
 
     def _propose_here(self, change: Change, told: OnDecided, wall: int) -> None:
         refused = self.refusal(change)
@@ -62,7 +62,7 @@ class Proposals:
             told(refused, wall)
         else:
             self._metadata.propose(change, told, wall)
-            self._host.performer.turn_due()
+            self._loop.performer.turn_due()
 
     def _ask(self, number: int, request: _Request, wall: int) -> None:
         leader = self._leader()
@@ -88,7 +88,7 @@ class Proposals:
 
     def leader_changed(self) -> None:
         """Send all requests to a new leader; requests of an earlier term are lost."""
-        wall = self._host.wall(self._host.now)
+        wall = self._loop.wall(self._loop.now)
         for number, request in list(self._requests.items()):
             if request.granted is None:
                 self._ask(number, request, wall)
@@ -129,7 +129,7 @@ class Proposals:
         else:
             request.granted = answer.elector_term, answer.sequence_number
             self.state_changed(wall)
-        self._host.performer.turn_due()
+        self._loop.performer.turn_due()
 
     def state_changed(self, wall: int) -> None:
         """Complete the requests whose records have been applied."""
@@ -152,10 +152,10 @@ class Proposals:
             return
         if now >= request.until:
             del self._requests[number]
-            request.told(NotDone("no leader has answered in time", True), self._host.wall(now))
+            request.told(NotDone("no leader has answered in time", True), self._loop.wall(now))
             return
-        self._host.timers.at(min(request.until, now + self._retry), partial(self._look_again, number))
-        self._ask(number, request, self._host.wall(now))
+        self._loop.timers.at(min(request.until, now + self._retry), partial(self._look_again, number))
+        self._ask(number, request, self._loop.wall(now))
 
 
 def _written(number: int, change: Change) -> MetadataRequest:

@@ -10,7 +10,7 @@ from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, 
 from bmqtwist.cluster.state import ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.metadata import OnDecided
 from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode

@@ -26,7 +26,7 @@ from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.loop.loop import Loop
 from bmqtwist.member.appointments import AppointmentRules, Appointments
-from bmqtwist.member.host import ReplicatedCluster
+from bmqtwist.member.interfaces import ReplicatedCluster
 from bmqtwist.member.leadership import Leadership, timing
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.member.partition_runner import PartitionRunner
@@ -47,15 +47,15 @@ class Replication:
 
     leadership: Leadership
 
-    def __init__(self, definition: ClusterDefinition, cluster: ReplicatedCluster, host: Loop, links: ClusterLinks,
+    def __init__(self, definition: ClusterDefinition, cluster: ReplicatedCluster, loop: Loop, links: ClusterLinks,
                  promise_file: PromiseFile, statuses: NodeStatuses, rules: AppointmentRules) -> None:
         self.name, self.node_id, self._elector = definition.name, links.node_id, definition.elector
         self._members = [node.id for node in definition.nodes]
-        self._cluster, self._host, self._links, self._statuses = cluster, host, links, statuses
-        self.runner = PartitionRunner(self.name, cluster, host, links, promise_file, statuses, self._decline)
+        self._cluster, self._loop, self._links, self._statuses = cluster, loop, links, statuses
+        self.runner = PartitionRunner(self.name, cluster, loop, links, promise_file, statuses, self._decline)
         self.hosted, self.known_primaries = self.runner.hosted, self.runner.primaries
         active = self.known_primaries.active
-        self.appointments = Appointments(statuses, host, rules, lambda index, primary: active.find(index) == primary,
+        self.appointments = Appointments(statuses, loop, rules, lambda index, primary: active.find(index) == primary,
                                          self._ask_to_yield)
 
     def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
@@ -108,7 +108,7 @@ class Replication:
 
     def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
-            self._yield(index, wanted, self._host.now)
+            self._yield(index, wanted, self._loop.now)
         else:
             self._links.send(node_id, encode_partition_message(index, wanted))
 
@@ -118,7 +118,7 @@ class Replication:
         if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
             return
         if held:
-            self._host.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "
+            self._loop.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "
                                    "node has")
             return
         self.runner.handovers.begin(index, wanted, False, now)
@@ -126,7 +126,7 @@ class Replication:
     def _decline(self, index: int, output: Decline, now: float) -> None:
         """Report to the leader that this node cannot be primary, or gives the lease up."""
         leader = self.leadership.standing.leader
-        self._host.report.warn(f"{self.hosted[index].machine.name}: {output.cause}")
+        self._loop.report.warn(f"{self.hosted[index].machine.name}: {output.cause}")
         if leader == self.node_id:
             self.appointments.declined(self.node_id, index, output, now)
         elif leader is not None:
@@ -195,7 +195,7 @@ class Replication:
         """Handle a primary's status advisory."""
         advisory = message.value
         if isinstance(advisory, PrimaryStatusAdvisory):
-            self._host.report.info(f"Cluster ({self.name}): received primary status advisory: {bracketed(advisory)}, from: "
+            self._loop.report.info(f"Cluster ({self.name}): received primary status advisory: {bracketed(advisory)}, from: "
                                    f"{self._links.name(sender)}")
             self.runner.set_active(advisory.partition_id, Primary(sender, advisory.primary_lease_id),
                              advisory.status is PrimaryStatus.E_ACTIVE)

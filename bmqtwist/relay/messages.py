@@ -35,8 +35,8 @@ class RelayUplink:
     """`queue.relay.Uplink` of one cluster. `opened`: queues open at upstream nodes, by URI; `bytes_max`: limit of PUTs that
     wait for ACKs, above which their producers are not read."""
 
-    def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, host: Loop, bytes_max: int) -> None:
-        self._opened, self._user, self._host = opened, user, host
+    def __init__(self, opened: dict[str, UpstreamQueue], user: RelayUser, loop: Loop, bytes_max: int) -> None:
+        self._opened, self._user, self._loop = opened, user, loop
         self._bytes_max = bytes_max
         self._bytes = 0
         self._paused: dict[Session, None] = {}  # sessions that are not read
@@ -103,14 +103,14 @@ class RelayUplink:
             session: Session | None = getattr(put.handle.client, "session", None)
             if session is not None:
                 self._paused[session] = None
-                self._host.performer.read(session, False)
+                self._loop.performer.read(session, False)
 
     def let_go(self, put: Put) -> None:
         """Count a PUT that waits no longer; below half of the limit all sessions are read again."""
         self._bytes -= put.message.size + len(put.message.options)
         if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
             self._resuming = True
-            self._host.timers.at(self._host.now, self._resume)  # after the current call
+            self._loop.timers.at(self._loop.now, self._resume)  # after the current call
 
     def _resume(self, now: float) -> None:
         self._resuming = False
@@ -119,11 +119,11 @@ class RelayUplink:
         paused, self._paused = self._paused, {}
         for session in paused:
             if session.state is not State.CLOSED:
-                self._host.performer.read(session, True)
+                self._loop.performer.read(session, True)
 
     def post_again_at(self, queue: RelayQueue, when: float) -> None:
         """Send waiting PUTs again at `when`."""
-        self._host.timers.at(when, partial(self._post_again, queue))
+        self._loop.timers.at(when, partial(self._post_again, queue))
 
     def _post_again(self, queue: RelayQueue, now: float) -> None:
         opened = self._opened.get(queue.uri)
@@ -148,8 +148,8 @@ def _takes_back(peer: PeerSession) -> bool:
 class RelayIncoming:
     """Messages from the upstream nodes of one cluster. `by_id`: queues open there, by queue id."""
 
-    def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, host: Loop) -> None:
-        self._by_id, self._uplink, self._user, self._host = by_id, uplink, user, host
+    def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, loop: Loop) -> None:
+        self._by_id, self._uplink, self._user, self._loop = by_id, uplink, user, loop
         self._behind: dict[UpstreamQueue, None] = {}  # queues with PUSHes that wait for their records
 
     def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
@@ -168,7 +168,7 @@ class RelayIncoming:
 
     def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Handle a PUSH event; raises PeerError after the PUSHes before the error were processed."""
-        wall = self._host.wall(now)
+        wall = self._loop.wall(now)
         try:
             for q_id, guid, payload, flags, compression, schema_id, area, _, _ in walk_pushes(body, 0, len(body)):
                 opened = self._by_id.get(q_id)

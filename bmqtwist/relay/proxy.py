@@ -47,7 +47,7 @@ class ProxyCluster:
     """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster."""
 
     def __init__(self, definition: ClusterProxyDefinition, host: LinkHost, context: QueueContext) -> None:
-        self.definition, self.name, self._host = definition, definition.name, host.loop
+        self.definition, self.name, self._loop = definition, definition.name, host.loop
         self.title, self.operations = f"ClusterProxy ({self.name})", definition.queue_operations
         self.links = ProxyLinks(definition, host)
         self.links.user = self
@@ -70,8 +70,8 @@ class ProxyCluster:
         """Connect with the nodes and keep the connections; ignored if already begun."""
         if not self._started:
             self._started = True
-            self.selector.started = self._host.now
-            self.links.start(self._host.now)
+            self.selector.started = self._loop.now
+            self.links.start(self._loop.now)
 
     @property
     def queues(self) -> dict[str, RelayQueue]:
@@ -104,7 +104,7 @@ class ProxyCluster:
     # -- the upstream ---------------------------------------------------------------------------------------------------
 
     def _select(self, event: SelectorInput, now: float) -> None:
-        report = self._host.report
+        report = self._loop.report
         for output in self.selector.step(now, event):
             match output:
                 case Use():
@@ -120,7 +120,7 @@ class ProxyCluster:
                     report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"{self.title}: none is available; clients wait")
                 case TickAt():
                     if output.moment is not None:
-                        self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
+                        self._loop.timers.at(output.moment, lambda later: self._select(Tick(), later))
                 case _:
                     assert_never(output)
 
@@ -158,7 +158,7 @@ class ProxyCluster:
                 raise PeerError(f"{kind.name} event dropped")
         except PeerError as error:
             if peer.session.lines.admits(now):
-                self._host.report.error(f"#PEER_UNEXPECTED_EVENT {self.title}: node '{self.links.name(peer.node_id)}': "
+                self._loop.report.error(f"#PEER_UNEXPECTED_EVENT {self.title}: node '{self.links.name(peer.node_id)}': "
                                         f"{error}")
 
     def _control(self, peer: PeerSession, specific: int, body: bytes) -> None:
@@ -177,7 +177,7 @@ class ProxyCluster:
         told, node_id = message.value, peer.node_id
         if told.choice == "nodeStatusAdvisory":
             before = self.selector.statuses[node_id]
-            self._host.report.info(f"{self.title}: change in connection state with node '{self.links.name(node_id)}', "
+            self._loop.report.info(f"{self.title}: change in connection state with node '{self.links.name(node_id)}', "
                                    f"status: {before.name} -> {told.value.status.name}")
             self._select(StatusChanged(node_id, told.value.status), peer.session.now)
         elif told.choice == "confirmReceipt":

@@ -93,8 +93,8 @@ class Relays:
     """Relays of one cluster. `uplink`: messages to upstream nodes; `incoming`: messages from them; `bytes_max`: limit of the
     PUTs that wait for ACKs, in bytes."""
 
-    def __init__(self, user: RelayUser, host: Loop, context: QueueContext, bytes_max: int) -> None:
-        self._user, self._host, self._context = user, host, context
+    def __init__(self, user: RelayUser, loop: Loop, context: QueueContext, bytes_max: int) -> None:
+        self._user, self._loop, self._context = user, loop, context
         self.opened: dict[str, UpstreamQueue] = {}  # by URI
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
@@ -103,10 +103,10 @@ class Relays:
         self._reopening: set[AppStream] = set()  # reopen requests without a response
         self._to_attach: deque[tuple[Upstream, UpstreamQueue]] = deque()  # queues that wait for their slice
         self._to_attach_job = object()
-        self._failed = partial(host.isolation.alarm, f"{user.title}: queues get another upstream")
+        self._failed = partial(loop.isolation.alarm, f"{user.title}: queues get another upstream")
         self._detaching: dict[UpstreamQueue, None] = {}  # detached queues whose streams wait for their `Down`
-        self.uplink = RelayUplink(self.opened, user, host, bytes_max)
-        self.incoming = RelayIncoming(self._by_id, self.uplink, user, host)
+        self.uplink = RelayUplink(self.opened, user, loop, bytes_max)
+        self.incoming = RelayIncoming(self._by_id, self.uplink, user, loop)
 
     # -- requests of clients --------------------------------------------------------------------------------------------
 
@@ -114,11 +114,11 @@ class Relays:
              answer: Callable[[Queue | Refused], None]) -> None:
         """Open a queue for a client; `answer` receives the queue after the upstream's response."""
         opened = self.opened.get(uri.canonical) or self._add(uri)
-        until = self._host.now + self._user.operations.open_timeout_ms / 1000
+        until = self._loop.now + self._user.operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
         self._step(opened, self._stream(opened, app_id), OpenStream(
             Counts(request.read_count, request.write_count), partial(self._open_answered, opened, answer),
-            lambda: session.state is not State.CLOSED and self._host.now < until))
+            lambda: session.state is not State.CLOSED and self._loop.now < until))
 
     def _add(self, uri: QueueUri) -> UpstreamQueue:
         opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(
@@ -275,7 +275,7 @@ class Relays:
     # -- streams --------------------------------------------------------------------------------------------------------
 
     def _step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
-        self._perform(opened, stream, opened.step(stream, event, self._host.now))
+        self._perform(opened, stream, opened.step(stream, event, self._loop.now))
 
     def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
         operations = self._user.operations
@@ -313,17 +313,17 @@ class Relays:
         if upstream is None:
             return  # it is being detached
         number = self.requests.add(f"{choice}Response", partial(self._answered, opened, stream),
-                                    self._host.now + patience_ms / 1000 + LATE_S, upstream, opened)
+                                    self._loop.now + patience_ms / 1000 + LATE_S, upstream, opened)
         message, above = ControlMessage(number, choice, value), upstream.peer.session.description
         upstream.peer.send(encode_event(message, Encoding.BER))
-        self._host.report.info(f"{self._user.title}: Sending request to '{above}' [request: {bracketed(message)}]")
+        self._loop.report.info(f"{self._user.title}: Sending request to '{above}' [request: {bracketed(message)}]")
         if stream.state is StreamState.REOPENING and choice == "openQueue":
-            self._host.report.info(f"{self._user.title}: Sent ReopenQueue request {number} to '{above}'")
+            self._loop.report.info(f"{self._user.title}: Sent ReopenQueue request {number} to '{above}'")
 
     def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object, number: int) -> None:
         self._answering = number
         if isinstance(value, OpenQueueResponse):
-            self._host.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
+            self._loop.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
         self._step(opened, stream, Answered(value))
         self._look_whether_restored(stream)
         if stream.configured == stream.wanted and opened.relay is not None:
@@ -339,7 +339,7 @@ class Relays:
         opened.relay.confirms_open(stream.app_id)
         if stream.app_id == DEFAULT_APP_ID and not upstream.stopping:
             opened.relay.posts_open(upstream.generation)
-            self._host.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
+            self._loop.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
 
     def _put_off(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
@@ -351,10 +351,10 @@ class Relays:
                 f"'{opened.name}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
                 f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
-            self._host.report.alarm("QUEUE_REOPEN_FAILURE", text)
+            self._loop.report.alarm("QUEUE_REOPEN_FAILURE", text)
         else:
-            self._host.report.warn(text)
-        self._host.timers.at(self._host.now + output.seconds, partial(self._retry, opened, stream, opened.upstream))
+            self._loop.report.warn(text)
+        self._loop.timers.at(self._loop.now + output.seconds, partial(self._retry, opened, stream, opened.upstream))
 
     def _retry(self, opened: UpstreamQueue, stream: AppStream, upstream: Upstream | None, now: float) -> None:
         if upstream is opened.upstream and opened.streams.get(stream.app_id) is stream:
@@ -371,7 +371,7 @@ class Relays:
 
     def _attach_more(self) -> None:
         """Limit unanswered reopen requests to REOPENING_MAX: heartbeats queue after them at the upstream."""
-        scheduler = self._host.scheduler
+        scheduler = self._loop.scheduler
         if self._to_attach and len(self._reopening) <= REOPENING_MAX // 2 and not scheduler.holds(
                 Priority.ACTIVATION, self._to_attach_job):
             scheduler.start(Priority.ACTIVATION, self._to_attach_job, self._attach_in_slices(), self._failed)
@@ -399,14 +399,14 @@ class Relays:
 
     def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None]) -> None:
         if queues:
-            self._host.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, self._failed), self._failed)
+            self._loop.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, self._failed), self._failed)
 
     def _look_whether_restored(self, stream: AppStream) -> None:
         """Log when all reopen requests are answered, and send more of them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
             if not self._reopening and not self._to_attach:
-                self._host.report.info(f"{self._user.title}: state restored")
+                self._loop.report.info(f"{self._user.title}: state restored")
             self._attach_more()
 
     def detach(self, queues: Iterable[UpstreamQueue]) -> None:
@@ -437,7 +437,7 @@ class Relays:
             if opened.relay is not None:
                 opened.relay.confirms_stopped(stream.app_id)
             self._reopening.discard(stream)
-            outputs.append((stream, opened.step(stream, Down(), self._host.now)))
+            outputs.append((stream, opened.step(stream, Down(), self._loop.now)))
         for stream, found in outputs:
             self._perform(opened, stream, found)
         self._forget_if_idle(opened)
@@ -462,7 +462,7 @@ class Relays:
         for opened in stopped:
             if opened.relay is not None:
                 opened.relay.posts_stopped()
-        self._in_slices(stopped, lambda opened: self._host.report.info(
+        self._in_slices(stopped, lambda opened: self._loop.report.info(
             f"{opened.name}: buffering PUTs with generation count {upstream.generation} because upstream is stopping."))
 
     # -- timeouts -------------------------------------------------------------------------------------------------------
