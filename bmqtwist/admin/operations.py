@@ -63,7 +63,7 @@ def _stored_elsewhere(broker: Broker, domain_name: str, name: str) -> StoredQueu
     """Return the local copy of a queue whose primary is another node."""
     domain = find_domain(broker, domain_name)
     cluster, uri = broker.clusters[domain.cluster], f"bmq://{domain.name}/{name}"
-    record = next((each for each in cluster.led_elsewhere(domain.name) if each.uri == uri), None)
+    record = next((each for each in cluster.queues_of_other_primaries(domain.name) if each.uri == uri), None)
     return cluster.partitions[record.partition_id].state.queues.get(record.key) if record is not None else None
 
 
@@ -76,7 +76,7 @@ def purge_domain(context: AdminContext, name: str) -> Steps[commands.PurgeReport
 
 
 def _purge_all(broker: Broker, domain: Domain) -> Steps[commands.PurgeReport]:
-    elsewhere = broker.clusters[domain.cluster].led_elsewhere(domain.name)
+    elsewhere = broker.clusters[domain.cluster].queues_of_other_primaries(domain.name)
     purged = []
     for queue in list(domain.queues.values()):
         if queue.name in domain.queues:  # not deleted since the last step
@@ -128,7 +128,7 @@ def show_queue_history(context: AdminContext, domain: str, name: str) -> command
     opened = queue_facts.relayed_queue(context.broker, domain, name)
     if opened is None:
         raise LocalError(f"Queue '{name}' of domain '{domain}' is not open at this node with another node as primary")
-    return commands.Transitions(context.broker.loop.now, opened.story.transitions)
+    return commands.Transitions(context.broker.loop.now, opened.transition_log.transitions)
 
 
 def list_messages(context: AdminContext, domain: str, name: str, app_id: str | None, offset: int, count: int

@@ -96,7 +96,7 @@ class Broker:
             self._replications.append(cluster.replication)
         self.storage.add(cluster.partitions, cluster.replication.runner if cluster.replication is not None else None)
         self.domains.activate(cluster)
-        cluster.metadata.settle(int(self.identity.started_wall))
+        cluster.metadata.perform_jobs(int(self.identity.started_wall))
         cluster.report_alarms()
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
@@ -166,7 +166,7 @@ class Broker:
         for priority in _BEFORE_WRITING:
             scheduler.run(priority)
         for replication in self._replications:
-            replication.runner.check(now)
+            replication.runner.expire_leases(now)
         for metadata in self._metadata:
             if metadata.flush_due:
                 self._write_metadata(metadata, now)
@@ -179,10 +179,10 @@ class Broker:
 
     def _write_metadata(self, metadata: ClusterMetadata, now: float) -> None:
         loop, isolation = self.loop, self.loop.isolation
-        job = metadata.wants_write(loop.wall(now))
+        job = metadata.next_job(loop.wall(now))
         if job is not None:
             loop.in_thread(
                 partial(metadata.perform, job),
-                lambda now: isolation.run("metadata: after a write", partial(metadata.written, job, loop.wall(now))),
+                lambda now: isolation.run("metadata: after a write", partial(metadata.on_written, job, loop.wall(now))),
                 lambda error, now: isolation.run("metadata: after a failed write",
-                                               partial(metadata.failed, job, error, loop.wall(now))))
+                                               partial(metadata.on_failed, job, error, loop.wall(now))))

@@ -181,7 +181,7 @@ class Shutdown:
                 cluster.hand_over()
 
     def _await_hand_over(self, now: float) -> None:
-        left = [cluster for cluster, _ in self._several if not cluster.handed_over]
+        left = [cluster for cluster, _ in self._several if not cluster.is_handed_over]
         if self._is_over(now, bool(left)):
             self._enter(Stage.ANSWERS, now, 0.0, "timeout" if left else "partitions and leadership are handed over")
             for cluster, _ in self._several:
@@ -198,7 +198,7 @@ class Shutdown:
             each.gone()
         for cluster in self._clusters.values():
             if cluster.members is not None:
-                cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
+                cluster.members.statuses.set_own(NodeStatus.E_UNAVAILABLE)
             cluster.leadership.stop(now)
 
     def _no_action(self, now: float) -> None: ...
@@ -218,7 +218,7 @@ class Shutdown:
             report.warn(f"{title}: giving up on {left} unconfirmed message(s)")
         else:
             report.info(f"{title}: waiting for {left} unconfirmed message(s)")
-        busy = isinstance(cluster, Cluster) and cluster.metadata.busy and not late
+        busy = isinstance(cluster, Cluster) and cluster.metadata.has_pending and not late
         if busy:
             report.info(f"{title}: waiting for changes of the metadata")
         return busy or bool(left) and not late

@@ -5,7 +5,7 @@ output.
 
 A downstream broker (`serve`) is a client: one handle may stand for many of its clients, with the sums of their counts, and
 is one consumer of each app. PUSH messages contain the remaining delivery attempts; a REJECT reports a used attempt. For an
-upstream broker, `upbound` collects the output of a turn (`link/upbound.py`).
+upstream broker, `upstream_batch` collects the output of a turn (`link/upstream_batch.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.requests import QueueRequestsContext, is_of_a_client
 from bmqtwist.link.session import Session, serving
 from bmqtwist.link.states import State
-from bmqtwist.link.upbound import Upbound
+from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.machine import to
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.queue import Handle
@@ -94,7 +94,7 @@ class PeerSession(ClientSession):
     output_bytes_max = PEER_OUTPUT_BYTES_MAX  # a peer that exceeds it catches up after it has connected again
     unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
-    __slots__ = ("dialled", "role", "node_id", "serves", "upbound", "receipts", "confirm_count", "uncommitted", "_peers",
+    __slots__ = ("dialled", "role", "node_id", "serves", "upstream_batch", "receipts", "confirm_count", "uncommitted", "_peers",
                  "_credential_sender", "_early", "_newest")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
@@ -104,7 +104,7 @@ class PeerSession(ClientSession):
         self.role = PeerRole.MEMBER
         self.node_id: int = session.remote.identity.cluster_node_id
         self.serves = False
-        self.upbound: Upbound | None = None
+        self.upstream_batch: UpstreamBatch | None = None
         self.receipts: ConfirmReceipts | None = None
         self.confirm_count = 0
         self.uncommitted: deque[tuple[int, list[tuple[Partition, int]]]] = deque()
@@ -164,8 +164,8 @@ class PeerSession(ClientSession):
             session.close("#AUTHENTICATION %s: %s", session.description, why)
 
     def on_turn_end(self) -> None:
-        if self.upbound is not None:
-            self.upbound.seal()
+        if self.upstream_batch is not None:
+            self.upstream_batch.seal()
         super().on_turn_end()
         if self._early:
             self._seal_early()
@@ -196,8 +196,8 @@ class PeerSession(ClientSession):
         the end of the session."""
         session = self.session
         if session.state is State.SERVING:
-            if self.upbound is not None:
-                self.upbound.seal()
+            if self.upstream_batch is not None:
+                self.upstream_batch.seal()
             session.outbox.event(event)
             if hurry:
                 session.flush()

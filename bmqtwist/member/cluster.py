@@ -66,7 +66,7 @@ class Cluster:
         self.receipts = ConfirmReceipts(loop.later, self.partitions)  # for downstream brokers
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
-        self.activations = Activations(self.stored, self.on_activated, self.on_activation_failed, loop)
+        self.activations = Activations(self.stored_queue, self.on_activated, self.on_activation_failed, loop)
         self.retirement = Retirement(f"Cluster ({self.name})", loop)
         self.changes = QueueChanges(self)
         self.replication_factor = len(definition.nodes) // 2 + 1
@@ -88,13 +88,13 @@ class Cluster:
             self.replication = leadership.replication = replication
             self.proposals, self.members = proposals, members
             replication.leadership = replication.appointments.leadership = leadership
-            leadership.state_changed = self._state_changed
+            leadership.on_state_changed = self._on_state_changed
         if proposals is not None:
             proposals.refusal = self.changes.refusal
-            leadership.leader_changed = proposals.leader_changed
+            leadership.on_leader_changed = proposals.on_leader_changed
         if members is not None:
             members.leadership = leadership
-            members.statuses.changed = self._statuses_changed
+            members.statuses.on_changed = self._on_statuses_changed
             self.retirement.relays = members.relays
 
     def start(self, leadership: Leadership, files: list[FileSets], durability: Durability, cache_bytes: int,
@@ -123,7 +123,7 @@ class Cluster:
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._reconcile(recovered, wall)
-        metadata.settle(wall)
+        metadata.perform_jobs(wall)
         self.report.info(f"{log}: Recovery for all partitions is complete. Summary: "
                          f"{sum(len(queue.messages) for each in recovered for queue in each.queues.values())} "
                          f"outstanding message(s) in {len(self.dormant)} queue(s)")
@@ -151,12 +151,12 @@ class Cluster:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
                 record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
-                self.metadata.propose(AdoptQueue(record), self.changes.note, wall)
+                self.metadata.propose(AdoptQueue(record), self.changes.log_failure, wall)
                 self.dormant[queue.uri] = record
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                self.record(self.partitions[index].queues.delete, key, wall)
+                self.try_append(self.partitions[index].queues.delete, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
         """Raise Refused if dormant queues of a domain were stored with another mode or storage."""
@@ -184,7 +184,7 @@ class Cluster:
 
     # -- activation of queues ---------------------------------------------------------------------------------------
 
-    def stored(self, record: QueueRecord) -> StoredQueue:
+    def stored_queue(self, record: QueueRecord) -> StoredQueue:
         """Return a queue's state in its partition, created if missing; raises PartitionUnavailable."""
         partition = self.partitions[record.partition_id]
         store = partition.state.queues.get(record.key)
@@ -200,14 +200,14 @@ class Cluster:
         queue = self.make_queue(domain, record.uri, store, self.partitions[record.partition_id], now)
         queue.register_apps(first_order=0)
         queue.restore(found, wall)
-        self.changes.follow(queue, self.metadata.state.queues.get(record.uri, record), wall)
+        self.changes.apply_apps(queue, self.metadata.state.queues.get(record.uri, record), wall)
         self.changes.reconcile_apps(queue, wall)
-        self.take_over(queue, now, wall)
+        self.take_over_relay(queue, now, wall)
         if self.replication is not None:
             self.report.info(f"Cluster ({self.name}): Rebuilt internal state of queue engine for queue [{queue.uri}], "
                              f"Partition [{queue.partition_id}], {len(queue.messages)} message(s)")
         if opened:
-            self.changes.created(record.uri, queue)
+            self.changes.answer_opens(record.uri, queue)
 
     def on_activation_failed(self, record: QueueRecord, opened: bool, error: Exception) -> None:
         """Leave a queue dormant and refuse its opens."""
@@ -217,8 +217,8 @@ class Cluster:
             self.loop.isolation.alarm(f"Queue '{record.uri}': activation", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
-        if opened and record.uri in self.changes.creating:
-            self.changes.created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
+        if opened and record.uri in self.changes.pending_opens:
+            self.changes.answer_opens(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
 
     # -- active queues ----------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Cluster:
         """Set the number of nodes that must store a record before it is committed."""
         had_quorum, self.replication_factor = self.has_quorum, factor
         if self.replication is not None:
-            self.replication.set_factor(factor, self.loop.now)
+            self.replication.set_replication_factor(factor, self.loop.now)
         else:
             for partition in self.partitions:
                 if self.has_quorum:
@@ -256,18 +256,18 @@ class Cluster:
         if self.replication is None:
             return None
         record = self.metadata.state.queues.get(uri)
-        return None if record is None or self.replication.serves(record.partition_id) else _led_elsewhere(
+        return None if record is None or self.replication.is_active_primary(record.partition_id) else _not_primary(
             uri, record.partition_id)
 
-    def led_elsewhere(self, domain_name: str) -> list[QueueRecord]:
+    def queues_of_other_primaries(self, domain_name: str) -> list[QueueRecord]:
         """Return the queues of a domain whose active primary is not this node."""
-        serves = self.replication.serves if self.replication is not None else lambda partition_id: True
+        serves = self.replication.is_active_primary if self.replication is not None else lambda partition_id: True
         return [record for uri, record in self.metadata.state.queues.items() if not serves(record.partition_id)
                 and domain_of(uri) == domain_name]
 
     # -- one of several nodes ---------------------------------------------------------------------------------------
 
-    def serve(self, partition_id: int, now: float, wall: int) -> None:
+    def activate_queues(self, partition_id: int, now: float, wall: int) -> None:
         """Activate the queues of a partition whose active primary is this node."""
         partition, known = self.partitions[partition_id], self.queue_records(partition_id)
         for record in known.values():
@@ -279,10 +279,10 @@ class Cluster:
                 self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                              f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
-                self.record(partition.queues.delete, key, wall)
+                self.try_append(partition.queues.delete, key, wall)
         self.domains.activate(self)
 
-    def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
+    def retire_queues(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """Retire the queues of a partition that has lost this node as primary; clients continue with relays."""
         self.report.info(f"Cluster ({self.name}): queues of Partition [{partition_id}] wait for its next primary: {cause}")
         queues = [queue for queue in self.queues.values() if queue.partition_id == partition_id]
@@ -290,10 +290,10 @@ class Cluster:
             del self.queues[queue.uri]
         self.retirement.begin(self.partitions[partition_id], queues, cause)
         for uri in self.activations.cancel_all(partition_id):
-            self.changes.created(uri, _led_elsewhere(uri, partition_id))
+            self.changes.answer_opens(uri, _not_primary(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
-    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+    def take_over_relay(self, queue: RootQueue, now: float, wall: int) -> None:
         """Move the relay of a queue, with its clients and pending opens, to the queue itself."""
         if self.relays is None:
             return
@@ -303,24 +303,24 @@ class Cluster:
         for each in opens:
             each.answer(queue)
 
-    def primary_changed(self, partition_id: int) -> None:
+    def on_primary_changed(self, partition_id: int) -> None:
         """Handle a change of a partition's active primary."""
         if self.members is not None:
-            self.members.primary_changed(partition_id)
+            self.members.on_primary_changed(partition_id)
 
-    def _statuses_changed(self) -> None:
+    def _on_statuses_changed(self) -> None:
         """Handle a change of a member's status: partitions of a stopping member get other primaries."""
         if self.members is not None and self.replication is not None:
-            self.members.statuses_changed()
+            self.members.on_statuses_changed()
             self.replication.appointments.check(self.loop.now)
 
     def hand_over(self) -> None:
         """Announce that this node stops: other nodes become leader and primaries."""
         if self.members is not None:
-            self.members.statuses.become(NodeStatus.E_STOPPING)
+            self.members.statuses.set_own(NodeStatus.E_STOPPING)
 
     @property
-    def handed_over(self) -> bool:
+    def is_handed_over(self) -> bool:
         """True once other nodes are leader and primaries, or cannot become so. Each read advances the handover."""
         successor = self.replication.appointments.successor() if self.replication is not None else None
         if self.replication is None or successor is None or not self.leadership.has_quorum_without_self:
@@ -330,11 +330,11 @@ class Cluster:
             return False
         self.leadership.set_mode(ElectionMode.LEAVING)
         if self.leadership.standing.leader is not None:
-            self.replication.hand_over(self.loop.now)
+            self.replication.hand_over_all(self.loop.now)
         return not self.retirement.in_progress and all(
             primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
-    def held_in_memory(self, partition_id: int) -> int:
+    def count_in_memory(self, partition_id: int) -> int:
         """Return the number of messages in this node's queues in memory of a partition."""
         return sum(len(queue.messages) for queue in self.queues.values()
                    if queue.in_memory and queue.partition_id == partition_id)
@@ -344,44 +344,44 @@ class Cluster:
         if self.members is not None:
             self.members.on_records(now)
 
-    def committed(self, partition: Partition, now: float) -> None:
+    def on_committed(self, partition: Partition, now: float) -> None:
         """Notify waiters that more records of a partition are committed."""
         self.receipts.committed()
         for waiter in list(partition.copies.waiters):
             waiter.committed(now)
 
-    def _state_changed(self, changes: Changes) -> None:
+    def _on_state_changed(self, changes: Changes) -> None:
         """Apply changes of the metadata to the queues of this node."""
         replication = self.replication
         if replication is None:
             return
         now, wall = self.loop.now, self.loop.wall(self.loop.now)
-        replication.assigned(changes.partitions, now)
+        replication.apply_primaries(changes.partitions, now)
         if self.members is not None:
             for record in (*changes.removed, *changes.assigned):
-                self.members.queue_moved(record.uri)
+                self.members.on_queue_moved(record.uri)
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
             if record.uri in self.activations:
-                self.record(self.partitions[record.partition_id].queues.delete, record.key, wall)
+                self.try_append(self.partitions[record.partition_id].queues.delete, record.key, wall)
                 if self.activations.cancel(record.uri):
-                    self.changes.gone_again(record.uri)
+                    self.changes.refuse_unassigned(record.uri)
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
-                self.changes.forget(queue, wall)
+                self.changes.delete_unassigned(queue, wall)
         for record in changes.updated:
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
-                self.changes.follow(queue, record, wall)
-        created = [record for record in changes.assigned if replication.serves(record.partition_id)
+                self.changes.apply_apps(queue, record, wall)
+        created = [record for record in changes.assigned if replication.is_active_primary(record.partition_id)
                    and record.uri not in self.queues and record.uri not in self.activations]
         for record in created:
             self.dormant[record.uri] = record
-            self.changes.note_created(record)
+            self.changes.report_created(record)
         if created:
             self.domains.activate(self)
         if self.proposals is not None:
-            self.proposals.state_changed(wall)
+            self.proposals.on_state_changed(wall)
 
     def primary_status(self, partition_id: int) -> str:
         """Return the status of a partition's primary, as known to this node."""
@@ -405,12 +405,12 @@ class Cluster:
     @property
     def unready(self) -> str:
         """As `unavailable`; after a start also the members that have not connected yet."""
-        awaited = self.members.awaited() if self.members is not None else ""
+        awaited = self.members.awaited_members() if self.members is not None else ""
         return self.unavailable or awaited and f"{self.name} (not connected with {awaited} yet)"
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def record(self, append: Callable[..., None], *args: object) -> None:
+    def try_append(self, append: Callable[..., None], *args: object) -> None:
         try:
             append(*args)
         except PartitionUnavailable as error:
@@ -423,7 +423,7 @@ class Cluster:
                 (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)
 
 
-def _led_elsewhere(uri: str, partition_id: int) -> Refused:
+def _not_primary(uri: str, partition_id: int) -> Refused:
     return Refused(Category.E_REFUSED, f"Partition [{partition_id}] of queue '{uri}' has another primary, or none yet",
                    NOT_PRIMARY)
 

@@ -62,15 +62,15 @@ class MemberDispatch:
                 self._loop.report.error(f"#CORRUPTED_EVENT {self.leadership.title}: node "
                                         f"{self._links.name(peer.node_id)}: {error}")
 
-    def records(self, peer: PeerSession, kind: EventType, body: bytes) -> None:
+    def on_partition_event(self, peer: PeerSession, kind: EventType, body: bytes) -> None:
         """Handle records or a receipt of a partition; raises PeerError."""
-        self.replication.received(peer.node_id, *partition_event_of(peer.node_id, kind, body), peer.session.now)
+        self.replication.on_message(peer.node_id, *partition_event_of(peer.node_id, kind, body), peer.session.now)
 
-    def control(self, peer: PeerSession, specific: int, body: bytes) -> None:
+    def on_control_message(self, peer: PeerSession, specific: int, body: bytes) -> None:
         """Handle a control message of a member; raises PeerError."""
         message = decode_control(body, encoding_of(specific))
         if message.choice != "clusterMessage":
-            self.relays.control(peer, message)
+            self.relays.on_control_message(peer, message)
             return
         about: ClusterMessage = message.value
         kind = about.value.choice if about.choice == "metadataLogMessage" else about.choice
@@ -79,40 +79,40 @@ class MemberDispatch:
         if kind in _TURN_DUE:
             self._loop.performer.turn_due()
 
-    def log(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+    def on_log_message(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a message of the metadata log."""
         found = log_message_of(peer.node_id, about)
         if found is not None:
             self.metadata.step(found, self._loop.wall(peer.session.now))
 
-    def proposal(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+    def on_proposal(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a proposal of another node, or the leader's answer."""
-        self.proposals.received(peer.node_id, about.value.value, self._loop.wall(peer.session.now))
+        self.proposals.on_message(peer.node_id, about.value.value, self._loop.wall(peer.session.now))
 
-    def partition(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
+    def on_partition_message(self, peer: PeerSession, message: ControlMessage, about: ClusterMessage) -> None:
         """Handle a message about a partition."""
         found = partition_message_of(peer.node_id, about)
         if found is not None:
-            self.replication.received(peer.node_id, *found, peer.session.now)
+            self.replication.on_message(peer.node_id, *found, peer.session.now)
 
 
 EVENTS: dict[EventType, Callable[[MemberDispatch, PeerSession, EventType, int, bytes], None]] = {
-    EventType.STORAGE: lambda to, peer, kind, specific, body: to.records(peer, kind, body),
-    EventType.REPLICATION_RECEIPT: lambda to, peer, kind, specific, body: to.records(peer, kind, body),
-    EventType.PUSH: lambda to, peer, kind, specific, body: to.relays.relays.incoming.pushes(peer, body, peer.session.now),
-    EventType.ACK: lambda to, peer, kind, specific, body: to.relays.acks(peer, specific, body, peer.session.now),
-    EventType.CONTROL: lambda to, peer, kind, specific, body: to.control(peer, specific, body),
+    EventType.STORAGE: lambda to, peer, kind, specific, body: to.on_partition_event(peer, kind, body),
+    EventType.REPLICATION_RECEIPT: lambda to, peer, kind, specific, body: to.on_partition_event(peer, kind, body),
+    EventType.PUSH: lambda to, peer, kind, specific, body: to.relays.relays.incoming.on_pushes(peer, body, peer.session.now),
+    EventType.ACK: lambda to, peer, kind, specific, body: to.relays.on_acks(peer, specific, body, peer.session.now),
+    EventType.CONTROL: lambda to, peer, kind, specific, body: to.on_control_message(peer, specific, body),
     EventType.ELECTOR: lambda to, peer, kind, specific, body: to.leadership.step(
         peer.session.now, Received(peer.node_id, decode_elector(body))),
 }
 _TURN_DUE = frozenset(("request", "answer", "nodeStatusAdvisory", "stopRequest", "stopResponse"))  # need a turn
 CLUSTER_MESSAGES: dict[str, Callable[[MemberDispatch, PeerSession, ControlMessage, ClusterMessage], None]] = {
-    **dict.fromkeys(("entries", "snapshot", "acknowledgement", "catchUp"), MemberDispatch.log),
-    **dict.fromkeys(("request", "answer"), MemberDispatch.proposal),
-    "partition": MemberDispatch.partition,
-    "primaryStatusAdvisory": lambda to, peer, message, about: to.replication.advised(peer.node_id, about),
-    "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.announced(peer.node_id, about.value.status),
-    "stopRequest": lambda to, peer, message, about: to.statuses.asked_to_stop(peer, message),
+    **dict.fromkeys(("entries", "snapshot", "acknowledgement", "catchUp"), MemberDispatch.on_log_message),
+    **dict.fromkeys(("request", "answer"), MemberDispatch.on_proposal),
+    "partition": MemberDispatch.on_partition_message,
+    "primaryStatusAdvisory": lambda to, peer, message, about: to.replication.on_primary_status(peer.node_id, about),
+    "nodeStatusAdvisory": lambda to, peer, message, about: to.statuses.on_announced(peer.node_id, about.value.status),
+    "stopRequest": lambda to, peer, message, about: to.statuses.on_stop_request(peer, message),
     "stopResponse": lambda to, peer, message, about: to.statuses.stop_awaited.discard(peer.node_id),
-    "confirmReceipt": lambda to, peer, message, about: to.relays.relays.receipt(peer, about.value.count),
+    "confirmReceipt": lambda to, peer, message, about: to.relays.relays.on_receipt(peer, about.value.count),
 }

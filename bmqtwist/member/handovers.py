@@ -60,25 +60,25 @@ class Handovers:
         self._in_progress[index] = Handover(wanted, for_good, now + self._patience)
         self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
-        self.check(index, now)
+        self.advance(index, now)
 
-    def forget(self, index: int) -> None:
+    def end(self, index: int) -> None:
         """End a handover: the partition's machine has decided on its primary."""
         self._in_progress.pop(index, None)
 
-    def check(self, index: int, now: float) -> None:
+    def advance(self, index: int, now: float) -> None:
         """Continue a handover after progress of a log, or after a timeout."""
         found = self._in_progress.get(index)
         if found is None:
             return
         machine = self._hosted[index].machine
-        if found.given:
+        if found.declined:
             if now >= found.until:
-                self._give(index, found, machine, now)
+                self._decline_lease(index, found, machine, now)
         elif self._is_drained(machine, found.wanted.successor):
-            self._give(index, found, machine, now)
+            self._decline_lease(index, found, machine, now)
         elif now >= found.until and found.for_good:
-            self._give(index, found, machine, now)
+            self._decline_lease(index, found, machine, now)
         elif now >= found.until:
             del self._in_progress[index]
             self._loop.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
@@ -89,14 +89,14 @@ class Handovers:
         target, last = machine.targets.get(successor), machine.log.summary.last
         return machine.committed >= last and target is not None and target.durable >= last
 
-    def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
-        found.given, found.until = True, now + REPEAT_S
+    def _decline_lease(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
+        found.declined, found.until = True, now + REPEAT_S
         successor = found.wanted.successor
         self._decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _check_all(self, now: float) -> None:
         for index in list(self._in_progress):
-            self.check(index, now)
+            self.advance(index, now)
         if self._in_progress:
             self._loop.timers.at(now + CHECK_S, self._check_all)

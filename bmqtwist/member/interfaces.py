@@ -55,10 +55,10 @@ class ReplicatedCluster(Protocol):
     def make_queue(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition, now: float) -> RootQueue:
         """Create and register a queue."""
 
-    def take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+    def take_over_relay(self, queue: RootQueue, now: float, wall: int) -> None:
         """Move the relay of a queue, with its clients and pending opens, to the queue itself."""
 
-    def record(self, append: Callable[..., None], *args: object) -> None:
+    def try_append(self, append: Callable[..., None], *args: object) -> None:
         """Append a record; a PartitionUnavailable is logged."""
 
     def adopt_domain(self, domain: Domain) -> None:
@@ -67,19 +67,19 @@ class ReplicatedCluster(Protocol):
     def queue_records(self, partition_id: int) -> Mapping[bytes, QueueRecord]:
         """Return the records of a partition's queues in the metadata, by queue key."""
 
-    def serve(self, partition_id: int, now: float, wall: int) -> None:
+    def activate_queues(self, partition_id: int, now: float, wall: int) -> None:
         """Activate the queues of a partition whose active primary is this node."""
 
-    def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
+    def retire_queues(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """Retire the queues of a partition that has lost this node as primary."""
 
-    def committed(self, partition: Partition, now: float) -> None:
+    def on_committed(self, partition: Partition, now: float) -> None:
         """Notify waiters that more records of a partition are committed."""
 
-    def primary_changed(self, partition_id: int) -> None:
+    def on_primary_changed(self, partition_id: int) -> None:
         """Handle a change of a partition's active primary."""
 
-    def held_in_memory(self, partition_id: int) -> int:
+    def count_in_memory(self, partition_id: int) -> int:
         """Return the number of messages in this node's queues in memory of a partition."""
 
     def on_records(self, now: float) -> None:

@@ -77,7 +77,7 @@ class LeaderUser(Protocol):
     def primaries(self, partitions: int) -> Primaries:
         """Return the primaries that this node appoints as a new leader."""
 
-    def leader_known(self, now: float) -> None:
+    def on_leader_active(self, now: float) -> None:
         """Follow a leader whose first record is committed."""
 
 
@@ -94,13 +94,13 @@ class Leadership:
         self.elector = Elector(node_id, self.title, members, timing(definition.elector), loop.performer.chance,
                                lambda: metadata.log.lsn, quorum)
         self.replication: LeaderUser | None = None  # None in a cluster of one node
-        self.leader_changed: Callable[[], None] = lambda: None  # a leader has become active
+        self.on_leader_changed: Callable[[], None] = lambda: None  # a leader has become active
         self.active = False  # the leader's first record is known to be committed
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
-        self._busy = False
+        self._stepping = False
         self._refused: NotDone | None = None  # the reason why the log did not become leader
-        self.state_changed: Callable[[Changes], None] = lambda changes: None  # a change of the metadata is applied
+        self.on_state_changed: Callable[[Changes], None] = lambda changes: None  # a change of the metadata is applied
         self._stored: tuple[Vote, bool] = ((0, None), False)  # in the file: (term, vote), True if damaged
 
     # -- start and stop ---------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Leadership:
         self._primaries = Primaries(self._primaries.partitions, used_leases=used_leases)
         self.step(now, Start(self.metadata.log.term), wall)
         self.step(now, Tick(), wall)
-        self.metadata.settle(wall)
+        self.metadata.perform_jobs(wall)
         if self._refused is not None:
             raise MetadataUnavailable(self._refused.reason)
 
@@ -162,7 +162,7 @@ class Leadership:
         return self.elector.leader is not None
 
     @property
-    def may_have_leader_elsewhere(self) -> bool:
+    def may_be_cut_off_from_leader(self) -> bool:
         """True if other nodes may have a leader that this node cannot reach: one reports it, or too few are connected."""
         elector = self.elector
         return elector.elsewhere is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
@@ -209,12 +209,12 @@ class Leadership:
         if self._links is not None:
             self._links.send(node_id, encode_log_message(message))
 
-    def changed(self, change: StateChanged) -> None:
+    def on_applied(self, change: StateChanged) -> None:
         """Handle a record that is committed and applied."""
         self._check_commit()
-        self.state_changed(change.changes)
+        self.on_state_changed(change.changes)
 
-    def leadership_lost(self, reason: str) -> None:
+    def on_leadership_lost(self, reason: str) -> None:
         """Resign: the log cannot lead any more."""
         self.step(self._loop.now, Resign(reason))
 
@@ -223,16 +223,16 @@ class Leadership:
     def step(self, now: float, event: ElectionInput, wall: int | None = None) -> None:
         """Pass an input to the elector and perform its outputs."""
         self._inputs.append((now, self._loop.wall(now) if wall is None else wall, event))
-        if self._busy:
+        if self._stepping:
             return
-        self._busy = True
+        self._stepping = True
         try:
             while self._inputs:
                 now, wall, event = self._inputs.popleft()
                 for output in self.elector.step(now, event):
                     self._perform(output, now, wall)
         finally:
-            self._busy = False
+            self._stepping = False
 
     def _perform(self, output: ElectionOutput, now: float, wall: int) -> None:
         match output:
@@ -240,7 +240,7 @@ class Leadership:
                 if self._links is not None:
                     self._links.send(output.node_id, control.encode_event(output.message))
             case SaveVote():
-                self._save(output)
+                self._save_vote(output)
             case TickAt():
                 if output.moment is not None and self._links is not None:
                     self._loop.timers.at(output.moment, lambda now: self.step(now, Tick()))
@@ -249,41 +249,41 @@ class Leadership:
             case Outvoted():
                 self.metadata.step(Ask(tuple(filter(self.is_up, self.elector.others))), wall)
             case ElectionChanged():
-                self._elected(output, wall)
+                self._on_election_changed(output, wall)
             case Alarm():
                 self._loop.report.alarm("CLUSTER", "%s", output.text)
             case _:
                 assert_never(output)
 
-    def _save(self, job: SaveVote) -> None:
+    def _save_vote(self, job: SaveVote) -> None:
         if self._vote_file is not None:
             self._loop.in_thread(partial(self._vote_file.write, (job.term, job.vote)),
-                                           partial(self._saved, job.number), partial(self._not_saved, job.number))
+                                           partial(self._on_vote_saved, job.number), partial(self._on_vote_failed, job.number))
 
-    def _saved(self, number: int, now: float) -> None:
+    def _on_vote_saved(self, number: int, now: float) -> None:
         self.step(now, Written(number))
 
-    def _not_saved(self, number: int, error: OSError, now: float) -> None:
+    def _on_vote_failed(self, number: int, error: OSError, now: float) -> None:
         self.step(now, WriteFailed(number, str(error)))
 
-    def _elected(self, change: ElectionChanged, wall: int) -> None:
+    def _on_election_changed(self, change: ElectionChanged, wall: int) -> None:
         """Pass a change of leader to the metadata log."""
         before, after = change.before, change.after
         self.active = False
         if self._links is not None:
             report_change(change, self.definition.name, self._links, self.metadata.log.lsn, self._loop.report)
         if after.state is ElectionState.LEADER:
-            self.metadata.lead(after.term, self._assignment(), self._led, wall)
+            self.metadata.lead(after.term, self._choose_primaries(), self._on_first_record_decided, wall)
         elif after.leader is not None:
             self.metadata.step(Follow(after.term, after.leader), wall)
             self._check_commit()
         elif before.leader is not None or after.state is ElectionState.DORMANT:
             self.metadata.step(StepDown(), wall)
 
-    def _assignment(self) -> Primaries:
+    def _choose_primaries(self) -> Primaries:
         return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
 
-    def _led(self, outcome: Outcome, wall: int) -> None:
+    def _on_first_record_decided(self, outcome: Outcome, wall: int) -> None:
         """Handle the outcome of the first record of this node's term."""
         if isinstance(outcome, NotDone):
             self._refused = outcome
@@ -310,8 +310,8 @@ class Leadership:
             report_active(self._links.name(self.elector.leader), self.definition.name, self.metadata.log.lsn,
                           self._loop.report)
         if self.replication is not None:  # logged before its consequences
-            self.replication.leader_known(self._loop.now)
-        self.leader_changed()
+            self.replication.on_leader_active(self._loop.now)
+        self.on_leader_changed()
 
 
 def timing(config: ElectorConfig) -> Timing:

@@ -53,17 +53,17 @@ class MemberRelays:
         self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition, each with its record
         self.relays = Relays(self, cluster.loop, cluster.context, bytes_max)
         self.leadership: Leadership
-        self._without_since: float | None = None  # since when leader and a primary are unknown
-        self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # other nodes elect a leader within it
-        self._loop.timers.every(self._loop.now, CHECK_PERIOD_S, self._check_use)
+        self._cut_off_since: float | None = None  # since when leader and a primary are unknown
+        self._election_seconds = definition.elector.max_random_wait_timeout_ms / 1000  # other nodes elect a leader within it
+        self._loop.timers.every(self._loop.now, CHECK_PERIOD_S, self._report_usable)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
-    def awaited(self) -> str:
+    def awaited_members(self) -> str:
         """Return the members that have not connected yet after the start; see `ClusterLinks.awaited`."""
         return self._links.awaited(self._loop.now)
 
-    def primary_changed(self, index: int) -> None:
+    def on_primary_changed(self, index: int) -> None:
         """Attach the queues of a partition to its new active primary, or detach them if it has none."""
         primary, known = self._replication.primary_of(index), self._upstreams.get(index)
         gates = self.statuses.gates(primary.node_id) if primary is not None else CLOSED
@@ -74,19 +74,19 @@ class MemberRelays:
             del self._upstreams[index]
             self._held_acks.pop(index, None)
             self.relays.detach([opened for opened in self.relays.opened.values() if opened.upstream is known])
-        if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
-            upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
+        if primary is not None and peer is not None and peer.upstream_batch is not None and index not in self._upstreams:
+            upstream = self._upstreams[index] = Upstream(peer, peer.upstream_batch, primary.lease)
             upstream.stopping = not gates.put
             self.relays.attach(upstream)
         elif known is not None and index in self._upstreams and not gates.put and not known.stopping:
             self.relays.stop_posting(known)
 
-    def statuses_changed(self) -> None:
+    def on_statuses_changed(self) -> None:
         """Check the upstreams of all partitions after a change of a member's status."""
         for index in range(len(self._cluster.partitions)):
-            self.primary_changed(index)
+            self.on_primary_changed(index)
 
-    def queue_moved(self, uri: str) -> None:
+    def on_queue_moved(self, uri: str) -> None:
         """Attach a queue to another upstream if the metadata move it to another partition."""
         opened = self.relays.opened.get(uri)
         if opened is not None and opened.upstream is not self.upstream_of(uri):
@@ -124,22 +124,22 @@ class MemberRelays:
     def _release_acks(self, index: int, now: float) -> None:
         held, upstream = self._held_acks[index], self._upstreams[index]
         while held and self._replication.knows_committed(index, held[0][0]):
-            self.relays.incoming.acked(upstream.peer, held.popleft()[1], now)
+            self.relays.incoming.pass_acks(upstream.peer, held.popleft()[1], now)
         if not held:
             del self._held_acks[index]
 
-    def _check_use(self, now: float) -> None:
+    def _report_usable(self, now: float) -> None:
         """Report to proxies that this node is not available while it is cut off from leader and primary."""
         for index in list(self._held_acks):
             self._release_acks(index, now)
-        missing = any(index not in self._upstreams and not self._replication.serves(index)
+        missing = any(index not in self._upstreams and not self._replication.is_active_primary(index)
                       for index in range(len(self._cluster.partitions)))
         if not missing or self.leadership.knows_leader:
-            self._without_since = None
-        elif self._without_since is None:
-            self._without_since = now
-        self.statuses.set_usable_by_proxies(self._without_since is None or now < self._without_since + self._patience
-                                or not self.leadership.may_have_leader_elsewhere)
+            self._cut_off_since = None
+        elif self._cut_off_since is None:
+            self._cut_off_since = now
+        self.statuses.set_usable_by_proxies(self._cut_off_since is None or now < self._cut_off_since + self._election_seconds
+                                or not self.leadership.may_be_cut_off_from_leader)
 
     # -- relay.relays.RelayUser -------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class MemberRelays:
         """Return this node's own domain object, since this node may become primary."""
         return self._cluster.domains.domain(uri.qualified_domain)
 
-    def stored(self, uri: str, guid: bytes) -> Message | None:
+    def find_stored(self, uri: str, guid: bytes) -> Message | None:
         """Read a message from this node's files once its record is durable here, or known to be committed; else None."""
         found = self._find(uri, guid)
         if found is None:
@@ -191,14 +191,14 @@ class MemberRelays:
 
     # -- messages of other members ----------------------------------------------------------------------------------------
 
-    def acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
+    def on_acks(self, peer: PeerSession, specific: int, body: bytes, now: float) -> None:
         """Handle ACKs, or early acknowledgements, of a primary; raises PeerError."""
         if specific == AHEAD:
             self._on_early_acks(peer, body, now)
         else:
-            self.relays.incoming.acks(peer, body, now)
+            self.relays.incoming.on_acks(peer, body, now)
 
-    def control(self, peer: PeerSession, message: ControlMessage) -> None:
+    def on_control_message(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a request of another member about queues, or its response; late responses are ignored."""
-        if not self.relays.requests.answered(peer, message) and is_of_a_client(message) and peer.serves:
+        if not self.relays.requests.on_response(peer, message) and is_of_a_client(message) and peer.serves:
             peer.requests.handle(message)

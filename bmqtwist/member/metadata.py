@@ -1,10 +1,10 @@
 """Metadata of a cluster at this node: the metadata log's state machine, its file, and callbacks of proposed changes.
 
-    propose          propose a change, any number of times in a turn; the callback receives the outcome after the commit
-    wants_write      at the end of a turn: the next file job, to be performed on another thread; one job at a time
-    written, failed  result of a file job: changes take effect, callbacks are called
-    lead, step       events of elections and messages of other nodes; messages to them and commits go to `user`
-    settle           at the start: perform all file jobs on the calling thread
+    propose                propose a change, any number of times in a turn; the callback receives the outcome after the commit
+    next_job               at the end of a turn: the next file job, for another thread; one job at a time
+    on_written, on_failed  result of a file job: changes take effect, callbacks are called
+    lead, step             events of elections and messages of other nodes; messages to them and commits go to `user`
+    perform_jobs           at the start: perform all file jobs on the calling thread
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class LogUser(Protocol):
     def send(self, node_id: int, message: Message) -> None:
         """Send a message to another node."""
 
-    def changed(self, change: StateChanged) -> None:
+    def on_applied(self, change: StateChanged) -> None:
         """Handle a record that is committed and applied."""
 
-    def leadership_lost(self, reason: str) -> None:
+    def on_leadership_lost(self, reason: str) -> None:
         """Handle the log's loss of leadership."""
 
 
@@ -64,12 +64,11 @@ class ClusterMetadata:
     def __init__(self, log: MetadataLog, file: LedgerFile, report: Report) -> None:
         self.log = log
         self._file, self._report = file, report
-        self._waiting: dict[int, OnDecided] = {}
-        self._barriers: list[tuple[set[int], Callable[[], None]]] = []
+        self._callbacks: dict[int, OnDecided] = {}
         self.proposals = 0  # count; the number of a proposal is its token
         self._job: FileJob | None = None  # not started yet
         self.user: LogUser | None = None
-        self.flush_due = False  # an input has come since the last Flush: call `wants_write`
+        self.flush_due = False  # an input has come since the last Flush: call `next_job`
 
     @property
     def state(self) -> ClusterState:
@@ -77,52 +76,45 @@ class ClusterMetadata:
         return self.log.state
 
     @property
-    def busy(self) -> bool:
+    def has_pending(self) -> bool:
         """True while a proposed change is undecided."""
-        return bool(self._waiting)
+        return bool(self._callbacks)
 
     def open(self) -> None:
         """Read the file; damaged contents do not raise."""
         data = self._file.read_all()
         good, outputs = self.log.open(data)
-        self._take(outputs, 0)
+        self._perform_outputs(outputs, 0)
         if good < len(data):
             self._file.truncate(good)
 
-    def lead(self, term: int, primaries: Primaries, told: OnDecided, wall: int) -> None:
-        """Lead the cluster; `told` receives the outcome of the first record of the term."""
-        self.step(Lead(self._expect(told), term, primaries), wall)
+    def lead(self, term: int, primaries: Primaries, on_decided: OnDecided, wall: int) -> None:
+        """Lead the cluster; `on_decided` receives the outcome of the first record of the term."""
+        self.step(Lead(self._register(on_decided), term, primaries), wall)
 
     def step(self, event: Input, wall: int) -> None:
         """Pass an input to the log and perform its outputs."""
         self.flush_due = True
-        self._take(self.log.step(event, wall), wall)
+        self._perform_outputs(self.log.step(event, wall), wall)
 
-    def propose(self, change: Change, told: OnDecided, wall: int) -> None:
+    def propose(self, change: Change, on_decided: OnDecided, wall: int) -> None:
         """Propose a change of the metadata."""
         if isinstance(change, AssignQueue):
             self._report.info("'QueueAssignmentAdvisory' will be applied to cluster state ledger: queue '%s'", change.uri)
-        self.step(Propose(self._expect(told), change), wall)
+        self.step(Propose(self._register(on_decided), change), wall)
 
-    def _expect(self, told: OnDecided) -> int:
+    def _register(self, on_decided: OnDecided) -> int:
         self.proposals += 1
-        self._waiting[self.proposals] = told
+        self._callbacks[self.proposals] = on_decided
         return self.proposals
-
-    def after(self, action: Callable[[], None]) -> None:
-        """Call `action` when all changes proposed so far are decided."""
-        if self._waiting:
-            self._barriers.append((set(self._waiting), action))
-        else:
-            action()
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
-    def wants_write(self, wall: int) -> FileJob | None:
+    def next_job(self, wall: int) -> FileJob | None:
         """Return the next file job: `perform` it on any thread, then call `written` or `failed`."""
         if self.flush_due:
             self.flush_due = False
-            self._take(self.log.step(Flush(), wall), wall)
+            self._perform_outputs(self.log.step(Flush(), wall), wall)
         job, self._job = self._job, None
         return job
 
@@ -136,29 +128,29 @@ class ClusterMetadata:
         self._file.append(job.data)
         self._file.sync()
 
-    def written(self, job: FileJob, wall: int) -> None:
+    def on_written(self, job: FileJob, wall: int) -> None:
         """Handle a completed file job: its data are durable."""
         if isinstance(job, ReplaceFile) and job.replaces:
             self._report.info("Rolled over to log with logId '%s'", job.log_id.hex().upper())
         self.step(Written(job.number), wall)
 
-    def failed(self, job: FileJob, error: OSError, wall: int) -> None:
+    def on_failed(self, job: FileJob, error: OSError, wall: int) -> None:
         """Handle a failed file job."""
         self.step(WriteFailed(job.number, str(error)), wall)
 
-    def settle(self, wall: int) -> None:
+    def perform_jobs(self, wall: int) -> None:
         """Perform file jobs until none is left."""
-        while (job := self.wants_write(wall)) is not None:
+        while (job := self.next_job(wall)) is not None:
             try:
                 self.perform(job)
             except OSError as error:
-                self.failed(job, error, wall)
+                self.on_failed(job, error, wall)
             else:
-                self.written(job, wall)
+                self.on_written(job, wall)
 
     # -- the machine ------------------------------------------------------------------------------------------------
 
-    def _take(self, outputs: list[Output], wall: int) -> None:
+    def _perform_outputs(self, outputs: list[Output], wall: int) -> None:
         user = self.user
         for output in outputs:
             match output:
@@ -170,7 +162,7 @@ class ClusterMetadata:
                         self._report.info("Rolling over from log with logId '%s' to log with logId '%s' of %d bytes",
                                           output.replaces.hex().upper(), output.log_id.hex().upper(), len(output.data))
                 case Decided():
-                    self._decided(output, wall)
+                    self._on_decided(output, wall)
                 case Alarm():
                     self._report.alarm("CLUSTER", "%s", output.text)
                 case Send():
@@ -178,19 +170,15 @@ class ClusterMetadata:
                         user.send(output.node_id, output.message)
                 case StateChanged():
                     if user is not None:
-                        user.changed(output)
+                        user.on_applied(output)
                 case LeadershipLost():
                     if user is not None:
-                        user.leadership_lost(output.reason)
+                        user.on_leadership_lost(output.reason)
                 case _:
                     assert_never(output)
 
-    def _decided(self, decided: Decided, wall: int) -> None:
+    def _on_decided(self, decided: Decided, wall: int) -> None:
         try:
-            self._waiting.pop(decided.token)(decided.outcome, wall)
+            self._callbacks.pop(decided.token)(decided.outcome, wall)
         except Exception as error:  # the other changes continue
-            self._report.alarm(INTERNAL_ERROR, "Metadata: what follows a change: %s", stack(error))
-        for outstanding, _ in self._barriers:
-            outstanding.discard(decided.token)
-        while self._barriers and not self._barriers[0][0]:
-            self._barriers.pop(0)[1]()
+            self._report.alarm(INTERNAL_ERROR, "Metadata: callback of a decided change: %s", stack(error))

@@ -24,7 +24,7 @@ _MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is start
 
 
 class NodeStatuses:
-    """Statuses of one cluster's members. `changed()`: a status has changed; `announce_to_proxies(status)`: report this
+    """Statuses of one cluster's members. `on_changed()`: a status has changed; `announce_to_proxies(status)`: report this
     node's status to its proxies."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, links: ClusterLinks, report: Report) -> None:
@@ -34,22 +34,22 @@ class NodeStatuses:
         self.own = NodeStatus.E_STARTING
         self.others = dict.fromkeys([each for each in self.members if each != node_id], NodeStatus.E_UNAVAILABLE)
         self._stopping: set[int] = set()  # members that reported that they stop
-        self.changed: Callable[[], None] = lambda: None
+        self.on_changed: Callable[[], None] = lambda: None
         self.announce_to_proxies: Callable[[NodeStatus], None] = lambda status: None
         self._usable = True  # by proxies
         self.stop_awaited: set[int] = set()  # members that have not answered a stop request yet
 
-    def up(self, node_id: int) -> None:
+    def on_connected(self, node_id: int) -> None:
         """Handle a connection: the node's status is unknown until it reports it; it receives this node's."""
         self._set(node_id, NodeStatus.E_UNKNOWN)
         self._send_status(node_id)
 
-    def down(self, node_id: int) -> None:
+    def on_disconnected(self, node_id: int) -> None:
         """Handle the loss of a connection."""
         self._stopping.discard(node_id)
         self._set(node_id, NodeStatus.E_UNAVAILABLE)
 
-    def announced(self, node_id: int, status: NodeStatus) -> None:
+    def on_announced(self, node_id: int, status: NodeStatus) -> None:
         """Handle a status that a node reports."""
         if status in _STOPPING:
             self._stopping.add(node_id)
@@ -59,11 +59,11 @@ class NodeStatuses:
         """Ask the other members to send no more messages to this node, which stops."""
         self.stop_awaited |= ask_to_stop(map(self._links.session, self.others))
 
-    def asked_to_stop(self, peer: PeerSession, message: ControlMessage) -> None:
+    def on_stop_request(self, peer: PeerSession, message: ControlMessage) -> None:
         """Handle a stop request: this node sends no more messages to that member."""
         peer.stop_deliveries()
         if self.others[peer.node_id] is not NodeStatus.E_UNAVAILABLE:
-            self.announced(peer.node_id, NodeStatus.E_STOPPING)
+            self.on_announced(peer.node_id, NodeStatus.E_STOPPING)
         answer_stop(peer, message)
 
     def _set(self, node_id: int, status: NodeStatus) -> None:
@@ -73,9 +73,9 @@ class NodeStatuses:
             self._report.info(f"{self._title}: node {self._links.name(node_id)}: {before.name} -> {status.name}")
             name = self._links.node_name(node_id)
             self._report.note("node", f"node {name} {_MEANS[status]}", about=name, before=before.name, status=status.name)
-            self.changed()
+            self.on_changed()
 
-    def become(self, status: NodeStatus) -> None:
+    def set_own(self, status: NodeStatus) -> None:
         """Set and report this node's status. A stopping node stays so."""
         if status is self.own or self.is_stopping and status not in _STOPPING:
             return
@@ -85,7 +85,7 @@ class NodeStatuses:
         for node_id in self.others:
             self._send_status(node_id)
         self.announce_to_proxies(status)
-        self.changed()
+        self.on_changed()
 
     def set_usable_by_proxies(self, usable: bool) -> None:
         """Report to proxies whether this node can serve them; not while it is cut off from leader and primary."""
@@ -94,7 +94,7 @@ class NodeStatuses:
             self._report.info(f"{self._title}: reporting to proxies: this node is {'' if usable else 'not '}available")
             self.announce_to_proxies(self.own if usable else NodeStatus.E_STARTING)
 
-    def status(self, node_id: int) -> NodeStatus:
+    def status_of(self, node_id: int) -> NodeStatus:
         """Return the status of a member."""
         return self.own if node_id == self.node_id else self.others[node_id]
 
@@ -103,7 +103,7 @@ class NodeStatuses:
         """True once this node has begun to stop."""
         return self.own in _STOPPING
 
-    def stays(self, node_id: int) -> bool:
+    def is_staying(self, node_id: int) -> bool:
         """Return whether another node is connected and has not reported that it stops."""
         return self._links.is_up(node_id) and node_id not in self._stopping
 

@@ -58,11 +58,11 @@ class HostedPartition:
         self.machine: PartitionMachine
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
-        self.lingers = False  # a timer is set that sends delayed records
+        self.delays_records = False  # a timer is set that sends delayed records
         self.acked_early = False  # an early acknowledgement has come since the last receipt
-        self.announced = NO_PSN  # a timer is set that notifies replicas of this commit
+        self.announced_commit = NO_PSN  # a timer is set that notifies replicas of this commit
         self.image: ImageFiles | None = None  # being received
-        self.times = WriteTimes()  # of records that this node writes as primary
+        self.write_times = WriteTimes()  # of records that this node writes as primary
         self.images: dict[int, ImageSource] = {}  # being sent, by node
         self.unreadable = NO_PSN  # a record up to this one could not be read for another node
 
@@ -98,7 +98,7 @@ class HostedPartition:
         self.acked_early = False
         return len(self.machine.up) < 2 or self.machine.leads
 
-    def count_needed(self) -> None:
+    def update_pair_commits(self) -> None:
         """Update, as primary, whether two copies of a record commit it."""
         self.partition.copies.pair_commits = max(self.machine.standing.majority, self.machine.standing.factor) <= 2
 
@@ -125,7 +125,7 @@ class PartitionLogs:
             found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
             title = f"Cluster ({self._name}) Partition [{index}]"
             if found.doubtful:
-                promises.doubt(index)  # before the files change
+                promises.mark_doubtful(index)  # before the files change
                 damage = (
                     "its file set is damaged and was moved away: all of it is fetched from the other nodes" if found.lost
                     else f"its JOURNAL is damaged, {found.cut} B of it are ignored and fetched from the other nodes")
@@ -133,12 +133,12 @@ class PartitionLogs:
             elif found.cut:
                 report.warn(f"{title}: the last {found.cut} B of JOURNAL are ignored: they were being written when the node "
                             "died")
-            yield self._made(each, found)
+            yield self._make_partition(each, found)
 
     def _clock(self, now: float) -> RecoveryClock:
         return RecoveryClock(self._epoch, self._loop.wall(now))
 
-    def _made(self, files: FileSets, found: FoundLog) -> ReplicatedPartition:
+    def _make_partition(self, files: FileSets, found: FoundLog) -> ReplicatedPartition:
         return ReplicatedPartition(self._node_id, files, found, self._durability, self._cache_bytes, self._epoch,
                                    self._loop.wall(self._loop.now))
 
@@ -158,13 +158,13 @@ class PartitionLogs:
             hosted.inputs.append(LogFailed(str(error)))
             return
         hosted.partition.collect_runs()
-        hosted.count_needed()
-        hosted.times = WriteTimes()
-        hosted.times.add(hosted.written, self._loop.now)
+        hosted.update_pair_commits()
+        hosted.write_times = WriteTimes()
+        hosted.write_times.add(hosted.written, self._loop.now)
         hosted.inputs.append(LogMoved())
         self._loop.performer.turn_due()
 
-    def take_image(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
+    def store_image_part(self, hosted: HostedPartition, output: TakeImage, now: float) -> None:
         """Store a part of an image beside the log; the last part replaces the log."""
         part, wall, install = output.part, self._loop.wall(now), None
         try:
@@ -181,9 +181,9 @@ class PartitionLogs:
             hosted.partition.files.abandon_roll()
             hosted.inputs.append(LogFailed(f"an image cannot be stored: {error}"))
         if install is not None:
-            self.replace(hosted, None, now, install)
+            self.reread(hosted, None, now, install)
 
-    def replace(self, hosted: HostedPartition, psn: Psn | None, now: float,
+    def reread(self, hosted: HostedPartition, psn: Psn | None, now: float,
                 install: Callable[[], None] | None = None) -> None:
         """Read the log again in a thread, cut after `psn`, or with the image that `install` installs; busy until then."""
         if hosted.busy:
@@ -201,32 +201,32 @@ class PartitionLogs:
         def work() -> None:
             if install is not None:
                 install()
-            made.append(self._made(old.files, find_log(old.files, known, clock, index, wall, limit)))
-        self._loop.in_thread(work, partial(self._on_read, hosted, made), partial(self._on_failed, hosted))
+            made.append(self._make_partition(old.files, find_log(old.files, known, clock, index, wall, limit)))
+        self._loop.in_thread(work, partial(self._on_reread, hosted, made), partial(self._on_reread_failed, hosted))
 
-    def release(self, hosted: HostedPartition, clean: bool, now: float) -> None:
-        """Use the log of a former primary as a replica's; it is read again unless `clean`. Busy while retired queues read
-        their unacknowledged PUTs from it."""
+    def follow(self, hosted: HostedPartition, clean: bool, now: float) -> None:
+        """Use the log of a former primary as a replica's; it is read again unless `clean`. The partition is busy until
+        retired queues have read their unacknowledged PUTs from the log."""
         if self._cluster.retirement.reads_log(hosted.index) and not hosted.busy:
             hosted.busy = True
-            self._cluster.retirement.released(hosted.index, partial(self._released, hosted, clean))
+            self._cluster.retirement.call_when_log_read(hosted.index, partial(self._on_log_read, hosted, clean))
         elif not clean:
-            self.replace(hosted, None, now)
+            self.reread(hosted, None, now)
 
-    def _released(self, hosted: HostedPartition, clean: bool, now: float) -> None:
+    def _on_log_read(self, hosted: HostedPartition, clean: bool, now: float) -> None:
         hosted.busy = False
         if clean:
             self._step(hosted, now, LogReady())
         else:
-            self.replace(hosted, None, now)
+            self.reread(hosted, None, now)
 
-    def _on_read(self, hosted: HostedPartition, made: list[ReplicatedPartition], now: float) -> None:
+    def _on_reread(self, hosted: HostedPartition, made: list[ReplicatedPartition], now: float) -> None:
         hosted.partition, hosted.busy = made[0], False
         self._cluster.partitions[hosted.index] = made[0]
         self._replaced(hosted)
         self._step(hosted, now, LogReady())
 
-    def _on_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
+    def _on_reread_failed(self, hosted: HostedPartition, error: OSError, now: float) -> None:
         hosted.busy = False
         hosted.partition.fail()
         self._step(hosted, now, LogFailed(f"its files cannot be read: {error}"))
@@ -247,7 +247,7 @@ class Feeding:
         try:
             run = recent or hosted.partition.read_run(output.after)
         except OSError as error:
-            self._fail(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets an image, since records "
+            self._on_read_failed(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets an image, since records "
                                                f"that it lacks cannot be read: {error}")
             return
         if run is None:
@@ -280,7 +280,7 @@ class Feeding:
             if error.errno == errno.ESTALE:
                 hosted.inputs.append(ImageLost(node_id))
             else:
-                self._fail(hosted, node_id, f"an image cannot be made for node {name}: {error}")
+                self._on_read_failed(hosted, node_id, f"an image cannot be made for node {name}: {error}")
             return
         if final:
             del hosted.images[node_id]
@@ -289,7 +289,7 @@ class Feeding:
         self._links.send(node_id, encode_partition_message(hosted.index, part))
         self._continue_later(hosted, Fed(node_id, None, run.size, final), now)
 
-    def _fail(self, hosted: HostedPartition, node_id: int, reason: str) -> None:
+    def _on_read_failed(self, hosted: HostedPartition, node_id: int, reason: str) -> None:
         hosted.unreadable = hosted.summary.last
         hosted.inputs.append(FeedFailed(node_id, reason))
 

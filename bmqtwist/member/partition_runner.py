@@ -5,7 +5,7 @@
     promises    `promises`: one file for all partitions; effects of a promise wait until it is durable
 
 Records leave for the replicas in the turn in which they are written, before their sync (`on_written`); CONFIRMs wait up to
-LINGER_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
+DELAY_S for the records of a message. A replica sends a receipt when it has written or synced records. Inputs of a machine
 are processed in order; an input that an output causes is queued.
 """
 
@@ -58,7 +58,7 @@ from bmqtwist.wire.control import cluster_event
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 ANNOUNCE_S = 0.02  # from a commit until replicas that lack the record are notified of it
-LINGER_S = 0.005  # longest delay of records that no client waits for
+DELAY_S = 0.005  # longest delay of records that no client waits for
 
 
 class PartitionRunner:
@@ -74,7 +74,7 @@ class PartitionRunner:
         self.handovers: Handovers
         self.promises = Promises(f"Cluster ({name})", promise_file, loop,
                                  lambda index, lease, now: self.step(self.hosted[index], now, Promised(lease)))
-        self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._watch)
+        self._logs = PartitionLogs(name, links.node_id, cluster, loop, self.step, self._attach_reports)
         self._feeding = Feeding(links.node_id, links, loop.timers, loop.report, self.step)
         self._check_at = float("-inf")  # the earliest expiry of a lease
         self._lines = LineLimiter()
@@ -83,7 +83,7 @@ class PartitionRunner:
              wall: int) -> None:
         """Read promises and partitions; raises OSError."""
         node_id, members = self._links.node_id, [node.id for node in self._links.definition.nodes]
-        self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.serve, self._end_lease, self._decline)
+        self.handovers = Handovers(self.hosted, self._loop, timing.retry, self.set_serving, self._end_lease, self._decline)
         self.promises.read(len(files))
         for partition in self._logs.open(files, durability, cache_bytes, self.promises, now, wall):
             hosted = HostedPartition(partition)
@@ -92,10 +92,10 @@ class PartitionRunner:
                                               f"Cluster ({self._name}) Partition [{hosted.index}]", promise.doubtful)
             self.hosted.append(hosted)
             self._cluster.partitions.append(partition)
-            self._watch(hosted)
+            self._attach_reports(hosted)
         self.primaries.partitions = len(self.hosted)
 
-    def _watch(self, hosted: HostedPartition) -> None:
+    def _attach_reports(self, hosted: HostedPartition) -> None:
         hosted.partition.files.reports.listener = partial(self._loop.report.info, "Cluster (%s): %s", self._name)
 
     # -- inputs ---------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class PartitionRunner:
             hosted.stepping = False
         if hosted.partition.copies.counted and hosted.partition.leading:
             self._count_copies(hosted, now)
-        self.handovers.check(hosted.index, now)
+        self.handovers.advance(hosted.index, now)
         self.check_availability()
         if self.promises.wanted[hosted.index].doubtful and not hosted.machine.standing.doubtful:
             self.save_promise(hosted, 0)
@@ -130,18 +130,18 @@ class PartitionRunner:
         if own is not partition:
             return
         if own.may_delay_replication and hosted.machine.targets and not at_once:
-            if not hosted.lingers:
-                hosted.lingers = True
-                self._loop.timers.at(now + LINGER_S, partial(self._send_lingering, hosted))
-        elif own.collect_runs() and hosted.times.is_due(now):
-            hosted.times.add(hosted.written, now)
+            if not hosted.delays_records:
+                hosted.delays_records = True
+                self._loop.timers.at(now + DELAY_S, partial(self._send_delayed, hosted))
+        elif own.collect_runs() and hosted.write_times.is_due(now):
+            hosted.write_times.add(hosted.written, now)
         if hosted.machine.role is not PartitionRole.UNKNOWN:
             self.step(hosted, now, LogMoved())
         if not own.leading:
             self._cluster.on_records(now)
 
-    def _send_lingering(self, hosted: HostedPartition, now: float) -> None:
-        hosted.lingers = False
+    def _send_delayed(self, hosted: HostedPartition, now: float) -> None:
+        hosted.delays_records = False
         if hosted.written < hosted.partition.written:
             self.on_written(hosted.partition, at_once=True)
 
@@ -151,7 +151,7 @@ class PartitionRunner:
         partition.sync_point(self._loop.wall(now))
         self.on_written(partition, at_once=True)
 
-    def check(self, now: float) -> None:
+    def expire_leases(self, now: float) -> None:
         """Expire leases before a turn: a primary without answers of a majority becomes passive."""
         if now < self._check_at:
             return
@@ -183,14 +183,14 @@ class PartitionRunner:
             case FeedImage():
                 self._feeding.send_image(hosted, output, now)
             case TakeImage():
-                self._logs.take_image(hosted, output, now)
+                self._logs.store_image_part(hosted, output, now)
             case Cut():
-                self._logs.replace(hosted, output.psn, now)
+                self._logs.reread(hosted, output.psn, now)
             case Activate():
                 self._logs.begin_lease(hosted, output.lease, self._loop.wall(now))
             case Serve():
-                self.handovers.forget(hosted.index)
-                self.serve(hosted.index, output, now)
+                self.handovers.end(hosted.index)
+                self.set_serving(hosted.index, output, now)
             case Decline():
                 self._decline(hosted.index, output, now)
             case RoleChanged():
@@ -206,14 +206,14 @@ class PartitionRunner:
         partition = hosted.partition
         partition.commit(psn)
         if partition.leading:
-            self._cluster.committed(partition, now)
-            if partition.copies.pair_commits and hosted.announced == NO_PSN:
-                hosted.announced = psn
-                self._loop.timers.at(now + ANNOUNCE_S, partial(self._announce, hosted))
+            self._cluster.on_committed(partition, now)
+            if partition.copies.pair_commits and hosted.announced_commit == NO_PSN:
+                hosted.announced_commit = psn
+                self._loop.timers.at(now + ANNOUNCE_S, partial(self._send_commit, hosted))
 
-    def _announce(self, hosted: HostedPartition, now: float) -> None:
+    def _send_commit(self, hosted: HostedPartition, now: float) -> None:
         """Notify replicas of a commit that a pair of other nodes completed, so that early acknowledgements are released."""
-        psn, hosted.announced = hosted.announced, NO_PSN
+        psn, hosted.announced_commit = hosted.announced_commit, NO_PSN
         if hosted.machine.leads and psn[0] == hosted.machine.lease:
             for output in hosted.machine.replicas.commit_messages(psn):
                 self._perform(hosted, output, now)
@@ -222,7 +222,7 @@ class PartitionRunner:
         """Update the records stored by one replica, and by all available replicas: PUTs may wait for these copies."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
         if hosted.partition.copied(*hosted.machine.replicas.replicated(available)):
-            self._cluster.committed(hosted.partition, now)
+            self._cluster.on_committed(hosted.partition, now)
 
     def save_promise(self, hosted: HostedPartition, lease: int) -> None:
         """Store a promise, and whether records of the log may be missing."""
@@ -232,21 +232,21 @@ class PartitionRunner:
         self._loop.report.info(f"Partition FSM for Partition [{hosted.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
         cause = hosted.machine.transition_log.cause_of(output.after.name)
-        self._note(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
+        self._report_event(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
                    before=output.before.name)
         if not hosted.machine.leads and hosted.partition.leading:
             clean = hosted.partition.follow()
             if output.after is not PartitionRole.STOPPED:
-                self._logs.release(hosted, clean, now)
+                self._logs.follow(hosted, clean, now)
 
     # -- active primaries -----------------------------------------------------------------------------------------------
 
-    def serves(self, index: int) -> bool:
+    def is_active_primary(self, index: int) -> bool:
         """Return whether this node is the active primary of a partition."""
         return (index < len(self.hosted) and self.hosted[index].machine.role is PartitionRole.PRIMARY_HEALED
                 and not self.handovers.is_leaving(index))
 
-    def serve(self, index: int, output: Serve, now: float) -> None:
+    def set_serving(self, index: int, output: Serve, now: float) -> None:
         """Activate the queues of a partition, or retire them."""
         hosted, wall = self.hosted[index], self._loop.wall(now)
         report, name = self._loop.report, self._links.name(self._links.node_id)
@@ -261,11 +261,11 @@ class PartitionRunner:
         if output.active:
             self._check_at = float("-inf")
             hosted.partition.commit(hosted.machine.committed)
-            self._cluster.serve(index, now, wall)
+            self._cluster.activate_queues(index, now, wall)
         else:
             report.warn(f"{hosted.machine.name}: no longer active: {output.cause}")
-            self._note(index, f"this node is no longer active: {output.cause}", lease=output.lease)
-            self._cluster.retire(index, output.cause, now, wall)
+            self._report_event(index, f"this node is no longer active: {output.cause}", lease=output.lease)
+            self._cluster.retire_queues(index, output.cause, now, wall)
             hosted.partition.forget_waiting()
         self.primaries.advise(hosted.machine.others, primary, index, status)
         self._loop.performer.turn_due()
@@ -273,7 +273,7 @@ class PartitionRunner:
     def set_active(self, index: int, primary: Primary, active: bool) -> None:
         """Record whether a primary, another node or this one, is active."""
         if self.primaries.set_active(index, primary, active, self._loop.now):
-            self._cluster.primary_changed(index)
+            self._cluster.on_primary_changed(index)
             self.check_availability()
 
     def check_availability(self) -> None:
@@ -281,9 +281,9 @@ class PartitionRunner:
         self.primaries.log_availability()
         if self._statuses.own is NodeStatus.E_STARTING and self.primaries.all_active and all(
                 hosted.machine.role in _HEALED for hosted in self.hosted):
-            self._statuses.become(NodeStatus.E_AVAILABLE)
+            self._statuses.set_own(NodeStatus.E_AVAILABLE)
 
-    def _note(self, index: int, text: str, **detail: object) -> None:
+    def _report_event(self, index: int, text: str, **detail: object) -> None:
         self._loop.report.note("primary", f"Partition [{index}]: {text}", cluster=self._name, partition=index, **detail)
 
 

@@ -31,7 +31,7 @@ class Promises:
             self._loop.report.alarm("CLUSTER", "%s", f"{self._title}: the promises of this node are unknown: its partitions "
                                                      "do not take part in the cluster until it follows a leader")
 
-    def doubt(self, index: int) -> None:
+    def mark_doubtful(self, index: int) -> None:
         """Store at once that durable records of a partition may be missing; raises OSError."""
         self._durable[index] = self.wanted[index] = StoredPromise(self.wanted[index].lease, True)
         self._file.write(self._durable)

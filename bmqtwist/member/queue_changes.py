@@ -15,7 +15,7 @@ from bmqtwist.member.metadata import OnDecided
 from bmqtwist.queue.lifecycle import QueueChange
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import Domain, RootQueue
-from bmqtwist.relay.relays import LATE_S
+from bmqtwist.relay.relays import RESPONSE_MARGIN_S
 from bmqtwist.storage.partition import PartitionUnavailable
 
 _NO_PARTITION = -202
@@ -26,7 +26,7 @@ class QueueChanges:
 
     def __init__(self, cluster: ReplicatedCluster) -> None:
         self._cluster, self._report, self._title = cluster, cluster.report, f"Cluster ({cluster.name})"
-        self.creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # pending opens, by URI
+        self.pending_opens: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # callbacks by URI
 
     def queue_count(self, domain_name: str) -> int:
         """Return the number of a domain's queues in the metadata, including proposed ones."""
@@ -44,14 +44,14 @@ class QueueChanges:
         if refused is not None:
             done(refused)
             return
-        waiting = self.creating.get(uri)
+        waiting = self.pending_opens.get(uri)
         if waiting is not None:
             waiting.append(done)
             return
-        self.creating[uri] = [done]
+        self.pending_opens[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
         self.propose(AssignQueue(uri, tuple(app_ids), self._cluster.timer_ns()),
-                     partial(self._assigned, domain, uri, now), wall)
+                     partial(self._on_assigned, domain, uri, now), wall)
 
     @property
     def _expected(self) -> ClusterState:
@@ -59,18 +59,18 @@ class QueueChanges:
         leads = self._cluster.proposals is None or self._cluster.leadership.leads
         return self._cluster.metadata.log.head if leads else self._cluster.metadata.state
 
-    def propose(self, change: Change, told: OnDecided, wall: int) -> None:
+    def propose(self, change: Change, on_decided: OnDecided, wall: int) -> None:
         """Propose a change of the metadata here or at the leader; times out as an open does."""
         cluster = self._cluster
         if cluster.proposals is not None:
-            patience = cluster.definition.queue_operations.open_timeout_ms / 1000 + LATE_S
-            cluster.proposals.propose(change, told, wall, patience)
+            timeout = cluster.definition.queue_operations.open_timeout_ms / 1000 + RESPONSE_MARGIN_S
+            cluster.proposals.propose(change, on_decided, wall, timeout)
             return
         refused = self.refusal(change)
         if refused is not None:
-            told(refused, wall)
+            on_decided(refused, wall)
         else:
-            self._cluster.metadata.propose(change, told, wall)
+            self._cluster.metadata.propose(change, on_decided, wall)
 
     def refusal(self, change: Change) -> NotDone | None:
         """Return the leader's refusal of a change, or None."""
@@ -82,56 +82,56 @@ class QueueChanges:
             return NotDone(refused.message, False, refused.code)
         return None
 
-    def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
+    def _on_assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """Handle the outcome of a queue's assignment."""
         if isinstance(outcome, NotDone):
             category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
                 Category.E_UNKNOWN if self._cluster.proposals is None else Category.E_NOT_READY)
-            self.created(uri, Refused(category, outcome.reason, outcome.code))
+            self.answer_opens(uri, Refused(category, outcome.reason, outcome.code))
             return
         record: QueueRecord | None = outcome.value
         known = self._cluster.queues.get(uri)
         if record is None:
-            self.gone_again(uri)
+            self.refuse_unassigned(uri)
             return
         if known is not None and known.key == record.key:
-            self.created(uri, known)
+            self.answer_opens(uri, known)
             return
         if uri in self._cluster.activations:
             self._cluster.activations.open(uri)
             return
         refused = self._cluster.refusal_of(uri)
         if refused is not None:
-            self.created(uri, refused)
+            self.answer_opens(uri, refused)
             return
         partition = self._cluster.partitions[record.partition_id]
         try:
             store = partition.queues.create(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
-            self.propose(UnassignQueue(uri, record.key), partial(self._taken_back, uri, reason), wall)
+            self.propose(UnassignQueue(uri, record.key), partial(self._on_creation_reverted, uri, reason), wall)
             return
         queue = self._cluster.make_queue(domain, uri, store, partition, now)
         queue.register_apps()
-        self._cluster.take_over(queue, now, wall)
+        self._cluster.take_over_relay(queue, now, wall)
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self._report.info(f"{self._title}: Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                           f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
-        self.note_created(record)
-        self.created(uri, queue)
+        self.report_created(record)
+        self.answer_opens(uri, queue)
 
-    def gone_again(self, uri: str) -> None:
+    def refuse_unassigned(self, uri: str) -> None:
         """Refuse the opens of a queue that was unassigned meanwhile."""
-        self.created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+        self.answer_opens(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
 
-    def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
+    def _on_creation_reverted(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
         """Refuse the opens of a queue whose record could not be stored, after its unassignment."""
-        self.note(outcome, wall)
-        self.created(uri, reason)
+        self.log_failure(outcome, wall)
+        self.answer_opens(uri, reason)
 
-    def created(self, uri: str, found: RootQueue | Refused) -> None:
+    def answer_opens(self, uri: str, found: RootQueue | Refused) -> None:
         """Answer all pending opens of a queue."""
-        for done in self.creating.pop(uri):
+        for done in self.pending_opens.pop(uri):
             done(found)
 
     def _check_queue_limit(self, domain: Domain) -> None:
@@ -152,21 +152,21 @@ class QueueChanges:
         """Unassign and delete an empty, unused queue; an open that comes meanwhile creates a new one."""
         if not queue.lifecycle.is_deleting:
             queue.feed(QueueChange.DELETE, self._cluster.loop.now, "it is empty and unused")
-            self.propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
+            self.propose(UnassignQueue(queue.uri, queue.key), partial(self._on_unassigned, queue), wall)
 
-    def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """Handle the outcome of a queue's unassignment."""
-        self.note(outcome, wall)
+    def _on_unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+        """Delete a queue whose unassignment is committed; reopen it if the unassignment failed."""
+        self.log_failure(outcome, wall)
         if isinstance(outcome, NotDone):
             queue.feed(QueueChange.KEEP, self._cluster.loop.now, outcome.reason)
         else:
-            self.forget(queue, wall)
+            self.delete_unassigned(queue, wall)
 
-    def forget(self, queue: RootQueue, wall: int) -> None:
+    def delete_unassigned(self, queue: RootQueue, wall: int) -> None:
         """Delete an unassigned queue."""
         if self._cluster.queues.get(queue.uri) is not queue:
             return
-        self._cluster.record(queue.partition.queues.delete, queue.key, wall)
+        self._cluster.try_append(queue.partition.queues.delete, queue.key, wall)
         del self._cluster.queues[queue.uri]
         queue.feed(QueueChange.UNASSIGNED, self._cluster.loop.now, "unassigned")
         self._report.info(f"{self._title}: Unassigned queue: [ uri = {queue.uri} queueKey = "
@@ -183,15 +183,15 @@ class QueueChanges:
         removed = [app_id for app_id in record.apps if app_id not in wanted]
         if added or removed:
             change = UpdateApps(queue.uri, added, removed, self._cluster.timer_ns())
-            self.propose(change, partial(self._updated, queue), wall)
+            self.propose(change, partial(self._on_updated, queue), wall)
 
-    def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+    def _on_updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """Handle the outcome of a change of apps; another node may be primary by now."""
-        self.note(outcome, wall)
+        self.log_failure(outcome, wall)
         if not isinstance(outcome, NotDone) and self._cluster.queues.get(queue.uri) is queue:
-            self.follow(queue, outcome.value, wall)
+            self.apply_apps(queue, outcome.value, wall)
 
-    def follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
+    def apply_apps(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
         """Make the apps of a fanout queue and of its partition those of the metadata."""
         if queue.mode != QueueMode.FANOUT:
             return
@@ -216,12 +216,12 @@ class QueueChanges:
         except PartitionUnavailable as error:
             self._report.error(f"{self._title}: the apps of queue '{queue.uri}' are not changed in its partition: {error}")
 
-    def note_created(self, record: QueueRecord) -> None:
+    def report_created(self, record: QueueRecord) -> None:
         """Add the creation to the node's event log."""
         self._report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
                          partition=record.partition_id, state="created")
 
-    def note(self, outcome: Outcome, wall: int) -> None:
+    def log_failure(self, outcome: Outcome, wall: int) -> None:
         """Log the reason of a failed change."""
         if isinstance(outcome, NotDone):
             self._report.error(f"{self._title}: {outcome.reason}")

@@ -1,7 +1,7 @@
 """Replication of a cluster's partitions at one node: routes events of the cluster to the partitions' state machines.
 
-    metadata      the committed primary of each partition (`assigned`)
-    other nodes   connections (`peer_up`, `peer_down`) and messages about partitions (`received`)
+    metadata      the committed primary of each partition (`apply_primaries`)
+    other nodes   connections (`peer_up`, `peer_down`) and messages about partitions (`on_message`)
     leader        appoints primaries (`appointments`) and moves partitions to other nodes (`handovers`)
 
 `partition_runner` runs the state machines.
@@ -64,7 +64,7 @@ class Replication:
 
     def start(self, now: float) -> None:
         """Apply the committed primaries and begin to supervise them."""
-        self.assigned(range(len(self.hosted)), now)
+        self.apply_primaries(range(len(self.hosted)), now)
         self.appointments.start(now)
 
     def stop(self, now: float) -> None:
@@ -80,7 +80,7 @@ class Replication:
         return self.appointments.primaries(partitions, {hosted.index: hosted.machine.standing.used for hosted in self.hosted
                                                         if not hosted.machine.leads})
 
-    def assigned(self, partitions: Iterable[int], now: float) -> None:
+    def apply_primaries(self, partitions: Iterable[int], now: float) -> None:
         """Apply the committed primaries of these partitions."""
         known = self.leadership.metadata.state.partitions
         for index in partitions:
@@ -88,10 +88,10 @@ class Replication:
             if primary is not None and index < len(self.hosted) and not self.runner.promises.lost:
                 self.known_primaries.appoint(index, primary)
                 self.runner.step(self.hosted[index], now, Assigned(*primary))
-                self._cluster.primary_changed(index)
+                self._cluster.on_primary_changed(index)
         self.runner.check_availability()
 
-    def hand_over(self, now: float) -> None:
+    def hand_over_all(self, now: float) -> None:
         """Hand over all partitions of this node before it stops, if another node can take them."""
         if self.appointments.successor() is None:
             return
@@ -100,22 +100,22 @@ class Replication:
                 continue
             machine = self.hosted[index].machine
             durable = {node_id: target.durable for node_id, target in machine.targets.items()}
-            successor = self.appointments.successor_of(durable) if self.serves(index) else None
+            successor = self.appointments.successor_of(durable) if self.is_active_primary(index) else None
             if successor is not None:
                 self.runner.handovers.begin(index, Yield(machine.lease, successor), True, now)
             elif not self.runner.handovers.is_leaving(index):
                 self._decline(index, Decline(primary.lease, False, machine.standing.used, "this node stops"), now)
 
-    def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
+    def _ask_to_begin_handover(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
-            self._yield(index, wanted, self._loop.now)
+            self._begin_handover(index, wanted, self._loop.now)
         else:
             self._links.send(node_id, encode_partition_message(index, wanted))
 
-    def _yield(self, index: int, wanted: Yield, now: float) -> None:
+    def _begin_handover(self, index: int, wanted: Yield, now: float) -> None:
         """Begin to hand a partition over, as the leader asked; an outdated request is ignored."""
-        machine, held = self.hosted[index].machine, self._cluster.held_in_memory(index)
-        if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
+        machine, held = self.hosted[index].machine, self._cluster.count_in_memory(index)
+        if not self.is_active_primary(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
             return
         if held:
             self._loop.report.warn(f"{machine.name}: is not moved: queues in memory hold {held} messages that no other "
@@ -128,7 +128,7 @@ class Replication:
         leader = self.leadership.standing.leader
         self._loop.report.warn(f"{self.hosted[index].machine.name}: {output.cause}")
         if leader == self.node_id:
-            self.appointments.declined(self.node_id, index, output, now)
+            self.appointments.on_declined(self.node_id, index, output, now)
         elif leader is not None:
             self._links.send(leader, encode_partition_message(index, output))
 
@@ -136,9 +136,9 @@ class Replication:
 
     def peer_up(self, node_id: int, now: float) -> None:
         """Handle the connection of a node."""
-        self._statuses.up(node_id)
+        self._statuses.on_connected(node_id)
         for hosted in self.hosted:
-            if self.serves(hosted.index):
+            if self.is_active_primary(hosted.index):
                 primary = Primary(self.node_id, hosted.machine.lease)
                 self.known_primaries.advise([node_id], primary, hosted.index, PrimaryStatus.E_ACTIVE)
             self.runner.step(hosted, now, PeerUp(node_id))
@@ -146,19 +146,19 @@ class Replication:
     def peer_down(self, node_id: int, now: float) -> None:
         """Handle the loss of a connection; a leader appoints other primaries for the partitions of that node."""
         for index in self.known_primaries.active.remove_node(node_id):
-            self._cluster.primary_changed(index)
+            self._cluster.on_primary_changed(index)
         for hosted in self.hosted:
             hosted.images.pop(node_id, None)
             self.runner.step(hosted, now, PeerDown(node_id))
-        self._statuses.down(node_id)
+        self._statuses.on_disconnected(node_id)
         self.appointments.check(now)
 
-    def leader_known(self, now: float) -> None:
+    def on_leader_active(self, now: float) -> None:
         """Follow a leader whose first record is committed: its appointments are valid."""
         if self.runner.promises.lost:
             self.runner.promises.lost = False
             self._assume_promises(now)
-        self.assigned(range(len(self.hosted)), now)
+        self.apply_primaries(range(len(self.hosted)), now)
         for hosted in self.hosted:
             if hosted.machine.role is PartitionRole.UNKNOWN:
                 self.runner.step(hosted, now, Tick())
@@ -177,21 +177,21 @@ class Replication:
                 if self._links.is_up(node_id):
                     self.runner.step(hosted, now, PeerUp(node_id))
 
-    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
+    def on_message(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
         """Handle a message of another node about a partition; raises PeerError."""
         if partition_id >= len(self.hosted):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
         if isinstance(message, Decline):
-            self.appointments.declined(sender, partition_id, message, now)
+            self.appointments.on_declined(sender, partition_id, message, now)
         elif isinstance(message, Yield):
             if sender == self.leadership.standing.leader:
-                self._yield(partition_id, message, now)
+                self._begin_handover(partition_id, message, now)
         elif not self.runner.promises.lost:
             self.runner.step(self.hosted[partition_id], now, message)
             if isinstance(message, Keepalive):
                 self._cluster.on_records(now)
 
-    def advised(self, sender: int, message: ClusterMessage) -> None:
+    def on_primary_status(self, sender: int, message: ClusterMessage) -> None:
         """Handle a primary's status advisory."""
         advisory = message.value
         if isinstance(advisory, PrimaryStatusAdvisory):
@@ -200,18 +200,18 @@ class Replication:
             self.runner.set_active(advisory.partition_id, Primary(sender, advisory.primary_lease_id),
                              advisory.status is PrimaryStatus.E_ACTIVE)
 
-    def set_factor(self, factor: int, now: float) -> None:
+    def set_replication_factor(self, factor: int, now: float) -> None:
         """Set the number of nodes that must store a record before it is committed."""
         for hosted in self.hosted:
             hosted.machine.standing.factor = factor
-            hosted.count_needed()
+            hosted.update_pair_commits()
             self.runner.step(hosted, now, LogMoved())
 
     # -- queries --------------------------------------------------------------------------------------------------------
 
-    def serves(self, index: int) -> bool:
+    def is_active_primary(self, index: int) -> bool:
         """Return whether this node is the active primary of a partition."""
-        return self.runner.serves(index)
+        return self.runner.is_active_primary(index)
 
     def primary_of(self, index: int) -> Primary | None:
         """Return the active primary of a partition if it is another node."""

@@ -1,11 +1,13 @@
-"""Retirement of queues whose partition has another primary: a job converts them to relays, so that their clients continue.
+"""Retirement of queues that this node is no longer primary of: a job converts them to relays, so that their clients
+continue.
 
-    begin       stop all queues of a partition: they accept and deliver no messages
-    job         convert the queues in order (`queue.handover`), first queues with unacknowledged PUTs, whose payloads are
-                read from the log
-    convert     convert a queue at once: a client makes a request, or this node becomes its primary again; PUTs and CONFIRMs
-                wait for it
-    released    no queue reads the log of the partition any more; until then it is neither cut nor appended to
+    begin               stop all queues of a partition: they accept and deliver no messages
+    job                 convert the queues in order (`queue.handover`), first those with unacknowledged PUTs, whose payloads
+                        are read from the log
+    convert             convert a queue at once: a client makes a request, or this node becomes its primary again; PUTs and
+                        CONFIRMs of clients wait for the conversion
+    call_when_log_read  use the log as a replica's after these reads. The next primary's records may replace uncommitted
+                        ones, whose payloads may be in the files alone; so the log is neither cut nor appended to before
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Retirement:
         self._failed = partial(loop.isolation.alarm, f"{title}: queues get another primary")
         self._retired: dict[str, _RetiredQueue] = {}  # by URI
         self._reading = Counter[int]()  # jobs that read the log, by partition
-        self._on_released: dict[int, list[Callable[[float], None]]] = {}  # by partition
+        self._after_reading: dict[int, list[Callable[[float], None]]] = {}  # by partition
 
     @property
     def in_progress(self) -> bool:
@@ -84,24 +86,24 @@ class Retirement:
         self._loop.scheduler.start(Priority.ACTIVATION, self, self._steps(index, first, others), self._failed)
 
     def reads_log(self, partition_id: int) -> bool:
-        """Return whether queues still read the log of a partition."""
+        """Return whether retired queues still read the log of a partition."""
         return self._reading[partition_id] > 0
 
-    def released(self, partition_id: int, then: Callable[[float], None]) -> None:
-        """Call `then(now)`, now or later, when no queue reads the log of a partition any more."""
-        if self._reading[partition_id]:
-            self._on_released.setdefault(partition_id, []).append(then)
+    def call_when_log_read(self, partition_id: int, action: Callable[[float], None]) -> None:
+        """Call `action(now)`, now or later, when no retired queue reads the log of a partition any more."""
+        if self.reads_log(partition_id):
+            self._after_reading.setdefault(partition_id, []).append(action)
         else:
-            then(self._loop.now)
+            action(self._loop.now)
 
     def convert_now(self, uri: str) -> None:
-        """Convert a retired queue now; ignored if it is converted."""
+        """Convert the retired queue of a URI; ignored if there is none."""
         retired = self._retired.get(uri)
         if retired is not None:
             self.convert(retired.queue)
 
     def convert(self, queue: RootQueue) -> None:
-        """Replace a retired queue by a relay; ignored if it is converted."""
+        """Replace a retired queue by a relay; ignored if that is done."""
         retired = self._retired.get(queue.uri)
         if retired is None or retired.queue is not queue:
             return
@@ -130,21 +132,21 @@ class Retirement:
     # -- the job --------------------------------------------------------------------------------------------------------
 
     def _steps(self, partition_id: int, first: list[_RetiredQueue], others: list[_RetiredQueue]) -> Steps[None]:
-        taken = 0
+        cost = 0
         for batch in (first, others):
             for retired in batch:
                 try:
                     for count in self._convert_in_steps(retired):
-                        taken += count
-                        if taken >= MOVED_AT_ONCE:
+                        cost += count
+                        if cost >= MOVED_AT_ONCE:
                             yield
-                            taken = 0
+                            cost = 0
                 except Exception as error:  # the other queues continue
                     self._failed(error)
             if batch is first:
                 self._reading[partition_id] -= 1
-                while not self._reading[partition_id] and self._on_released.get(partition_id):
-                    self._on_released[partition_id].pop(0)(self._loop.now)
+                while not self._reading[partition_id] and self._after_reading.get(partition_id):
+                    self._after_reading[partition_id].pop(0)(self._loop.now)
 
     def _convert_in_steps(self, retired: _RetiredQueue) -> Generator[int, None, None]:
         """Convert a queue; yields the cost of each step, in PUTs."""

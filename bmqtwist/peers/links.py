@@ -18,7 +18,7 @@ from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
-from bmqtwist.link.upbound import Upbound
+from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.peers import welcome
 from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
@@ -115,7 +115,7 @@ class ClusterLinks:
     def connected(self, peer: PeerSession) -> None:
         """Handle a completed negotiation."""
         session = peer.session
-        peer.role, peer.upbound = self.role, Upbound(session.outbox)
+        peer.role, peer.upstream_batch = self.role, UpstreamBatch(session.outbox)
         if peer.dialled:
             wanted = self._dialled.pop(session)
             wrong = self._wrong(wanted, peer)

@@ -26,8 +26,8 @@ from bmqtwist.wire.events import AckMessage, decode_ack
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
 from bmqtwist.wire.walk import MessageError, walk_pushes
 
-LINGERING_MAX = 32  # delayed CONFIRMs; consumers with a smaller window may wait for each of them
-_WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
+DELAYED_CONFIRMS_MAX = 32  # delayed CONFIRMs; consumers with a smaller window may wait for each of them
+_WINDOW, _WINDOW_BYTES = 8 * DELAYED_CONFIRMS_MAX, 1 << 20
 RECORD_WAIT_S = 10.0  # from a PUSH without payload until it is returned, if its record does not come
 
 
@@ -46,45 +46,45 @@ class RelayUplink:
         """Send a PUT upstream."""
         upstream = self._opened[queue.uri].upstream
         if upstream is not None:
-            upstream.upbound.put(self._opened[queue.uri].q_id, put.message, not queue.broadcast)
+            upstream.batch.put(self._opened[queue.uri].q_id, put.message, not queue.broadcast)
             upstream.peer.session.flush()
 
     def confirm(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """Send a CONFIRM upstream, delayed unless a consumer may wait for it."""
-        found = self._found(queue, app_id)
+        found = self._find(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
-            upbound = upstream.upbound
-            upbound.add(upbound.confirms, q_id, guid, stream.sub_id)
-            if upstream.tells_receipts:
-                upbound.keep(queue, app_id, guid)
-            if len(upbound.confirms) > LINGERING_MAX or _hurries(stream):
+            batch = upstream.batch
+            batch.add(batch.confirms, q_id, guid, stream.sub_id)
+            if upstream.sends_receipts:
+                batch.await_receipt(queue, app_id, guid)
+            if len(batch.confirms) > DELAYED_CONFIRMS_MAX or _may_block_on_confirms(stream):
                 upstream.peer.session.flush()
             else:
                 upstream.peer.session.flush_soon()
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """Send a REJECT upstream."""
-        found = self._found(queue, app_id)
+        found = self._find(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
-            upstream.upbound.add(upstream.upbound.rejects, q_id, guid, stream.sub_id)
+            upstream.batch.add(upstream.batch.rejects, q_id, guid, stream.sub_id)
             upstream.peer.session.flush()
 
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         """Return messages to the upstream node; False if it does not support that or subscriptions are being changed."""
-        found = self._found(queue, app_id)
-        if found is None or not _takes_back(found[0].peer):
+        found = self._find(queue, app_id)
+        if found is None or not _accepts_returns(found[0].peer):
             return False
         upstream, q_id, stream = found
         if stream.state is not StreamState.OPEN or stream.configured != stream.wanted:
             return False
         for guid in guids:
-            upstream.upbound.add(upstream.upbound.returns, q_id, guid, stream.sub_id)
+            upstream.batch.add(upstream.batch.returns, q_id, guid, stream.sub_id)
         upstream.peer.session.flush()
         return True
 
-    def _found(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
+    def _find(self, queue: RelayQueue, app_id: str) -> tuple[Upstream, int, AppStream] | None:
         """Return the upstream, queue id and stream of an app, if it is open."""
         opened = self._opened.get(queue.uri)
         stream = opened.streams.get(app_id) if opened is not None else None
@@ -133,7 +133,7 @@ class RelayUplink:
             queue.post_again(upstream.generation if ready and upstream is not None and not upstream.stopping else 0)
 
 
-def _hurries(stream: AppStream) -> bool:
+def _may_block_on_confirms(stream: AppStream) -> bool:
     """Return whether a consumer's window is so small that it may wait for each CONFIRM."""
     for spec in stream.configured:
         if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
@@ -141,7 +141,7 @@ def _hurries(stream: AppStream) -> bool:
     return False
 
 
-def _takes_back(peer: PeerSession) -> bool:
+def _accepts_returns(peer: PeerSession) -> bool:
     return RETURNED_MESSAGES in peer.session.remote.features.get(RELAY_EXTENSION, ())
 
 
@@ -150,29 +150,29 @@ class RelayIncoming:
 
     def __init__(self, by_id: dict[int, UpstreamQueue], uplink: RelayUplink, user: RelayUser, loop: Loop) -> None:
         self._by_id, self._uplink, self._user, self._loop = by_id, uplink, user, loop
-        self._behind: dict[UpstreamQueue, None] = {}  # queues with PUSHes that wait for their records
+        self._with_waiting: dict[UpstreamQueue, None] = {}  # queues with PUSHes that wait for their records
 
-    def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
+    def on_acks(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Handle an ACK event; raises PeerError after the ACKs before the error were processed."""
         found, error = decode_ack(body, 0, len(body))
-        self.acked(peer, found, now)
+        self.pass_acks(peer, found, now)
         if error is not None:
             raise error
 
-    def acked(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
+    def pass_acks(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
         """Pass ACKs of an upstream node to their relays."""
         for ack in acks:
             opened = self._by_id.get(ack.queue_id)
-            if opened is not None and opened.relay is not None and opened.is_above(peer):
+            if opened is not None and opened.relay is not None and opened.is_upstream(peer):
                 opened.relay.acked(ack.guid, ack.status, now)
 
-    def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
+    def on_pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Handle a PUSH event; raises PeerError after the PUSHes before the error were processed."""
         wall = self._loop.wall(now)
         try:
             for q_id, guid, payload, flags, compression, schema_id, area, _, _ in walk_pushes(body, 0, len(body)):
                 opened = self._by_id.get(q_id)
-                if opened is None or opened.relay is None or not opened.is_above(peer):
+                if opened is None or opened.relay is None or not opened.is_upstream(peer):
                     continue  # closed meanwhile: the upstream redelivers it
                 (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
                 if not flags & IMPLICIT_PAYLOAD:
@@ -181,35 +181,35 @@ class RelayIncoming:
                     message.lease, message.sequence = lease, sequence
                     opened.relay.pushed(message, targets, late)
                     continue
-                stored = self._user.stored(opened.name, guid) if not opened.waiting else None
+                stored = self._user.find_stored(opened.name, guid) if not opened.waiting_pushes else None
                 if stored is not None:
                     opened.relay.pushed(stored, targets, late)
                 else:
-                    self._wait(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
+                    self._hold_push(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
         except MessageError as error:
             raise PeerError(str(error)) from None
 
-    def _wait(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
-        self._behind[opened] = None
-        opened.waiting.append(push)
-        if len(opened.waiting) > RELAY_WAITING_PUSHES_MAX:
-            opened.waiting.clear()
+    def _hold_push(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
+        self._with_waiting[opened] = None
+        opened.waiting_pushes.append(push)
+        if len(opened.waiting_pushes) > RELAY_WAITING_PUSHES_MAX:
+            opened.waiting_pushes.clear()
             peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
                                "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
 
     def on_records(self, now: float) -> None:
         """Deliver waiting PUSHes whose records have been written."""
-        for opened in list(self._behind):
+        for opened in list(self._with_waiting):
             if self._by_id.get(opened.q_id) is opened:
-                self.take_waiting(opened, now)
-            if not opened.waiting or self._by_id.get(opened.q_id) is not opened:
-                self._behind.pop(opened, None)
+                self.deliver_waiting(opened, now)
+            if not opened.waiting_pushes or self._by_id.get(opened.q_id) is not opened:
+                self._with_waiting.pop(opened, None)
 
-    def take_waiting(self, opened: UpstreamQueue, now: float) -> None:
+    def deliver_waiting(self, opened: UpstreamQueue, now: float) -> None:
         relay = opened.relay
-        while relay is not None and opened.waiting:
-            push = opened.waiting[0]
-            message = self._user.stored(opened.name, push.guid)
+        while relay is not None and opened.waiting_pushes:
+            push = opened.waiting_pushes[0]
+            message = self._user.find_stored(opened.name, push.guid)
             if message is not None:
                 relay.pushed(message, push.targets, push.late)
             elif now < push.deadline:
@@ -217,7 +217,7 @@ class RelayIncoming:
             else:
                 for app_id, _ in push.targets:
                     self._uplink.give_back(relay, app_id, [push.guid])
-            opened.waiting.popleft()
+            opened.waiting_pushes.popleft()
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:

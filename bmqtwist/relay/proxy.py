@@ -93,7 +93,7 @@ class ProxyCluster:
             domain = self.domains[name] = DomainRules(name, name, self.name, settings, self._throttle)
         return domain
 
-    def stored(self, uri: str, guid: bytes) -> Message | None:
+    def find_stored(self, uri: str, guid: bytes) -> Message | None:
         """Raise PeerError: a proxy stores no messages."""
         raise PeerError("message without its payload", "PUSH", 0)
 
@@ -126,8 +126,8 @@ class ProxyCluster:
 
     def _attach(self, node_id: int, generation: int) -> None:
         peer = self.links.session(node_id)
-        if peer is not None and peer.upbound is not None:
-            upstream = self._upstream = Upstream(peer, peer.upbound, generation)
+        if peer is not None and peer.upstream_batch is not None:
+            upstream = self._upstream = Upstream(peer, peer.upstream_batch, generation)
             self.relays.attach(upstream)
 
     def peer_up(self, node_id: int, now: float) -> None:
@@ -151,9 +151,9 @@ class ProxyCluster:
             elif not active:
                 return  # sent while this node was the upstream
             elif kind is EventType.PUSH:
-                self.relays.incoming.pushes(peer, body, now)
+                self.relays.incoming.on_pushes(peer, body, now)
             elif kind is EventType.ACK:
-                self.relays.incoming.acks(peer, body, now)
+                self.relays.incoming.on_acks(peer, body, now)
             else:
                 raise PeerError(f"{kind.name} event dropped")
         except PeerError as error:
@@ -170,21 +170,21 @@ class ProxyCluster:
             raise PeerError(f"failed to decode control message: {error}") from None
         if message.choice == "clusterMessage":
             self._cluster_message(peer, message)
-        elif peer.node_id == self.selector.active and not self.relays.requests.answered(peer, message):
+        elif peer.node_id == self.selector.active and not self.relays.requests.on_response(peer, message):
             raise PeerError(f"unexpected control message '{message.choice}'")
 
     def _cluster_message(self, peer: PeerSession, message: ControlMessage) -> None:
-        told, node_id = message.value, peer.node_id
-        if told.choice == "nodeStatusAdvisory":
+        advisory, node_id = message.value, peer.node_id
+        if advisory.choice == "nodeStatusAdvisory":
             before = self.selector.statuses[node_id]
             self._loop.report.info(f"{self.title}: change in connection state with node '{self.links.name(node_id)}', "
-                                   f"status: {before.name} -> {told.value.status.name}")
-            self._select(StatusChanged(node_id, told.value.status), peer.session.now)
-        elif told.choice == "confirmReceipt":
-            self.relays.receipt(peer, told.value.count)
-        elif told.choice == "stopResponse":
+                                   f"status: {before.name} -> {advisory.value.status.name}")
+            self._select(StatusChanged(node_id, advisory.value.status), peer.session.now)
+        elif advisory.choice == "confirmReceipt":
+            self.relays.on_receipt(peer, advisory.value.count)
+        elif advisory.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
-        elif told.choice == "stopRequest":
+        elif advisory.choice == "stopRequest":
             if node_id == self.selector.active and self._upstream is not None:
                 self.relays.stop_posting(self._upstream)
             answer_stop(peer, message)

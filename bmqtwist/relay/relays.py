@@ -6,7 +6,7 @@ module connects both with the queue's upstream connection (`Upstream`).
 
     open, configure, close   requests of clients, aggregated into requests to the upstream
     attach, detach           queues get an upstream, or lose it: jobs of the scheduler
-    answered, receipt        responses and confirm receipts of upstream nodes; `incoming`: their messages and ACKs
+    on_receipt               responses and confirm receipts of upstream nodes; `incoming`: their messages and ACKs
     uplink                   PUTs and CONFIRMs of clients
     release_surplus          close at the upstream the handles that clients have closed
 
@@ -58,7 +58,7 @@ from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
 
-LATE_S = 5.0  # added to the timeout of a request: the upstream node reports its own timeout first
+RESPONSE_MARGIN_S = 5.0  # added to the timeout of a request: the upstream node reports its own timeout first
 
 
 class Authenticated(Protocol):
@@ -113,14 +113,14 @@ class Relays:
     def open(self, session: Requester, uri: QueueUri, request: OpenRequest,
              answer: Callable[[Queue | Refused], None]) -> None:
         """Open a queue for a client; `answer` receives the queue after the upstream's response."""
-        opened = self.opened.get(uri.canonical) or self._add(uri)
+        opened = self.opened.get(uri.canonical) or self._register(uri)
         until = self._loop.now + self._user.operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
         self._step(opened, self._stream(opened, app_id), OpenStream(
-            Counts(request.read_count, request.write_count), partial(self._open_answered, opened, answer),
+            Counts(request.read_count, request.write_count), partial(self._on_open_response, opened, answer),
             lambda: session.state is not State.CLOSED and self._loop.now < until))
 
-    def _add(self, uri: QueueUri) -> UpstreamQueue:
+    def _register(self, uri: QueueUri) -> UpstreamQueue:
         opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(
             uri, self._next_id, self._user.operations.reopen_retry_interval_ms / 1000)
         opened.upstream = self._user.upstream_of(uri.canonical)
@@ -136,9 +136,9 @@ class Relays:
                 self._step(opened, stream, Up(opened.upstream.generation))
         return stream
 
-    def _open_answered(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
+    def _on_open_response(self, opened: UpstreamQueue, answer: Callable[[Queue | Refused], None], value: object) -> None:
         if isinstance(value, OpenQueueResponse):
-            answer(opened.relay or self._make(opened, value))
+            answer(opened.relay or self._create_relay(opened, value))
         elif isinstance(value, Queue):  # this node is primary by now
             answer(value)
             return
@@ -146,14 +146,14 @@ class Relays:
             answer(value if isinstance(value, Refused) else Refused(Category.E_UNKNOWN, "The answer makes no sense"))
         self.release_surplus(opened)
 
-    def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
+    def _create_relay(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
         """Create the relay after the upstream's first response."""
         domain = self._user.domain_of(opened.uri, response)
         queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._context, self.uplink)
         self._stream(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:
-                self._stream_is_open(opened, stream)
+                self._on_stream_open(opened, stream)
         return queue
 
     def configure(self, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
@@ -185,7 +185,7 @@ class Relays:
 
     def _configure(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
         """Send the merged subscriptions of an app's consumers to the upstream, if they differ or `answer` is given."""
-        stream, merged = self._stream(opened, app_id), opened.merged(app_id)
+        stream, merged = self._stream(opened, app_id), opened.merged_subscriptions(app_id)
         if answer is not None or merged != stream.wanted:
             self._step(opened, stream, ChangeSubscriptions(merged, answer))
 
@@ -223,7 +223,7 @@ class Relays:
 
     def release_surplus(self, opened: UpstreamQueue, counted: Callable[[], Callable[[], None]] | None = None) -> None:
         """Close at the upstream what no client has open; `counted()` returns the callback of one more close request."""
-        opened.forget_substreams()
+        opened.drop_gone_consumers()
         if opened.relay is not None:
             opened.relay.forget_released()
         for stream in list(opened.streams.values()):
@@ -231,14 +231,14 @@ class Relays:
             if surplus.read:
                 self._configure(opened, stream.app_id)
             if surplus:
-                self._step(opened, stream, CloseStream(surplus, counted() if counted is not None else _nobody_waits))
-        self._forget_if_idle(opened)
+                self._step(opened, stream, CloseStream(surplus, counted() if counted is not None else _ignore_response))
+        self._unregister_if_idle(opened)
 
-    def _forget_if_idle(self, opened: UpstreamQueue) -> None:
-        if opened.idle and self._forget(opened) and opened.relay is not None:
+    def _unregister_if_idle(self, opened: UpstreamQueue) -> None:
+        if opened.is_idle and self._unregister(opened) and opened.relay is not None:
             opened.relay.forget_all()
 
-    def _forget(self, opened: UpstreamQueue) -> bool:
+    def _unregister(self, opened: UpstreamQueue) -> bool:
         if self._by_id.pop(opened.q_id, None) is None:
             return False
         del self.opened[opened.name]
@@ -251,18 +251,18 @@ class Relays:
             return None, []
         self.detach([opened])
         self._finish_detach(opened)
-        self._forget(opened)
+        self._unregister(opened)
         return opened.relay, [each for stream in opened.streams.values() for each in stream.pending
                               if isinstance(each, OpenStream) and each.alive()]
 
-    def add(self, uri: QueueUri, relay: RelayQueue, asked: dict[Substream, list[ConsumerSpec]]) -> None:
+    def add(self, uri: QueueUri, relay: RelayQueue, requested: dict[Substream, list[ConsumerSpec]]) -> None:
         """Add the relay of a queue that clients have open and whose primary was this node."""
-        opened = self._add(uri)
-        opened.relay, opened.requested = relay, asked
+        opened = self._register(uri)
+        opened.relay, opened.requested = relay, requested
         upstream, opened.upstream = opened.upstream, None
         for app_id in {DEFAULT_APP_ID, *relay.apps}:
             stream = opened.make_stream(app_id)
-            stream.counts, stream.wanted = opened.counts(app_id), opened.merged(app_id)
+            stream.counts, stream.wanted = opened.counts(app_id), opened.merged_subscriptions(app_id)
         if upstream is not None:
             self._to_attach.append((upstream, opened))
             self._attach_more()
@@ -283,13 +283,13 @@ class Relays:
             match output:
                 case SendOpen():
                     again = stream.state is StreamState.REOPENING
-                    self._ask(opened, stream, "openQueue", opened.open_request(stream, output.counts),
+                    self._send_request(opened, stream, "openQueue", opened.open_request(stream, output.counts),
                               operations.reopen_timeout_ms if again else operations.open_timeout_ms)
                 case SendConfigure():
-                    self._ask(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
+                    self._send_request(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
                               operations.configure_timeout_ms)
                 case SendClose():
-                    self._ask(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
+                    self._send_request(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
                               operations.close_timeout_ms)
                 case CallBack():
                     output.answer()
@@ -297,9 +297,9 @@ class Relays:
                     if opened.relay is not None:
                         opened.relay.confirms_open(stream.app_id)
                 case Opened():
-                    self._stream_is_open(opened, stream)
+                    self._on_stream_open(opened, stream)
                 case RetryIn():
-                    self._put_off(opened, stream, output)
+                    self._retry_later(opened, stream, output)
                 case _:
                     assert_never(output)
         if opened.relay is not None:
@@ -308,31 +308,31 @@ class Relays:
             if not stream.counts.write and stream.app_id == DEFAULT_APP_ID:
                 opened.relay.posts_closed()
 
-    def _ask(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, patience_ms: int) -> None:
+    def _send_request(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, timeout_ms: int) -> None:
         upstream = opened.upstream
         if upstream is None:
             return  # it is being detached
-        number = self.requests.add(f"{choice}Response", partial(self._answered, opened, stream),
-                                    self._loop.now + patience_ms / 1000 + LATE_S, upstream, opened)
+        number = self.requests.add(f"{choice}Response", partial(self._on_response, opened, stream),
+                                    self._loop.now + timeout_ms / 1000 + RESPONSE_MARGIN_S, upstream, opened)
         message, above = ControlMessage(number, choice, value), upstream.peer.session.description
         upstream.peer.send(encode_event(message, Encoding.BER))
         self._loop.report.info(f"{self._user.title}: Sending request to '{above}' [request: {bracketed(message)}]")
         if stream.state is StreamState.REOPENING and choice == "openQueue":
             self._loop.report.info(f"{self._user.title}: Sent ReopenQueue request {number} to '{above}'")
 
-    def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object, number: int) -> None:
+    def _on_response(self, opened: UpstreamQueue, stream: AppStream, value: object, number: int) -> None:
         self._answering = number
         if isinstance(value, OpenQueueResponse):
             self._loop.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
         self._step(opened, stream, Answered(value))
-        self._look_whether_restored(stream)
+        self._check_restored(stream)
         if stream.configured == stream.wanted and opened.relay is not None:
             opened.relay.on_parameters_confirmed(stream.app_id)
         if stream.in_progress is None:
             opened.ids.keep(stream.app_id, [each.expression for each in (*stream.configured, *stream.wanted)])
-        self._forget_if_idle(opened)
+        self._unregister_if_idle(opened)
 
-    def _stream_is_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
+    def _on_stream_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
         upstream = opened.upstream
         if opened.relay is None or upstream is None:
             return
@@ -342,7 +342,7 @@ class Relays:
             self._loop.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
 
-    def _put_off(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
+    def _retry_later(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
         response = bracketed(ControlMessage(self._answering, "status", Status(refused.category, refused.code,
                                                                               refused.message)))
@@ -399,9 +399,9 @@ class Relays:
 
     def _in_slices(self, queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None]) -> None:
         if queues:
-            self._loop.scheduler.start(Priority.ACTIVATION, self, _steps(queues, act, self._failed), self._failed)
+            self._loop.scheduler.start(Priority.ACTIVATION, self, _act_in_steps(queues, act, self._failed), self._failed)
 
-    def _look_whether_restored(self, stream: AppStream) -> None:
+    def _check_restored(self, stream: AppStream) -> None:
         """Log when all reopen requests are answered, and send more of them."""
         if stream in self._reopening and stream.state is not StreamState.REOPENING:
             self._reopening.remove(stream)
@@ -413,11 +413,11 @@ class Relays:
         """Detach queues from their upstream: PUTs and CONFIRMs wait at once, their streams are notified in slices. Requests
         made meanwhile wait in the streams."""
         lost = [opened for opened in queues if opened.upstream is not None]
-        self.requests.forget(lost)
-        self._take_confirms_back(lost)
+        self.requests.drop_of(lost)
+        self._requeue_confirms(lost)
         for opened in lost:
             opened.upstream = None
-            opened.waiting.clear()
+            opened.waiting_pushes.clear()
             self._detaching[opened] = None
             if opened.relay is not None:
                 opened.relay.posts_stopped()
@@ -440,20 +440,20 @@ class Relays:
             outputs.append((stream, opened.step(stream, Down(), self._loop.now)))
         for stream, found in outputs:
             self._perform(opened, stream, found)
-        self._forget_if_idle(opened)
+        self._unregister_if_idle(opened)
 
-    def _take_confirms_back(self, lost: list[UpstreamQueue]) -> None:
+    def _requeue_confirms(self, lost: list[UpstreamQueue]) -> None:
         """Take back CONFIRMs without a receipt: the next upstream receives them again."""
         relays = {opened.relay for opened in lost}
-        for upbound in {opened.upstream.upbound: None for opened in lost if opened.upstream is not None}:
-            for relay, app_id, guid in reversed(upbound.take_back(relays)):
+        for batch in {opened.upstream.batch: None for opened in lost if opened.upstream is not None}:
+            for relay, app_id, guid in reversed(batch.take_unreceipted(relays)):
                 if isinstance(relay, RelayQueue):
                     relay.confirm_again(app_id, guid)
 
-    def receipt(self, peer: PeerSession, count: int) -> None:
+    def on_receipt(self, peer: PeerSession, count: int) -> None:
         """Handle a receipt: the upstream has committed `count` CONFIRMs."""
-        if peer.upbound is not None:
-            peer.upbound.receipt(count)
+        if peer.upstream_batch is not None:
+            peer.upstream_batch.on_receipt(count)
 
     def stop_posting(self, upstream: Upstream) -> None:
         """Handle a stop request of an upstream: PUTs wait for the next upstream, CONFIRMs still go to this one."""
@@ -472,17 +472,17 @@ class Relays:
         for opened in list(self.opened.values()):
             if opened.relay is not None:
                 opened.relay.expire(now)
-            if opened.waiting:
-                self.incoming.take_waiting(opened, now)
+            if opened.waiting_pushes:
+                self.incoming.deliver_waiting(opened, now)
             for stream in opened.streams.values():
                 stream.drop_cancelled()
-            self._forget_if_idle(opened)
-        for asked in self.requests.overdue(now):
-            session = asked.upstream.peer.session
-            session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, asked.expected)
+            self._unregister_if_idle(opened)
+        for request in self.requests.overdue(now):
+            session = request.upstream.peer.session
+            session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, request.expected)
 
 
-def _steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
+def _act_in_steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
            failed: Callable[[Exception], None]) -> Steps[None]:
     for number, opened in enumerate(queues, 1):
         try:
@@ -493,5 +493,5 @@ def _steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
             yield
 
 
-def _nobody_waits() -> None:
+def _ignore_response() -> None:
     """Ignore the response: the clients have closed."""

@@ -13,7 +13,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.link.upbound import Upbound
+from bmqtwist.link.upstream_batch import UpstreamBatch
 from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.merge import SubscriptionIds, merge
@@ -38,13 +38,13 @@ from bmqtwist.wire.schema import (
 
 class Upstream:
     """An upstream node of one generation: the number of the proxy's choice, or the primary's lease. `stopping`: it has sent
-    a stop request; `tells_receipts`: it reports committed CONFIRMs."""
+    a stop request; `sends_receipts`: it reports committed CONFIRMs."""
 
-    __slots__ = ("peer", "upbound", "generation", "stopping", "tells_receipts")
+    __slots__ = ("peer", "batch", "generation", "stopping", "sends_receipts")
 
-    def __init__(self, peer: PeerSession, upbound: Upbound, generation: int) -> None:
-        self.peer, self.upbound, self.generation, self.stopping = peer, upbound, generation, False
-        self.tells_receipts = CONFIRM_RECEIPTS in peer.session.remote.features.get(RELAY_EXTENSION, ())
+    def __init__(self, peer: PeerSession, batch: UpstreamBatch, generation: int) -> None:
+        self.peer, self.batch, self.generation, self.stopping = peer, batch, generation, False
+        self.sends_receipts = CONFIRM_RECEIPTS in peer.session.remote.features.get(RELAY_EXTENSION, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class UpstreamQueue:
         self.name = uri.canonical
         self.relay: RelayQueue | None = None
         self.upstream: Upstream | None = None
-        self.waiting: deque[WaitingPush] = deque()  # in order
+        self.waiting_pushes: deque[WaitingPush] = deque()  # in order
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
         self.requested: dict[Substream, list[ConsumerSpec]] = {}  # last subscriptions of each consumer
-        self.story = TransitionLog()
+        self.transition_log = TransitionLog()
         self._next_sub_id = 1
 
     def step(self, stream: AppStream, event: StreamInput, now: float) -> list[StreamOutput]:
@@ -79,10 +79,10 @@ class UpstreamQueue:
         outputs = stream.step(event)
         if stream.state is not before:
             kind = type(event).__name__
-            self.story.note(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", kind)
+            self.transition_log.note(now, before.name, stream.state.name, f"{kind}, appId '{stream.app_id}'", kind)
         return outputs
 
-    def is_above(self, peer: PeerSession) -> bool:
+    def is_upstream(self, peer: PeerSession) -> bool:
         """Return whether a peer is the queue's present upstream."""
         return self.upstream is not None and self.upstream.peer is peer
 
@@ -95,7 +95,7 @@ class UpstreamQueue:
         return stream
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """True if no client has the queue open and no request is pending."""
         return all(stream.idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
 
@@ -107,14 +107,14 @@ class UpstreamQueue:
         app = relay.apps.get(app_id)
         return Counts(app.consumers() if app is not None else 0, relay.writers() if app_id == DEFAULT_APP_ID else 0)
 
-    def merged(self, app_id: str) -> Subscriptions:
+    def merged_subscriptions(self, app_id: str) -> Subscriptions:
         """Return the merged subscriptions of all consumers of an app."""
         app = self.relay.apps.get(app_id) if self.relay is not None else None
         if app is None:
             return ()
         return merge(app_id, [spec for substream in app.substreams for spec in self.requested.get(substream, ())], self.ids)
 
-    def forget_substreams(self) -> None:
+    def drop_gone_consumers(self) -> None:
         """Remove the subscriptions of consumers that are gone."""
         for substream in [each for each in self.requested if each not in each.app.substreams]:
             del self.requested[substream]
@@ -160,7 +160,7 @@ class RelayUser(Protocol):
     def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
         """Return the domain of a queue that was opened at its upstream."""
 
-    def stored(self, uri: str, guid: bytes) -> Message | None:
+    def find_stored(self, uri: str, guid: bytes) -> Message | None:
         """Return the message of a PUSH without payload; None if its record has not come yet. Raises PeerError at a proxy."""
 
     def payload(self, uri: str, guid: bytes) -> bytes:
@@ -193,7 +193,7 @@ class UpstreamRequests:
         self._pending[number] = PendingRequest(expected, answer, deadline, upstream, queue)
         return number
 
-    def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
+    def on_response(self, peer: PeerSession, message: ControlMessage) -> bool:
         """Handle a response; False if it matches no request, such as one of an earlier upstream."""
         number = message.r_id or 0
         asked = self._pending.get(number)
@@ -210,7 +210,7 @@ class UpstreamRequests:
         """Return overdue requests, one for each upstream."""
         return list({id(each.upstream): each for each in self._pending.values() if each.deadline <= now}.values())
 
-    def forget(self, queues: Collection[UpstreamQueue]) -> None:
+    def drop_of(self, queues: Collection[UpstreamQueue]) -> None:
         """Remove the requests of queues that were detached."""
         gone = frozenset(queues)
         for number in [number for number, each in self._pending.items() if each.queue in gone]:

@@ -96,7 +96,7 @@ def _replica(name: str, node_id: int, hosted: HostedPartition, now: float) -> Co
     copy = replace(copy, role="replica", in_flight_bytes=target.unreceived_bytes)
     if records is None:
         return copy
-    seconds = hosted.times.lag(target.durable, now) if records else 0.0
+    seconds = hosted.write_times.lag(target.durable, now) if records else 0.0
     return replace(copy, lag_records=records, lag_bytes=hosted.partition.bytes_after(target.durable),
                    lag_ms=None if seconds is None else round(seconds * 1000, 1))
 

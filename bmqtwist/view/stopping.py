@@ -28,7 +28,7 @@ def view_of(cluster: Cluster) -> ClusterView:
         statuses = cluster.members.statuses
         for node in cluster.definition.nodes:
             if node.id != cluster.node_id:
-                stays = statuses.stays(node.id)
+                stays = statuses.is_staying(node.id)
                 others.append(MemberView(node.id, node.name, stays,
                                          stays and statuses.others[node.id] is NodeStatus.E_AVAILABLE))
     partitions = []
@@ -43,7 +43,7 @@ def view_of(cluster: Cluster) -> ClusterView:
             lag = {node_id: lag_records(hosted, psn) or 0 for node_id, psn in durable.items()}
         partitions.append(PartitionView(
             index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", lag, durable,
-            cluster.held_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))
+            cluster.count_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))
     majority = len(cluster.definition.nodes) // 2 + 1
     return ClusterView(
         cluster.name, cluster.node_id, cluster.node_name, tuple(others), leadership.standing.leader,

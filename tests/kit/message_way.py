@@ -77,7 +77,7 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("link.client", "ClientSession.on_puts", "walks the PUTs, finds the handle by queue id"),
         Step("queue.relay", "RelayQueue.post", "holds the PUT until its ACK"),
         Step("relay.messages", "RelayUplink.put", "finds the upstream: the primary of the partition"),
-        Step("link.upbound", "Upbound.put", "adds it to the PUT event of this turn"),
+        Step("link.upstream_batch", "UpstreamBatch.put", "adds it to the PUT event of this turn"),
     ]),
     ("The primary: the PUT becomes a record", [
         Step("link.peer", "PeerSession.on_frame", "passes client events to the handles of the member"),
@@ -88,8 +88,8 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("member.partition_logs", "Feeding.send_records", "sends the batch to each replica, in a STORAGE event"),
     ]),
     ("Each replica: the record is appended", [
-        Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
-        Step("member.replication", "Replication.received", "steps the partition's machine: records of the primary"),
+        Step("member.dispatch", "MemberDispatch.peer_said", "finds the handler of this type of event"),
+        Step("member.replication", "Replication.on_message", "steps the partition's machine: records of the primary"),
         Step("storage.replica", "ReplicatedPartition.append_run", "appends and applies them; the turn writes and syncs"),
     ]),
     ("The primary: its own copy is durable", [
@@ -98,9 +98,9 @@ WAY_OF_THREE: list[tuple[str, list[Step]]] = [
         Step("link.peer", "PeerSession.ack_early", "adds it to an ACK event that names the record"),
     ]),
     ("The replica of the client: ACK and record are here", [
-        Step("member.dispatch", "MemberDispatch.peer_said", "finds the part for this type of event"),
-        Step("member.member_relays", "MemberRelays.acks", "holds the ACK until the record is durable here"),
-        Step("relay.messages", "RelayIncoming.acked", "finds the queue by its id at the primary"),
+        Step("member.dispatch", "MemberDispatch.peer_said", "finds the handler of this type of event"),
+        Step("member.member_relays", "MemberRelays.on_acks", "holds the ACK until the record is durable here"),
+        Step("relay.messages", "RelayIncoming.pass_acks", "finds the queue by its id at the primary"),
         Step("queue.relay", "RelayQueue.acked", "releases the PUT"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
     ]),

@@ -136,7 +136,7 @@ def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
     queue = nodes.client(node.name).open(STRONG, write=1)
     slow(nodes, primary)
     for factor, ways in (3, 2), (2, 1):
-        nodes.replication(primary).set_factor(factor, nodes.now)
+        nodes.replication(primary).set_replication_factor(factor, nodes.now)
         begun, guid = nodes.now, queue.put(b"x")
         assert queue.next_ack(guid).status == 0
         assert ways * WAY_BACK_S <= nodes.now - begun < (ways + 0.5) * WAY_BACK_S
@@ -194,7 +194,7 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     reader.confirm(*reader.take(1))
     nodes.run(2.0)
     partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
-    assert not partition.copies.waiters and relays is not None and not relays.incoming._behind
+    assert not partition.copies.waiters and relays is not None and not relays.incoming._with_waiting
     slow(nodes, primary)
     nodes.network.slow(primary.name, node.name, WAY_BACK_S)
     guid = queue.put(b"x")
@@ -203,4 +203,4 @@ def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
     assert queue.next_ack(guid).status == 0 and not partition.copies.waiters
     reader.take(1)
     nodes.run(1.0)
-    assert not partition.copies.waiters and not relays.incoming._behind
+    assert not partition.copies.waiters and not relays.incoming._with_waiting

@@ -182,12 +182,12 @@ def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(
     proposals = nodes.cluster(asks.name).proposals
     assert proposals is not None
     answers = []
-    answered = Proposals._answered
+    answered = Proposals._on_answer
 
     def spied(self: Proposals, sender: int, answer: object, wall: int) -> None:
         answers.append((sender, answer))
         answered(self, sender, answer, wall)  # type: ignore[arg-type]
-    monkeypatch.setattr(Proposals, "_answered", spied)
+    monkeypatch.setattr(Proposals, "_on_answer", spied)
     client = nodes.client(asks.name)
     with monkeypatch.context() as mistaken:
         mistaken.setattr(proposals, "_leader", lambda: number(other))
@@ -211,7 +211,7 @@ def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monke
         lossy.setitem(dispatch.CLUSTER_MESSAGES, "request", lambda *arguments: None)
         asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
         nodes.run(0.2)
-    leadership.leadership_lost("a test says so")
+    leadership.on_leadership_lost("a test says so")
     assert "openQueueResponse" in client.response(asked)
     nodes.run(1.0)  # until the third node knows, too
     assert nodes.leader is leader and leadership.standing.term > term
@@ -233,7 +233,7 @@ def test_a_primary_that_does_not_become_active_within_max_time_master_is_replace
     lease = nodes.cluster(leader.name).metadata.state.partitions[index].lease
     nodes.run(18.0)
     assert nodes.cluster(leader.name).metadata.state.partitions[index] == Primary(number(former), lease), "it is connected"
-    assert not nodes.replication(former).serves(index)
+    assert not nodes.replication(former).is_active_primary(index)
     nodes.run(8.0)
     after = nodes.cluster(leader.name).metadata.state.partitions[index]
     assert after.node_id != number(former) and after.lease == lease + 1
@@ -282,7 +282,7 @@ def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -
                                 lambda outcome, wall: None, nodes.leader.broker.loop.wall(nodes.leader.local_now))
     nodes.leader.turn_due()
     nodes.until(lambda: nodes.primaries()[0] == Primary(number(primary), known.lease + 1), 5.0)
-    nodes.until(lambda: nodes.replication(primary).serves(0), 5.0)
+    nodes.until(lambda: nodes.replication(primary).is_active_primary(0), 5.0)
     nodes.run(0.5)
     for listener in nodes.replicas():
         said = [line for line in listener.log()
@@ -304,7 +304,7 @@ def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the
                                 lambda outcome, wall: None, leader.broker.loop.wall(leader.local_now))
     leader.turn_due()
     expected = Primary(number(next_one), known.lease + 1)
-    nodes.until(lambda: nodes.replication(next_one).serves(0), 5.0)
+    nodes.until(lambda: nodes.replication(next_one).is_active_primary(0), 5.0)
     nodes.run(0.1)
     assert nodes.cluster(listener.name).metadata.state.partitions[0] == known
     assert nodes.replication(listener).primary_of(0) != expected, "the metadata here do not say so yet"

@@ -24,7 +24,7 @@ def relays(node: SimulatedNode) -> Relays:
 def kept(node: SimulatedNode) -> int:
     """CONFIRMs that it has sent and does not know to be safe."""
     sessions = (session.kind for session in node.broker.sessions.open)
-    return sum(len(kind.upbound.sent) for kind in sessions if getattr(kind, "upbound", None) is not None)  # type: ignore[attr-defined]
+    return sum(len(kind.upstream_batch.sent) for kind in sessions if getattr(kind, "upstream_batch", None) is not None)  # type: ignore[attr-defined]
 
 
 def left(nodes: ReplicatingCluster, among: Iterable[SimulatedNode]) -> set[int]:

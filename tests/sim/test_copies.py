@@ -93,4 +93,4 @@ def test_what_too_few_have_had_for_the_deduplication_time_is_refused(word: str, 
         nodes.network.slow(node.name, primary.name, 2.1)  # a lease lasts 2.25 s
     guid = queue.put(b"x")
     assert queue.next_ack(guid).status == status
-    assert nodes.replication(primary).serves(0)
+    assert nodes.replication(primary).is_active_primary(0)

@@ -50,7 +50,7 @@ def wait_for_primary(nodes: ReplicatingCluster, index: int) -> None:
     def known(node: SimulatedNode) -> bool:
         primary = nodes.replication(node).known_primaries.active.find(index)
         return primary is not None and nodes.node(f"n{primary.node_id}").up and (
-            nodes.replication(nodes.node(f"n{primary.node_id}")).serves(index))
+            nodes.replication(nodes.node(f"n{primary.node_id}")).is_active_primary(index))
     nodes.until(lambda: all(known(node) for node in nodes.machines if node.up), 30.0)
 
 

@@ -139,7 +139,7 @@ def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> Non
     nodes.isolate(former)
     guids += [queue.put(b"during %d" % number) for number in range(5)]
     nodes.run(15.0)
-    assert not nodes.replication(former).serves(0) and not queue.acks() and not consumer.pushes()
+    assert not nodes.replication(former).is_active_primary(0) and not queue.acks() and not consumer.pushes()
     guids.append(queue.put(b"after"))
     consumer.confirm(*held)
     heal(nodes)

@@ -86,7 +86,7 @@ def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_r
             lease += 1
             begun = nodes.now
             assert move(nodes, index, node) == "SUCCESS"
-            while not nodes.replication(node).serves(index):
+            while not nodes.replication(node).is_active_primary(index):
                 traffic.live(0.02)
                 assert nodes.now - begun < 2.0, (round_, nodes.stories(index))
         traffic.live(0.3)
@@ -144,7 +144,7 @@ def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes
     assert move(nodes, index, target) == "SUCCESS"
     guid = queue.put(b"waits")
     nodes.run(1.0)
-    assert not nodes.replication(former).serves(index)
+    assert not nodes.replication(former).is_active_primary(index)
     ack = queue.next_ack(guid, deadline=10.0)
     assert ack.status == 0 and nodes.primary(index) is former and nodes.primaries()[index].lease == lease
     assert any("this node stays its primary" in line for line in former.log())
@@ -188,7 +188,7 @@ def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: py
         deaf.setattr(nodes.replication(leader).appointments, "declined", lambda *what: None)
         assert move(nodes, index, target) == "SUCCESS"
         nodes.run(0.5)
-    assert not any(nodes.replication(node).serves(index) for node in nodes.machines)
+    assert not any(nodes.replication(node).is_active_primary(index) for node in nodes.machines)
     nodes.run(1.0)
     moved(nodes, index, target)
     nodes.post(1)
@@ -287,7 +287,7 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
     nodes.until(lambda: nodes.statuses(other).others[number(behind)] is NodeStatus.E_AVAILABLE, 60.0)
     assert loads(nodes)[number(behind) - 1] == 0 and nodes.partition(behind, index).summary.base == (0, 0), "it lags"
     former.crash(power=False, down=None)
-    nodes.until(lambda: nodes.replication(other).serves(index), 20.0)
+    nodes.until(lambda: nodes.replication(other).is_active_primary(index), 20.0)
     assert any(f"and node {number(other)} does not" in line for line in behind.log())
     nodes.settle()
     nodes.judge_partitions()
@@ -367,7 +367,7 @@ class Asleep:
         """The partition moves there."""
         monkeypatch.setattr(waking, "restore", self.restore)
         assert move(self.nodes, self.index, self.node) == "SUCCESS"
-        self.nodes.until(lambda: self.nodes.replication(self.node).serves(self.index), 5.0)
+        self.nodes.until(lambda: self.nodes.replication(self.node).is_active_primary(self.index), 5.0)
 
     def open(self) -> tuple[Client, int]:
         """Somebody asks for the queue, and waits."""
@@ -395,7 +395,7 @@ def test_a_primary_whose_queues_do_not_live_yet_loses_nothing_when_it_is_one_no_
     client, asked = asleep.open()
     assert move(nodes, index, first) == "SUCCESS"
     moved(nodes, index, first)
-    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster.changes.creating
+    assert "openQueueResponse" in client.response(asked) and EVENTUAL not in asleep.cluster.changes.pending_opens
     traffic.live(0.3)
     asleep.waits = False
     assert move(nodes, index, asleep.node) == "SUCCESS"

@@ -123,7 +123,7 @@ class Crowd:
         assert not any(self.nodes.stored(primary, uri) for uri in self.uris), "not confirmed"
         for node in self.nodes.machines:
             if node.up:
-                assert not self.retirement(node).in_progress and not any(self.retirement(node)._on_released.values())
+                assert not self.retirement(node).in_progress and not any(self.retirement(node)._after_reading.values())
                 relays = self.nodes.cluster(node.name).relays
                 assert relays is not None and not relays._detaching
 
@@ -203,7 +203,7 @@ def test_a_partition_with_a_thousand_open_queues_moves_in_slices(monkeypatch: py
         many.post(10)
         assert move(nodes, 0, target) == "SUCCESS"
         many.post(10)
-        many.until(lambda: nodes.replication(target).serves(0))
+        many.until(lambda: nodes.replication(target).is_active_primary(0))
         many.live(0.3, 50)
         moved(nodes, 0, target)
         many.until(lambda: not many.retirement(former).in_progress)
@@ -225,7 +225,7 @@ def test_a_partition_that_moves_back_before_all_of_its_queues_have_moved(seed: i
             many.post(3)
             before = nodes.primary(0)
             assert move(nodes, 0, node) == "SUCCESS"
-            nodes.until(lambda: nodes.replication(node).serves(0), 5.0, SOON_S)  # noqa: B023 - called here
+            nodes.until(lambda: nodes.replication(node).is_active_primary(0), 5.0, SOON_S)  # noqa: B023 - called here
             midway += many.retirement(before).in_progress
         assert midway == 3, "too late"
         many.live(0.2)

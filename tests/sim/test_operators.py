@@ -74,7 +74,7 @@ def test_what_must_not_be_is_told_with_the_story_before_it() -> None:
     replication = nodes.replication(primary)
     machine = replication.hosted[0].machine
     sender = next(iter(machine.up))
-    replication.received(sender, 0, Prepare(sender, machine.lease), primary.local_now)
+    replication.on_message(sender, 0, Prepare(sender, machine.lease), primary.local_now)
     (alarm,) = [text for severity, text in primary.report.lines if "leads under lease" in text and severity == "ALARM"]
     assert "too. Before:\n" in alarm and "-> PRIMARY_HEALED" in alarm
 

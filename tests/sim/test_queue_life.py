@@ -209,7 +209,7 @@ def test_a_new_primary_waits_for_the_whole_time_before_it_removes_a_queue() -> N
     queue.close()
     nodes.run(1.0)
     nodes.primary(before.partition_id).crash(power=False, down=None)
-    nodes.until(lambda: nodes.leader and any(nodes.replication(node).serves(before.partition_id)
+    nodes.until(lambda: nodes.leader and any(nodes.replication(node).is_active_primary(before.partition_id)
                                              for node in nodes.machines if node.up), 20.0)
     nodes.run(4.5)
     assert set(map(bool, records(nodes, EVENTUAL))) == {True}
@@ -265,7 +265,7 @@ def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(
     nodes.domains.texts["apps"] = apps_domain("one", "two", "three")["apps"]
     assert nodes.admin(former, "DOMAINS RECONFIGURE apps") == "SUCCESS"
     others = [node for node in nodes.machines if node is not former]
-    nodes.until(lambda: any(nodes.replication(node).serves(index) for node in others), 30.0)
+    nodes.until(lambda: any(nodes.replication(node).is_active_primary(index) for node in others), 30.0)
     heal(nodes)
     nodes.until(lambda: all("three" in nodes.cluster(node.name).metadata.state.queues[APPS].apps for node in others), 30.0)
     nodes.settle()

@@ -134,9 +134,9 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
     assert nodes.partition(former).summary.last > alone
     nodes.run(4.0)
     assert not client.link.closed and not queue.acks()
-    assert not nodes.replication(former).hosted[0].partition.copies.committed or not nodes.replication(former).serves(0)
+    assert not nodes.replication(former).hosted[0].partition.copies.committed or not nodes.replication(former).is_active_primary(0)
     nodes.run(10.0)
-    others = [node for node in nodes.machines if node is not former and nodes.replication(node).serves(0)]
+    others = [node for node in nodes.machines if node is not former and nodes.replication(node).is_active_primary(0)]
     assert len(others) == 1
     heal(nodes)
     nodes.settle()
@@ -513,7 +513,7 @@ def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease()
     nodes.run(2.3)
     queue.put(b"waits")
     nodes.run(0.1)
-    assert not nodes.replication(primary).serves(0) and not queue.acks()
+    assert not nodes.replication(primary).is_active_primary(0) and not queue.acks()
     heal(nodes)
     nodes.run(3.0)
     assert nodes.primary() is primary and nodes.partition(primary).lease == lease
@@ -615,7 +615,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
 def post(nodes: ReplicatingCluster, random: Random) -> None:
     """Whoever serves is given messages; what is acknowledged within a moment counts."""
     for node in nodes.machines:
-        if not node.up or node.paused or not nodes.replication(node).serves(0):
+        if not node.up or node.paused or not nodes.replication(node).is_active_primary(0):
             continue
         try:
             client = nodes.client(node.name)

@@ -143,7 +143,7 @@ def test_a_goodbye_before_the_end_of_the_connection_leads_to_the_same_as_its_end
         nodes.client(staying.name).open(STRONG, write=1).post(b"x")
         before = set(nodes.primaries().values())
         if goodbye:
-            nodes.statuses(away).become(NodeStatus.E_UNAVAILABLE)
+            nodes.statuses(away).set_own(NodeStatus.E_UNAVAILABLE)
             away.turn_due()
             nodes.run(0.05)
             assert all(nodes.statuses(node).others[int(away.name[1:])] is NodeStatus.E_UNAVAILABLE

@@ -50,13 +50,13 @@ def test_the_one_that_is_left_goes_on_alone_until_it_is_one_of_several_again(sur
     for node in others:
         node.crash(power=True, down=None)
     nodes.run(20.0)
-    assert not nodes.replication(left).serves(0), "alone it is no majority"
+    assert not nodes.replication(left).is_active_primary(0), "alone it is no majority"
     left.crash(power=True, down=None)
     rewrite(left, True)
     for _ in range(2):  # it stays so
         left.boot()
         nodes.run(8.0)
-        assert nodes.replication(left).serves(0) and len(alarms(left)) == 1
+        assert nodes.replication(left).is_active_primary(0) and len(alarms(left)) == 1
         status = left.broker.commands.run_at_once(f"CLUSTERS CLUSTER {CLUSTER} STATUS", "test").text
         assert "UNSAFE        : runs alone since" in status and "Cluster size  : 1 node(s)" in status
         nodes.post(2)

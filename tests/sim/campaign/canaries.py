@@ -147,7 +147,7 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "deduplication lost": [(Applier, "stored", _as_if_new)],
     "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
     "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
-    "two copies of five": [(HostedPartition, "count_needed", _pair_commits)],
+    "two copies of five": [(HostedPartition, "update_pair_commits", _pair_commits)],
     "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
 }
 

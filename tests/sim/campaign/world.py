@@ -198,14 +198,14 @@ class CampaignWorld(ElectedCluster):
         record, node = self.queue_record(uri), self.node(name)
         if node in self.proxies or len(self.machines) == 1 or not node.up or record is None:
             return 0
-        serves = self.replication(node).serves(record.partition_id)
+        serves = self.replication(node).is_active_primary(record.partition_id)
         return self.hosted(node, record.partition_id).machine.lease if serves else 0
 
     def primaries(self, index: int) -> list[SimulatedNode]:
         """Who believes that it is the active primary of a partition."""
         if len(self.machines) == 1:
             return [node for node in self.machines if node.up]
-        return [node for node in self.machines if node.up and self.replication(node).serves(index)]
+        return [node for node in self.machines if node.up and self.replication(node).is_active_primary(index)]
 
     def damage_vote(self, node: SimulatedNode) -> None:
         """Nobody can tell any more how a node that is down has voted."""

@@ -521,9 +521,9 @@ def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(pow
                         disk.stop_after = disk.steps + operations
                     uri = f"bmq://d/{number}"
                     metadata.propose(AssignQueue(uri, ["x"], number), lambda outcome, wall: None, 1000)
-                    metadata.settle(1000)
+                    metadata.perform_jobs(1000)
                     metadata.step(Acknowledged(2, 1, log.lsn), 1000)
-                    metadata.settle(1000)
+                    metadata.perform_jobs(1000)
                     committed, durable = dict(log.state.queues), log.lsn
                     rolled = sum(what == "rename" for what, _ in disk.log)
             except Died:

@@ -211,10 +211,10 @@ def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(w
 
     def mistaken(found: Any) -> None:
         raise ValueError("mistake")
-    cluster.changes.creating[URI] = [mistaken]
+    cluster.changes.pending_opens[URI] = [mistaken]
     cluster.activations.open(URI)
     world.run()
-    assert URI in cluster.queues and not cluster.changes.creating and URI not in cluster.activations
+    assert URI in cluster.queues and not cluster.changes.pending_opens and URI not in cluster.activations
     assert world.broker.domains.by_name["d"].opening == 0
     [told] = [text for _, text in world.report.lines if "activation" in text]
     assert "ValueError: mistake" in told and not any("activation of its queues" in text for _, text in world.report.lines)

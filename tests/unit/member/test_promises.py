@@ -67,7 +67,7 @@ def test_a_write_that_fails_is_retried_after_a_while() -> None:
 
 def test_a_doubt_is_durable_at_once() -> None:
     bench = Bench([StoredPromise(5), StoredPromise(6)])
-    bench.promises.doubt(1)
+    bench.promises.mark_doubtful(1)
     assert bench.written == [[StoredPromise(5), StoredPromise(6, True)]] and not bench.jobs
 
 

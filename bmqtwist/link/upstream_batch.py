@@ -30,15 +30,15 @@ _ITEMS_MAX = OUT_EVENT_BYTES_MAX // ITEM_BYTES
 _NO_SCHEMA = 1  # properties of version 2 that contain their own layout
 
 
-class Upbound:
+class UpstreamBatch:
     """Batch of one connection; `seal` appends it to the outbox. `add` appends to one of three lists: `confirms`, `rejects`
     (a lost consumer used a delivery attempt), `returns` (no consumer downstream can receive the message)."""
 
-    __slots__ = ("_outbox", "_puts", "_put_bytes", "confirms", "rejects", "returns", "sent", "safe")
+    __slots__ = ("_outbox", "_puts", "_put_bytes", "confirms", "rejects", "returns", "sent", "receipted")
 
     def __init__(self, outbox: Outbox) -> None:
         self.sent: deque[tuple[object, str, bytes] | None] = deque()  # CONFIRMs without a receipt: owner, appId, GUID
-        self.safe = 0  # number of CONFIRMs with a receipt, sent before these
+        self.receipted = 0  # number of CONFIRMs with a receipt, sent before these
         self._outbox = outbox
         self._puts: list[bytes] = []
         self._put_bytes = 0
@@ -66,20 +66,20 @@ class Upbound:
         if len(items) >= _ITEMS_MAX:
             self.seal()
 
-    def keep(self, whose: object, app_id: str, guid: bytes) -> None:
-        """Keep the last added CONFIRM until its receipt arrives."""
-        self.sent.append((whose, app_id, guid))
+    def await_receipt(self, owner: object, app_id: str, guid: bytes) -> None:
+        """Remember the last added CONFIRM until its receipt arrives."""
+        self.sent.append((owner, app_id, guid))
         if len(self.sent) > SENT_CONFIRMS_MAX:
-            self.receipt(self.safe + 1)
+            self.on_receipt(self.receipted + 1)
 
-    def receipt(self, count: int) -> None:
+    def on_receipt(self, count: int) -> None:
         """Process a confirm receipt: drop the first `count` CONFIRMs of this connection."""
         sent = self.sent
-        while sent and self.safe < count:
+        while sent and self.receipted < count:
             sent.popleft()
-            self.safe += 1
+            self.receipted += 1
 
-    def take_back(self, lost: Container[object]) -> list[tuple[object, str, bytes]]:
+    def take_unreceipted(self, lost: Container[object]) -> list[tuple[object, str, bytes]]:
         """Remove and return CONFIRMs of the `lost` owners without a receipt, in order, to be sent to another node."""
         found = [each for each in self.sent if each is not None and each[0] in lost]
         if found:
