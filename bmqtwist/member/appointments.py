@@ -74,7 +74,8 @@ class Appointments:
         if self._leads and self._proposed_primaries.get(index) == Primary(sender, declined.lease):
             up = self._candidates() or [self.node_id]
             candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
-            chosen = [declined.successor] if declined.successor and declined.successor in up else self._prefer_available(candidates)
+            wanted = [declined.successor] if declined.successor and declined.successor in up else []
+            chosen = wanted or self._prefer_available(candidates)
             self._propose(AssignPartitions(chosen, self._connected(), {index: declined.used}), now)
 
     def primaries(self, partitions: int, spent: Mapping[int, int]) -> Primaries:
@@ -159,11 +160,12 @@ class Appointments:
             self._moving = None
         if not self._rebalancing:
             return
-        passive = {index for index, primary in self._proposed_primaries.items() if not self._is_active(index, primary)}
+        primaries = self._proposed_primaries
+        passive = {index for index, primary in primaries.items() if not self._is_active(index, primary)}
         available = [each for each in self._candidates() if self._statuses.status_of(each) is NodeStatus.E_AVAILABLE]
-        found = next_move(self._proposed_primaries, available, self._rules.algorithm, self.node_id, self._unmovable | passive)
+        found = next_move(primaries, available, self._rules.algorithm, self.node_id, self._unmovable | passive)
         if found is not None:
-            self._begin_move(found, self._proposed_primaries[found.partition_id])
+            self._begin_move(found, primaries[found.partition_id])
         elif not passive:
             self._rebalancing = False
             self._loop.report.info(f"Cluster ({self.name}): partitions are spread evenly over the nodes that are available")

@@ -1,6 +1,6 @@
 """Metadata of a cluster at this node: the metadata log's state machine, its file, and callbacks of proposed changes.
 
-    propose                propose a change, any number of times in a turn; the callback receives the outcome after the commit
+    propose                propose a change, any number in a turn; the callback receives the outcome after the commit
     next_job               at the end of a turn: the next file job, for another thread; one job at a time
     on_written, on_failed  result of a file job: changes take effect, callbacks are called
     lead, step             events of elections and messages of other nodes; messages to them and commits go to `user`

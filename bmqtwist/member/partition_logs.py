@@ -184,7 +184,7 @@ class PartitionLogs:
             self.reread(hosted, None, now, install)
 
     def reread(self, hosted: HostedPartition, psn: Psn | None, now: float,
-                install: Callable[[], None] | None = None) -> None:
+               install: Callable[[], None] | None = None) -> None:
         """Read the log again in a thread, cut after `psn`, or with the image that `install` installs; busy until then."""
         if hosted.busy:
             return
@@ -247,8 +247,8 @@ class Feeding:
         try:
             run = recent or hosted.partition.read_run(output.after)
         except OSError as error:
-            self._on_read_failed(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets an image, since records "
-                                               f"that it lacks cannot be read: {error}")
+            self._on_read_failed(hosted, output.node_id, f"node {self._links.name(output.node_id)} gets an image, since "
+                                                         f"records that it lacks cannot be read: {error}")
             return
         if run is None:
             hosted.inputs.append(Fed(output.node_id, output.after, 0))

@@ -233,7 +233,7 @@ class PartitionRunner:
                                f"'{output.before.name}' =>  State '{output.after.name}'")
         cause = hosted.machine.transition_log.cause_of(output.after.name)
         self._report_event(hosted.index, f"this node {output.after.value}: {cause}", role=output.after.name,
-                   before=output.before.name)
+                           before=output.before.name)
         if not hosted.machine.leads and hosted.partition.leading:
             clean = hosted.partition.follow()
             if output.after is not PartitionRole.STOPPED:

@@ -284,13 +284,13 @@ class Relays:
                 case SendOpen():
                     again = stream.state is StreamState.REOPENING
                     self._send_request(opened, stream, "openQueue", opened.open_request(stream, output.counts),
-                              operations.reopen_timeout_ms if again else operations.open_timeout_ms)
+                                       operations.reopen_timeout_ms if again else operations.open_timeout_ms)
                 case SendConfigure():
-                    self._send_request(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
-                              operations.configure_timeout_ms)
+                    request = opened.configure_request(stream, output.subscriptions)
+                    self._send_request(opened, stream, "configureStream", request, operations.configure_timeout_ms)
                 case SendClose():
                     self._send_request(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
-                              operations.close_timeout_ms)
+                                       operations.close_timeout_ms)
                 case CallBack():
                     output.answer()
                 case Reopened():
@@ -483,7 +483,7 @@ class Relays:
 
 
 def _act_in_steps(queues: list[UpstreamQueue], act: Callable[[UpstreamQueue], None],
-           failed: Callable[[Exception], None]) -> Steps[None]:
+                  failed: Callable[[Exception], None]) -> Steps[None]:
     for number, opened in enumerate(queues, 1):
         try:
             act(opened)

@@ -110,7 +110,7 @@ class ProxyLinkRow(ProxyRow, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClientRow(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Connection of an application or administrator. `proxy`: True if `node` is a proxy. Totals since the connection began."""
+    """Connection of an application or administrator. `proxy`: `node` is a proxy. Totals since the connection began."""
 
     id: str
     client: str
