@@ -47,7 +47,7 @@ class Commands:
             answer = partial(done, (yield from work))
             for each, proposals in zip(metadata, before, strict=True):
                 if each.proposals != proposals:
-                    answer = partial(each.after, answer)
+                    answer = partial(each.call_after_pending, answer)
             answer()
         self._loop.scheduler.start(Priority.COMMAND, object(), steps(), failed)
 

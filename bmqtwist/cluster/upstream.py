@@ -82,7 +82,7 @@ class UpstreamSelector:
         if isinstance(event, StatusChanged) and event.node_id in self.statuses:
             self.statuses[event.node_id] = event.status
         before, kind = self.state, type(event)
-        self._outputs = outputs = []
+        self._outputs = outputs = list[SelectorOutput]()
         TABLE[before][kind].action(self, now)
         check(TABLE, before, kind, self.state)
         if self.state is not before:

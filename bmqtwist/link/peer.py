@@ -94,8 +94,8 @@ class PeerSession(ClientSession):
     output_bytes_max = PEER_OUTPUT_BYTES_MAX  # a peer that exceeds it catches up after it has connected again
     unread = "#PEER_SEND_FAILURE %s: the broker does not read"
     is_broker = True
-    __slots__ = ("dialled", "role", "node_id", "serves", "upstream_batch", "receipts", "confirm_count", "uncommitted", "_peers",
-                 "_credential_sender", "_early", "_newest")
+    __slots__ = ("dialled", "role", "node_id", "serves", "upstream_batch", "receipts", "confirm_count", "uncommitted",
+                 "_peers", "_credential_sender", "_early", "_newest")
 
     def __init__(self, session: Session, queues: QueueRequestsContext, peers: PeerContext, dialled: bool,
                  sender: CredentialSender | None = None) -> None:

@@ -15,7 +15,7 @@ from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.loop import Loop
 from bmqtwist.loop.scheduler import Priority
-from bmqtwist.machine import TransitionLog, table, to
+from bmqtwist.machine import Cell, TransitionLog, table, to
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.queue.root import Domain
 from bmqtwist.steps import Steps
@@ -147,7 +147,7 @@ class Activations:
 
 
 _S, _E = ActivationState, ActivationEvent
-_IGNORED = {event: to(Activations._ignore) for event in ActivationEvent}
+_IGNORED: dict[ActivationEvent, Cell[ActivationState]] = {event: to(Activations._ignore) for event in ActivationEvent}
 TABLE = table(ActivationState, ActivationEvent, {
     _S.PENDING: {_E.OPEN: to(Activations._note_open), _E.RESTORED: to(Activations._create, _S.ACTIVATED),
                  _E.RAISED: to(Activations._fail, _S.FAILED), _E.CANCEL: to(Activations._remove, _S.CANCELLED)},

@@ -2,7 +2,7 @@
 
     begin        queues of the partition retire: PUTs of clients wait for the next primary. The last record is a sync point
     drained      all records are committed, and durable at the successor
-    given        the primary declines its lease in favour of the successor, and repeats that until the leader has appointed
+    declined     the primary declines its lease in favour of the successor, and repeats that until the leader has appointed
                  the successor under a newer lease
     cancelled    the successor was not up to date in time: the queues are activated again; if this node stops, the leader
                  chooses another successor
@@ -28,9 +28,9 @@ class Handover:
     """The handover of one partition."""
 
     wanted: Yield
-    for_good: bool  # because this node stops
+    node_stops: bool
     until: float  # time of the cancellation, or of the next repetition
-    given: bool = False
+    declined: bool = False
 
 
 class Handovers:
@@ -49,7 +49,7 @@ class Handovers:
         """Return whether a partition is being handed over."""
         return index in self._in_progress
 
-    def begin(self, index: int, wanted: Yield, for_good: bool, now: float) -> None:
+    def begin(self, index: int, wanted: Yield, node_stops: bool, now: float) -> None:
         """Begin to hand over a partition of which this node is active primary; ignored if already begun."""
         if index in self._in_progress:
             return
@@ -57,7 +57,7 @@ class Handovers:
         self._loop.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
         if not self._in_progress:
             self._loop.timers.at(now + CHECK_S, self._check_all)
-        self._in_progress[index] = Handover(wanted, for_good, now + self._patience)
+        self._in_progress[index] = Handover(wanted, node_stops, now + self._patience)
         self._serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
         self._end_lease(index, now)
         self.advance(index, now)
@@ -77,7 +77,7 @@ class Handovers:
                 self._decline_lease(index, found, machine, now)
         elif self._is_drained(machine, found.wanted.successor):
             self._decline_lease(index, found, machine, now)
-        elif now >= found.until and found.for_good:
+        elif now >= found.until and found.node_stops:
             self._decline_lease(index, found, machine, now)
         elif now >= found.until:
             del self._in_progress[index]
@@ -92,7 +92,7 @@ class Handovers:
     def _decline_lease(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
         found.declined, found.until = True, now + REPEAT_S
         successor = found.wanted.successor
-        self._decline(index, Decline(machine.lease, not found.for_good, machine.standing.used,
+        self._decline(index, Decline(machine.lease, not found.node_stops, machine.standing.used,
                                           f"it is handed over to node {successor}", successor), now)
 
     def _check_all(self, now: float) -> None:

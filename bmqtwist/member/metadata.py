@@ -65,6 +65,7 @@ class ClusterMetadata:
         self.log = log
         self._file, self._report = file, report
         self._callbacks: dict[int, OnDecided] = {}
+        self._barriers: list[tuple[set[int], Callable[[], None]]] = []  # undecided proposals, and the call after them
         self.proposals = 0  # count; the number of a proposal is its token
         self._job: FileJob | None = None  # not started yet
         self.user: LogUser | None = None
@@ -107,6 +108,13 @@ class ClusterMetadata:
         self.proposals += 1
         self._callbacks[self.proposals] = on_decided
         return self.proposals
+
+    def call_after_pending(self, action: Callable[[], None]) -> None:
+        """Call `action` when all changes proposed so far are decided."""
+        if self._callbacks:
+            self._barriers.append((set(self._callbacks), action))
+        else:
+            action()
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
@@ -182,3 +190,7 @@ class ClusterMetadata:
             self._callbacks.pop(decided.token)(decided.outcome, wall)
         except Exception as error:  # the other changes continue
             self._report.alarm(INTERNAL_ERROR, "Metadata: callback of a decided change: %s", stack(error))
+        for undecided, _ in self._barriers:
+            undecided.discard(decided.token)
+        while self._barriers and not self._barriers[0][0]:
+            self._barriers.pop(0)[1]()

@@ -106,7 +106,7 @@ class Replication:
             elif not self.runner.handovers.is_leaving(index):
                 self._decline(index, Decline(primary.lease, False, machine.standing.used, "this node stops"), now)
 
-    def _ask_to_begin_handover(self, node_id: int, index: int, wanted: Yield) -> None:
+    def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
         if node_id == self.node_id:
             self._begin_handover(index, wanted, self._loop.now)
         else:

@@ -104,14 +104,14 @@ def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkey
     far = RECEIPT.pack(index, 1 << 40, lease)
     for body in b"", far[:-1], far, far + ITEMS_HEADER:
         with pytest.raises(PeerError):
-            members.acks(peer, AHEAD, body, nodes.now)
-    members.acks(peer, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
+            members.on_acks(peer, AHEAD, body, nodes.now)
+    members.on_acks(peer, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
     monkeypatch.setattr("bmqtwist.member.member_relays.HELD_ACK_EVENTS_MAX", 5)
     for _ in range(6):
-        members.acks(peer, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
+        members.on_acks(peer, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
     assert not any("too many ACKs" in line for line in node.log()), "those of another lease wait for nothing"
     for _ in range(6):
-        members.acks(peer, AHEAD, far + items, nodes.now)
+        members.on_acks(peer, AHEAD, far + items, nodes.now)
     assert any("too many ACKs in partition" in line for line in node.log())
     nodes.settle()
     guid = queue.put(b"x")

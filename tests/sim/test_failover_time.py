@@ -18,7 +18,8 @@ def primaries(cluster: Cluster) -> dict[int, str]:
         node = cluster._nodes[name]
         replication = node.broker.clusters[CLUSTER].replication
         if replication is not None and not node.paused:
-            found.update({hosted.index: name for hosted in replication.hosted if replication.is_active_primary(hosted.index)})
+            found.update({hosted.index: name for hosted in replication.hosted
+                          if replication.is_active_primary(hosted.index)})
     return found
 
 

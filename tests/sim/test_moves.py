@@ -185,7 +185,7 @@ def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: py
         target = next(node for node in nodes.replicas(index) if node is not leader)
     nodes.run(1.5)
     with monkeypatch.context() as deaf:
-        deaf.setattr(nodes.replication(leader).appointments, "declined", lambda *what: None)
+        deaf.setattr(nodes.replication(leader).appointments, "on_declined", lambda *what: None)
         assert move(nodes, index, target) == "SUCCESS"
         nodes.run(0.5)
     assert not any(nodes.replication(node).is_active_primary(index) for node in nodes.machines)

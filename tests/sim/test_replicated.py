@@ -8,7 +8,7 @@ import pytest
 from kit.disks import fail_syncs, fill_disk
 
 from bmqtwist.cluster.partition_events import PartitionRole
-from bmqtwist.member.partition_runner import LINGER_S
+from bmqtwist.member.partition_runner import DELAY_S
 from bmqtwist.storage import image, replica, rollover
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.psn import psns_of
@@ -63,19 +63,19 @@ def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_
     here, there = nodes.partition(primary), nodes.partition(replica)
     before = there.written
     reader.confirm(*pushed[:4])
-    nodes.run(LINGER_S * 0.8)
+    nodes.run(DELAY_S * 0.8)
     assert there.written == before < here.written
-    nodes.run(LINGER_S)
+    nodes.run(DELAY_S)
     assert there.written == here.written > before
     before = here.written
     reader.confirm(*pushed[4:6])
     while here.written == before:
-        nodes.run(LINGER_S / 50)
+        nodes.run(DELAY_S / 50)
     before, moment = here.written, nodes.now
     writer.put(b"another one")
     while there.written <= before:
-        nodes.run(LINGER_S / 50)
-    assert there.written == here.written and nodes.now - moment < LINGER_S * 0.9
+        nodes.run(DELAY_S / 50)
+    assert there.written == here.written and nodes.now - moment < DELAY_S * 0.9
     assert len(nodes.stored(replica)) == 5
 
 
@@ -134,7 +134,8 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
     assert nodes.partition(former).summary.last > alone
     nodes.run(4.0)
     assert not client.link.closed and not queue.acks()
-    assert not nodes.replication(former).hosted[0].partition.copies.committed or not nodes.replication(former).is_active_primary(0)
+    replication = nodes.replication(former)
+    assert not replication.hosted[0].partition.copies.committed or not replication.is_active_primary(0)
     nodes.run(10.0)
     others = [node for node in nodes.machines if node is not former and nodes.replication(node).is_active_primary(0)]
     assert len(others) == 1
