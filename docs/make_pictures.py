@@ -15,6 +15,8 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     accepted    bmqtwist/link/negotiation.py, then client.py
     dialled     bmqtwist/link/negotiation.py, then peer.py
     queue       bmqtwist/queue/lifecycle.py
+    activation  bmqtwist/member/activation.py
+    upstream    bmqtwist/cluster/upstream.py
     authentication    bmqtwist/link/authentication.py
     headers     bmqtwist/wire/layout.py
     files       bmqtwist/storage/layout.py
@@ -41,9 +43,10 @@ from kit.layers import IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY, WAY_OF_THREE, Step  # noqa: E402
 
 from bmqtwist.broker import graceful_stop  # noqa: E402
-from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams  # noqa: E402
+from bmqtwist.cluster import elector, membership, metadata_log, partition_machine, streams, upstream  # noqa: E402
 from bmqtwist.link import authentication, client, negotiation, peer  # noqa: E402
 from bmqtwist.machine import Cell, event_name  # noqa: E402
+from bmqtwist.member import activation  # noqa: E402
 from bmqtwist.queue import lifecycle  # noqa: E402
 from bmqtwist.sdk._core.session import SESSION  # noqa: E402
 from bmqtwist.storage import layout as storage_layout  # noqa: E402
@@ -182,6 +185,8 @@ PICTURES = {"headers": partial(layouts, wire_layout), "files": partial(layouts, 
             "link": partial(machine_picture, membership.TABLE), "stream": partial(machine_picture, streams.TABLE),
             "stop": partial(machine_picture, graceful_stop.TABLE), "log": partial(machine_picture, metadata_log.TABLE),
             "queue": partial(machine_picture, lifecycle.TABLE),
+            "activation": partial(machine_picture, activation.TABLE),
+            "upstream": partial(machine_picture, upstream.TABLE),
             "authentication": partial(machine_picture, authentication.TABLE),
             "accepted": partial(machine_picture, {**negotiation.LIFECYCLE.table, **client.LIFECYCLE.table}),
             "dialled": partial(machine_picture, {**negotiation.DIALLED_LIFECYCLE.table, **peer.LIFECYCLE.table}),
