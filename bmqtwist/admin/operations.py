@@ -432,13 +432,14 @@ def show_terms(context: AdminContext, cluster: str) -> Tree:
 def browse_messages(context: AdminContext, domain: str, queue: str, after: str | None, count: int) -> Steps[Tree]:
     """Return stored messages after the GUID `after`; `count` < 0: the newest first."""
     selection = stored_queue.Selection(after or "", abs(count) or stored_queue.LIMIT_MAX, newest=count < 0)
-    return stored_queue.listing(context.broker, f"bmq://{domain}/{queue}", selection)
+    return stored_queue.messages_in_steps(context.broker, f"bmq://{domain}/{queue}", selection)
 
 
 def show_message(context: AdminContext, domain: str, queue: str, guid: str) -> Steps[Tree]:
-    return stored_queue.whole(context.broker, f"bmq://{domain}/{queue}", guid)
+    return stored_queue.message_in_steps(context.broker, f"bmq://{domain}/{queue}", guid)
 
 
 def try_subscription(context: AdminContext, domain: str, queue: str, expression: str) -> Steps[tuple[str, Tree]]:
-    found = yield from subscriptions.test(context.broker, f"bmq://{domain}/{queue}", expression, None, SUBSCRIPTION_MESSAGES)
+    found = yield from subscriptions.evaluate_in_steps(
+        context.broker, f"bmq://{domain}/{queue}", expression, None, SUBSCRIPTION_MESSAGES)
     return expression, found

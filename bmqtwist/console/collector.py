@@ -64,7 +64,7 @@ class Collector:
         self.start()
         self.consoles.urls()  # stored: pages of a stopped node reconnect here and are accepted only if its URL is known
         broker, (now, wall) = self._host.node.broker, self._host.moment()
-        messages, size = node_facts.stored_here(broker)
+        messages, size = node_facts.stored_totals(broker)
         self.sampler.record(reading(broker, now, self._host.process()), wall, messages, size)
         self._note_leader(wall)
         self.local.record_history()

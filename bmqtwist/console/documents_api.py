@@ -209,7 +209,7 @@ def _partition(operations: api.Operations, asked: api.Asked) -> Partition:
 @api.get("storage/records", _PARTITION, api.NODE, answer={"bytes": "integer", "kinds": "array"}, place=api.at_node)
 def records(operations: api.Operations, asked: api.Asked) -> Any:
     """Number of records of each kind in a journal."""
-    return operations.host.in_steps(storage_files.histogram(_partition(operations, asked)))
+    return operations.host.in_steps(storage_files.histogram_in_steps(_partition(operations, asked)))
 
 
 @api.get("storage/journal", _PARTITION, api.NODE,
@@ -221,7 +221,7 @@ def records(operations: api.Operations, asked: api.Asked) -> Any:
 def journal(operations: api.Operations, asked: api.Asked) -> Any:
     """Records of a journal, the newest first."""
     given = asked.arguments
-    return operations.host.in_steps(storage_files.journal_page(
+    return operations.host.in_steps(storage_files.journal_page_in_steps(
         _partition(operations, asked), given["before"], given["limit"], given["kind"], given["guid"]))
 
 
@@ -233,11 +233,11 @@ def compare(operations: api.Operations, asked: api.Asked) -> Any:
     partition, own, ask_all = _partition(operations, asked), operations.collector.name, operations.collector.consoles.ask_all
     query = {"partition": str(partition.partition_id)}
     reached, missing = yield ask_all(with_query("/api/v1/node/reach", query))
-    reached[own] = storage_files.reach(partition)
+    reached[own] = storage_files.comparable_range(partition)
     first, last = common(reached.values())
     query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
     found, silent = yield ask_all(with_query("/api/v1/node/checks", query), seconds=ACTION_SECONDS_MAX)
-    found[own] = yield operations.host.in_steps(storage_files.checks(partition, first, last))
+    found[own] = yield operations.host.in_steps(storage_files.checksums_in_steps(partition, first, last))
     compared, differing = differences(found)
     return {"partition": partition.partition_id, "missing": missing | silent, "first": list(first), "last": list(last),
             "comparedRecords": compared, "differing": differing,
@@ -270,7 +270,7 @@ def _place(block: str) -> storage_files.Psn:
 @api.get("node/reach", _PARTITION, answer={"first": "array", "last": "array"}, between_nodes=True)
 def node_reach(operations: api.Operations, asked: api.Asked) -> Document:
     """First and last comparable record of this node's copy."""
-    return storage_files.reach(_partition(operations, asked))
+    return storage_files.comparable_range(_partition(operations, asked))
 
 
 @api.get("node/checks", _PARTITION,
@@ -280,7 +280,8 @@ def node_reach(operations: api.Operations, asked: api.Asked) -> Document:
 def node_checks(operations: api.Operations, asked: api.Asked) -> Any:
     """Checksums of this node's copy."""
     given = asked.arguments
-    return operations.host.in_steps(storage_files.checks(_partition(operations, asked), given["first"], given["last"]))
+    return operations.host.in_steps(storage_files.checksums_in_steps(
+        _partition(operations, asked), given["first"], given["last"]))
 
 
 # -- stored messages --------------------------------------------------------------------------------------------------
@@ -297,14 +298,15 @@ def node_checks(operations: api.Operations, asked: api.Asked) -> Any:
 def messages(operations: api.Operations, asked: api.Asked) -> Any:
     """Stored messages of a queue; reading consumes nothing."""
     given = asked.arguments
-    return operations.host.in_steps(stored.listing(operations.broker, given["uri"], stored.Selection(
+    return operations.host.in_steps(stored.messages_in_steps(operations.broker, given["uri"], stored.Selection(
         given["after"], given["limit"], given["guid"], given["since"], given["until"], given["newest"] in ("1", "true"))))
 
 
 @api.get("message", api.URI, _GUID, api.NODE, answer={"payload": "string", "truncated": "boolean"}, place=api.at_holder)
 def message(operations: api.Operations, asked: api.Asked) -> Any:
     """One message: payload (base64, at most 1 MiB), properties with their types, state for each app."""
-    return operations.host.in_steps(stored.whole(operations.broker, asked.arguments["uri"], asked.arguments["guid"]))
+    return operations.host.in_steps(stored.message_in_steps(
+        operations.broker, asked.arguments["uri"], asked.arguments["guid"]))
 
 
 @api.get("message/payload", api.URI, _GUID, api.NODE, download=True)
@@ -314,7 +316,8 @@ def payload(operations: api.Operations, asked: api.Asked) -> Any:
     uri, guid = asked.arguments["uri"], asked.arguments["guid"]
     holder = yield api.at_holder(operations, asked)
     if holder is None:
-        return api.Download(f"{guid}.bin", (yield operations.host.in_steps(stored.payload(operations.broker, uri, guid))))
+        steps = stored.payload_in_steps(operations.broker, uri, guid)
+        return api.Download(f"{guid}.bin", (yield operations.host.in_steps(steps)))
     found = yield operations.forward(holder, asked, asked.path.replace("/message/payload", "/message", 1))
     if found["truncated"]:  # to the size of an answer between nodes
         raise Refusal(409, f"The payload is too long for a transfer from {holder}: use the console of that node.")
@@ -330,6 +333,6 @@ def payload(operations: api.Operations, asked: api.Asked) -> Any:
 def test_subscription(operations: api.Operations, asked: api.Asked) -> Any:
     """Evaluate an expression against stored messages, or against properties."""
     given = asked.arguments
-    result = yield operations.host.in_steps(subscriptions.test(
+    result = yield operations.host.in_steps(subscriptions.evaluate_in_steps(
         operations.broker, given["uri"], given["expression"], given["properties"], given["last"]))
     return {"ok": True, **result}

@@ -16,7 +16,7 @@ from bmqtwist.console.queues import Key, Order, QueueBook
 from bmqtwist.console.samples import HISTORY_ROWS, FlowSampler
 from bmqtwist.console.topics import QueuesTopic
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.view.queue_facts import flow_name, primary_queues, queue_here, queue_part, stored
+from bmqtwist.view.queue_facts import flow_name, primary_queues, local_queue, queue_part, stored
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
@@ -111,7 +111,7 @@ class LocalQueues:
         """Add a row to the history of each requested queue."""
         now, wall = self._moment()
         for uri, (asked, rows) in list(self._histories.items()):
-            root, _ = queue_here(self._broker, uri)
+            root, _ = local_queue(self._broker, uri)
             if now - asked > HISTORY_FORGET_S:
                 del self._histories[uri]
             elif root is not None:
@@ -130,7 +130,7 @@ class LocalQueues:
             for subscription in each.get("subscriptions", ()):
                 subscription["givenRate"] = flows[subscription.pop("flow")]["pushRate"]
         rows = self.book.rows([uri], now, wall)
-        root, _ = queue_here(self._broker, uri)
+        root, _ = local_queue(self._broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
         if root is not None:
             _, history = _cached(self._histories, uri, lambda: (now, deque([_depth(root, wall)], maxlen=HISTORY_ROWS)))

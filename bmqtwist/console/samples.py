@@ -32,7 +32,7 @@ class Reading(Struct, frozen=True):
 
 
 def reading(broker: Broker, now: float, process: ProcessState) -> Reading:
-    sums = node_facts.totals(broker)
+    sums = node_facts.traffic_totals(broker)
     return Reading(now, (sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.put_bytes, sums.push_bytes),
                    broker.deliveries.ack_latency.counts(), process.cpu_user + process.cpu_system)
 

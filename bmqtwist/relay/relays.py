@@ -5,7 +5,7 @@ partition has another primary.
 module connects both with the queue's upstream connection (`Upstream`).
 
     open, configure, close   requests of clients, aggregated into requests to the upstream
-    attach, detach           queues get an upstream, or lose it: jobs of the scheduler
+    attach, detach           queues get an upstream, or lose it, in slices (`loop.scheduler`)
     on_receipt               responses and confirm receipts of upstream nodes; `incoming`: their messages and ACKs
     uplink                   PUTs and CONFIRMs of clients
     release_surplus          close at the upstream the handles that clients have closed
@@ -143,7 +143,8 @@ class Relays:
             answer(value)
             return
         else:
-            answer(value if isinstance(value, Refused) else Refused(Category.E_UNKNOWN, "The answer makes no sense"))
+            answer(value if isinstance(value, Refused) else Refused(
+                Category.E_UNKNOWN, "The upstream node sent an unexpected response"))
         self.release_surplus(opened)
 
     def _create_relay(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
@@ -201,19 +202,19 @@ class Relays:
         if opened is None:
             answer(gone)
             return
-        left = [1]
+        unanswered = [1]  # close requests, and this call
 
-        def closed() -> None:
-            left[0] -= 1
-            if not left[0]:
+        def on_closed() -> None:
+            unanswered[0] -= 1
+            if not unanswered[0]:
                 answer(gone)
 
-        def counted() -> Callable[[], None]:
-            left[0] += 1
-            return closed
+        def add_request() -> Callable[[], None]:
+            unanswered[0] += 1
+            return on_closed
 
-        self.release_surplus(opened, counted)
-        closed()
+        self.release_surplus(opened, add_request)
+        on_closed()
 
     def unused(self, queue: RelayQueue) -> None:
         """Release a queue's surplus after handles were dropped or an open failed."""
@@ -221,8 +222,8 @@ class Relays:
         if opened is not None and opened.relay is queue:
             self.release_surplus(opened)
 
-    def release_surplus(self, opened: UpstreamQueue, counted: Callable[[], Callable[[], None]] | None = None) -> None:
-        """Close at the upstream what no client has open; `counted()` returns the callback of one more close request."""
+    def release_surplus(self, opened: UpstreamQueue, add_request: Callable[[], Callable[[], None]] | None = None) -> None:
+        """Close at the upstream what no client has open; `add_request()` returns the callback of one more close request."""
         opened.drop_gone_consumers()
         if opened.relay is not None:
             opened.relay.forget_released()
@@ -231,7 +232,8 @@ class Relays:
             if surplus.read:
                 self._configure(opened, stream.app_id)
             if surplus:
-                self._step(opened, stream, CloseStream(surplus, counted() if counted is not None else _ignore_response))
+                on_closed = add_request() if add_request is not None else _ignore_response
+                self._step(opened, stream, CloseStream(surplus, on_closed))
         self._unregister_if_idle(opened)
 
     def _unregister_if_idle(self, opened: UpstreamQueue) -> None:

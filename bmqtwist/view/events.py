@@ -65,13 +65,13 @@ class EventLog:
 
     def after(self, number: int = 0, kinds: Collection[str] = (), limit: int = 200) -> list[NodeEvent]:
         """Return the first `limit` events after event `number`, oldest first; no kinds = all."""
-        return self._younger(number, kinds)[:max(0, limit)]
+        return self._events_after(number, kinds)[:max(0, limit)]
 
     def last(self, limit: int = 50, kinds: Collection[str] = ()) -> list[NodeEvent]:
         """Return the last `limit` events, oldest first."""
-        return self._younger(0, kinds)[-limit:] if limit > 0 else []
+        return self._events_after(0, kinds)[-limit:] if limit > 0 else []
 
-    def _younger(self, number: int, kinds: Collection[str]) -> list[NodeEvent]:
+    def _events_after(self, number: int, kinds: Collection[str]) -> list[NodeEvent]:
         found: list[NodeEvent] = []
         for kind, ring in self._rings.items():
             if not kinds or kind in kinds:

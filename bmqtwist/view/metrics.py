@@ -31,7 +31,7 @@ Point = tuple[str, Kind, Labels, float]
 Write = Callable[[int], str]
 
 
-class Seen(Struct, frozen=True):
+class Sampled(Struct, frozen=True):
     """Queue or app (`stored`) with its samples in the window."""
 
     record: Record
@@ -56,7 +56,7 @@ class Metric(Struct, frozen=True):
     name: str
     exported: str
     kind: Kind
-    read: Callable[[Seen], float]
+    read: Callable[[Sampled], float]
     group: str = ""
     heading: str = ""
     write: Write = grouped
@@ -82,7 +82,7 @@ def _total(name: str, group: str = "", heading: str = "", write: Write = grouped
 
 
 def _mean(name: str, events: str, group: str, heading: str, of_apps: bool = True) -> Metric:
-    def read(seen: Seen) -> float:
+    def read(seen: Sampled) -> float:
         count = seen.record.delta(events)
         return round(seen.record.delta(f"{name}_sum") / count * 1e9) if count else 0
     return _gauge(f"{name}_avg", read, group, heading, interval_text, of_apps)
@@ -93,7 +93,7 @@ def _longest(name: str, group: str, heading: str, of_apps: bool = True) -> Metri
                   of_apps)
 
 
-def _gauge(name: str, read: Callable[[Seen], float], group: str = "", heading: str = "", write: Write = grouped,
+def _gauge(name: str, read: Callable[[Sampled], float], group: str = "", heading: str = "", write: Write = grouped,
            of_apps: bool = False, exported: str = "") -> Metric:
     return Metric(f"queue_{name}", f"queue_{exported or name}", "gauge", read, group, heading, write, of_apps)
 
@@ -134,8 +134,8 @@ def _percent(value: int, limit: int) -> int:
 
 def queue_values(statistics: Statistics, queue: QueueState, app: AppState | None = None) -> dict[str, int]:
     """Return every metric of a queue or app, by name in alphabetical order; 0 = not a metric of apps."""
-    seen = (Seen(statistics.record(queue.uri), queue, queue) if app is None
-            else Seen(statistics.record((queue.uri, app.app_id)), queue, app))
+    seen = (Sampled(statistics.record(queue.uri), queue, queue) if app is None
+            else Sampled(statistics.record((queue.uri, app.app_id)), queue, app))
     found = {metric.name: int(metric.read(seen)) if app is None or metric.of_apps else 0 for metric in METRICS}
     return {name: found[name] for name in QUEUE_METRICS}
 

@@ -61,7 +61,7 @@ def node_document(broker: Broker, history: NodeHistory, process: ProcessState, n
         "elector": to_builtins(facts.elector(cluster)) if cluster is not None else None}
 
 
-def totals(broker: Broker) -> ClientStats:
+def traffic_totals(broker: Broker) -> ClientStats:
     """Return the messages and bytes of all applications and proxies since the start, disconnected ones included."""
     sums = ClientStats()
     sums.add(broker.sessions.past_traffic)
@@ -71,7 +71,7 @@ def totals(broker: Broker) -> ClientStats:
     return sums
 
 
-def stored_here(broker: Broker) -> tuple[int, int]:
+def stored_totals(broker: Broker) -> tuple[int, int]:
     """Return the messages and bytes of the queues whose primary is this node."""
     meters = [domain.meter for domain in broker.domains.by_name.values()]
     return sum(meter.messages for meter in meters), sum(meter.bytes for meter in meters)
@@ -79,13 +79,13 @@ def stored_here(broker: Broker) -> tuple[int, int]:
 
 def domain_rows(broker: Broker) -> list[DomainRow]:
     """Return a row for each domain that is in use here or has a file."""
-    rows = {name: _row(domain) for name, domain in broker.domains.by_name.items()}
+    rows = {name: _domain_row(domain) for name, domain in broker.domains.by_name.items()}
     for name in broker.domains.provider.names():
         rows.setdefault(name, DomainRow(name=name))
     return [rows[name] for name in sorted(rows)]
 
 
-def _row(domain: Domain) -> DomainRow:
+def _domain_row(domain: Domain) -> DomainRow:
     settings, meter = domain.settings, domain.meter
     return DomainRow(name=domain.name, in_use=True, cluster=domain.cluster, mode=str(domain.mode),
                      storage="memory" if domain.in_memory else "files", copies=settings.copies.name.lower(),
@@ -117,7 +117,7 @@ def proxy_of(session: Session) -> ProxyRow:
     return ProxyRow(ident=facts.ident_of(name, identity.host_name, identity.pid), name=name, url=announced_url(features))
 
 
-def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
+def connected_proxies(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
     """Return the downstream proxies of `cluster`; of all clusters if it is None (this broker is a proxy)."""
     downstreams = broker.sessions.downstreams
     found = [each for each in [downstreams.get(cluster.name)] if each] if cluster else downstreams.values()
@@ -125,7 +125,7 @@ def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
 
 
 def proxies(broker: Broker, cluster: Cluster | None) -> list[ProxyRow]:
-    return [proxy_of(peer.session) for peer in connected(broker, cluster)]
+    return [proxy_of(peer.session) for peer in connected_proxies(broker, cluster)]
 
 
 def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[ProxyLinkRow, tuple[int, int, int, int]]]:
@@ -133,7 +133,7 @@ def proxy_rows(broker: Broker, cluster: Cluster | None) -> list[tuple[ProxyLinkR
     every queue that the proxies have open."""
     offset = broker.loop.wall_offset
     rows = []
-    for peer in connected(broker, cluster):
+    for peer in connected_proxies(broker, cluster):
         proxy, seen, stats = proxy_of(peer.session), session_state(peer.session, offset), peer.session.stats
         rows.append((ProxyLinkRow(ident=proxy.ident, name=proxy.name, url=proxy.url, host=seen.host, address=seen.address,
                                   since=round(seen.since_wall, 3), queues=seen.queues, unconfirmed=seen.unconfirmed,

@@ -161,7 +161,7 @@ def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
 # -- the clients of a queue ---------------------------------------------------------------------------------------------
 
 
-def queue_here(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]:
+def local_queue(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]:
     """Return the queue if this node is its primary (else None), and the relays through which clients have it open here."""
     root = next((cluster.queues[uri] for cluster in broker.clusters.values() if uri in cluster.queues), None)
     relayed: list[Queue] = []
@@ -175,7 +175,7 @@ def queue_here(broker: Broker, uri: str) -> tuple[RootQueue | None, list[Queue]]
 def queue_part(broker: Broker, uri: str, now: float) -> Document:
     """Return this node's part of the document of a queue: its apps, if this node is the primary, and its clients here."""
     name = name_of(broker)
-    root, relayed = queue_here(broker, uri)
+    root, relayed = local_queue(broker, uri)
     cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
     consumers: list[Document] = []
     producers: list[Document] = []

@@ -58,7 +58,7 @@ class Record:
             if value > peaks.get(name, 0):
                 peaks[name] = value
 
-    def step(self, source: Source) -> None:
+    def begin_slot(self, source: Source) -> None:
         """Begin the next slot; the messages and bytes stored at its start count for its maxima."""
         self.starts.append(self.totals)
         self.peaks.append({})
@@ -117,7 +117,7 @@ class Statistics:
             record = self._records.setdefault(source.key, Record())
             record.sample(source)
             for _ in range(steps):
-                record.step(source)
+                record.begin_slot(source)
             named.add(source.key)
         yield from in_steps(sources, sample)
         for key in before - named:

@@ -21,7 +21,7 @@ Tree = dict[str, Any]
 STAGES = ["scheduled, can be aborted", *(stage.value for stage in Stage)]
 
 
-def view_of(cluster: Cluster) -> ClusterView:
+def _cluster_view(cluster: Cluster) -> ClusterView:
     known, leadership, replication = cluster.metadata.state.partitions, cluster.leadership, cluster.replication
     others: list[MemberView] = []
     if cluster.members is not None:
@@ -53,7 +53,7 @@ def view_of(cluster: Cluster) -> ClusterView:
 
 
 def preflight(broker: Broker) -> Tree:
-    clusters = [stop_preflight(view_of(cluster)) for cluster in broker.clusters.values()]
+    clusters = [stop_preflight(_cluster_view(cluster)) for cluster in broker.clusters.values()]
     warnings = [text for each in clusters for text in each.warnings]
     proxies = sum(len(each.peers) for each in broker.sessions.downstreams.values())
     if proxies:

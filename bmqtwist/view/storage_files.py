@@ -63,7 +63,7 @@ def _files(partition: Partition, archived: Sequence[str]) -> Document:
                            partition.files.lengths(), strict=True)]}
 
 
-def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
+def _records_at(files: FileSets, first: int, count: int) -> Iterator[Entry]:
     """Yield the records in `count` slots of the journal from the offset `first`."""
     data = files.read_journal(first, count * records.RECORD_BYTES)
     for number, (head, lease, wall, body, magic) in enumerate(
@@ -72,12 +72,12 @@ def _slots(files: FileSets, first: int, count: int) -> Iterator[Entry]:
             yield first + number * records.RECORD_BYTES, head, lease, wall, body
 
 
-def histogram(partition: Partition) -> Steps[Document]:
+def histogram_in_steps(partition: Partition) -> Steps[Document]:
     """Return the number of records of each kind in the journal, with the oldest and newest timestamp."""
     files, end = partition.files, partition.files.current.journal.end
     counts: dict[str, list[int]] = {}
     for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * records.RECORD_BYTES):
-        for _, head, _, wall, _ in _slots(files, first, min(STEP_RECORDS, (end - first) // records.RECORD_BYTES)):
+        for _, head, _, wall, _ in _records_at(files, first, min(STEP_RECORDS, (end - first) // records.RECORD_BYTES)):
             kind = head >> records.TYPE_SHIFT
             row = counts.setdefault(records.RecordType(kind).name if kind in _NUMBERS else "UNKNOWN", [0, wall, wall])
             row[0] += 1
@@ -91,7 +91,7 @@ def histogram(partition: Partition) -> Steps[Document]:
 _NUMBERS = {int(each) for each in records.RecordType}
 
 
-def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
+def journal_page_in_steps(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
     """Return records of the journal before the offset `before` (0 = the end), newest first; `kind` and `guid` filter unless
     empty. `next`: `before` of the next page, None = this is the last page. LocalError: the kind is unknown."""
     if kind and kind not in _KINDS:
@@ -105,7 +105,7 @@ def journal_page(partition: Partition, before: int, limit: int, kind: str, guid:
     while at > JOURNAL_HEADER_BYTES and len(rows) < limit and searched < SEARCHED_RECORDS_MAX:
         count = min(STEP_RECORDS, (at - JOURNAL_HEADER_BYTES) // records.RECORD_BYTES)
         first = at - count * records.RECORD_BYTES
-        for entry in reversed(list(_slots(files, first, count))):
+        for entry in reversed(list(_records_at(files, first, count))):
             at = entry[0]
             if not kind or entry[1] >> records.TYPE_SHIFT == _KINDS[kind]:
                 record = JournalRecord(entry)
@@ -133,11 +133,11 @@ def _row(record: JournalRecord, queues: Mapping[bytes, QueueRecord]) -> Document
 Psn = tuple[int, int]  # lease and sequence number
 
 
-def reach(partition: Partition) -> Document:
+def comparable_range(partition: Partition) -> Document:
     """Return the first and last record that can be compared; before the first one a rollover may have omitted records."""
     files, end = partition.files, partition.files.current.journal.end
     start = _compared_from(files, COMPARED_RECORDS)
-    ends = [*_slots(files, start, 1), *_slots(files, max(start, end - records.RECORD_BYTES), 1)]
+    ends = [*_records_at(files, start, 1), *_records_at(files, max(start, end - records.RECORD_BYTES), 1)]
     psns = [JournalRecord(entry).psn for entry in ends] or [(0, 0)]
     return {"partition": partition.partition_id, "first": list(psns[0]), "last": list(psns[-1])}
 
@@ -148,13 +148,13 @@ def _compared_from(files: FileSets, count: int) -> int:
     return max(JOURNAL_HEADER_BYTES, mark, files.current.journal.end - count * records.RECORD_BYTES)
 
 
-def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
+def checksums_in_steps(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
     """Return the number and a checksum of the records of each BLOCK_RECORDS sequence numbers from `first` to `last`. Offsets
     in files and sync points, which differ between nodes, are excluded."""
     files, end = partition.files, partition.files.current.journal.end
     blocks: dict[str, list[int]] = {}
     for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * records.RECORD_BYTES):
-        for entry in _slots(files, at, min(STEP_RECORDS, (end - at) // records.RECORD_BYTES)):
+        for entry in _records_at(files, at, min(STEP_RECORDS, (end - at) // records.RECORD_BYTES)):
             record = JournalRecord(entry)
             if first <= record.psn <= last:
                 block = blocks.setdefault(f"{record.lease}-{record.sequence // BLOCK_RECORDS}", [0, 0])

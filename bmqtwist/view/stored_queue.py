@@ -124,7 +124,7 @@ def properties_of(located: LocatedQueue, message: Message) -> properties.Propert
     return properties.decode(area, v2)
 
 
-def data_slowly(located: LocatedQueue, message: Message) -> Steps[bytes]:
+def data_in_steps(located: LocatedQueue, message: Message) -> Steps[bytes]:
     """Return the application data of a message after a checksum test, in steps. Raises one of UNREADABLE."""
     if message.payload is not None:
         return message.payload
@@ -147,7 +147,7 @@ def data_slowly(located: LocatedQueue, message: Message) -> Steps[bytes]:
     return b"".join(pieces)
 
 
-def split_slowly(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX) -> Steps[tuple[bytes, bytes, int]]:
+def split_in_steps(message: Message, data: bytes, limit: int = INFLATED_BYTES_MAX) -> Steps[tuple[bytes, bytes, int]]:
     """Return the properties area, the first `limit` bytes of the inflated payload, and the size of the payload (-1 =
     unknown). Raises PeerError."""
     if message.compression != CAT_ZLIB:
@@ -190,7 +190,7 @@ class Selection(Struct, frozen=True):
     newest: bool = False
 
 
-def listing(broker: Broker, uri: str, selection: Selection) -> Steps[Tree]:
+def messages_in_steps(broker: Broker, uri: str, selection: Selection) -> Steps[Tree]:
     """Return the selected messages of a queue, in steps. Raises LocalError."""
     located = locate(broker, uri)
     offset = broker.loop.wall_offset
@@ -311,7 +311,7 @@ def _delivery(broker: Broker, app: App, message: Message) -> Tree:
     return {}
 
 
-def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_MAX) -> Steps[Tree]:
+def message_in_steps(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_MAX) -> Steps[Tree]:
     """Return one message with at most `payload_max` bytes of its payload; `problem` describes unreadable data. Raises
     LocalError if the message is not stored here."""
     located = locate(broker, uri)
@@ -320,8 +320,8 @@ def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_
     tree |= {"uri": located.uri, "role": "primary" if located.root is not None else "replica", "crc32c": message.crc,
              "lease": message.lease, "sequence": message.sequence, "payload": "", "payloadBytes": None, "truncated": False}
     try:
-        data = yield from data_slowly(located, message)
-        area, payload, size = yield from split_slowly(message, data, min(payload_max, PAYLOAD_BYTES_MAX) + 1)
+        data = yield from data_in_steps(located, message)
+        area, payload, size = yield from split_in_steps(message, data, min(payload_max, PAYLOAD_BYTES_MAX) + 1)
         shown = payload[:min(payload_max, PAYLOAD_BYTES_MAX)]
         tree |= {"payload": base64.b64encode(shown).decode(), "payloadBytes": size if size >= 0 else None,
                  "truncated": len(shown) < len(payload) or size < 0 or len(shown) < size}
@@ -336,13 +336,13 @@ def whole(broker: Broker, uri: str, guid: str, payload_max: int = PAYLOAD_BYTES_
     return tree
 
 
-def payload(broker: Broker, uri: str, guid: str) -> Steps[bytes]:
+def payload_in_steps(broker: Broker, uri: str, guid: str) -> Steps[bytes]:
     """Return the whole inflated payload of one message. Raises LocalError."""
     located = locate(broker, uri)
     message = located.find(guid)
     try:
-        data = yield from data_slowly(located, message)
-        _, found, size = yield from split_slowly(message, data, INFLATED_BYTES_MAX)
+        data = yield from data_in_steps(located, message)
+        _, found, size = yield from split_in_steps(message, data, INFLATED_BYTES_MAX)
     except UNREADABLE as error:
         raise LocalError(str(error)) from None
     if size < 0:

@@ -38,7 +38,7 @@ def error_tree(text: str, error: ExpressionError) -> Tree:
     return {"message": error.message, "code": error.code, "offset": offset, "length": len(found[0]) if found else 0}
 
 
-def would_choose(router: Router, values: Values) -> Subscription | str:
+def preview_choice(router: Router, values: Values) -> Subscription | str:
     """Return the result of `Router.choose` without advancing its round-robin order."""
     matched: int | None = None
     room = False
@@ -59,8 +59,8 @@ def _next_with_room(group: Group) -> Subscription | None:
     return next((member for member in group.members if not member.full and member.window.open), None)
 
 
-def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any] | None = None,
-         last: int = 50) -> Steps[Tree]:
+def evaluate_in_steps(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any] | None = None,
+                      last: int = 50) -> Steps[Tree]:
     """Evaluate an expression on the last stored messages of a queue, or on `properties` (see `typed_properties`). Without an
     expression the result has the routing alone. LocalError: the queue is not stored here, or a property is invalid."""
     located = locate(broker, uri)
@@ -129,7 +129,7 @@ def _routed(app: App, mode: QueueMode, message: Message | None, values: Values) 
         return row | {"outcome": "consumer" if chosen else "none", "to": [_client(each) for each in chosen] or None}
     if not router.groups:
         return row
-    found = would_choose(router, values)
+    found = preview_choice(router, values)
     if not isinstance(found, Subscription):
         return row | {"outcome": found}
     return row | {"outcome": "consumer", "to": _client(found), "expression": found.text, "priority": found.priority}

@@ -103,7 +103,7 @@ def test_what_applications_post_and_take_is_counted_for_good() -> None:
     nodes.run(1.0)
     client.drop()
     nodes.run(1.0)
-    here, there = node_facts.totals(nodes.node("n1").broker), node_facts.totals(nodes.node("n2").broker)
+    here, there = node_facts.traffic_totals(nodes.node("n1").broker), node_facts.traffic_totals(nodes.node("n2").broker)
     assert (here.put_msgs, here.ack_msgs, here.put_bytes, here.push_msgs) == (5, 5, 5, 0)
     assert (there.put_msgs, there.push_msgs, there.push_bytes, there.confirm_msgs) == (0, 5, 5, 5)
     counts = nodes.node("n1").broker.deliveries.ack_latency.counts()
@@ -243,16 +243,16 @@ def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
     taken = reader.take(2)
     reader.confirm(taken[0])
     nodes.run(2.0)
-    found = {node.name: at_once(stored_queue.listing(node.broker, STRONG, stored_queue.Selection()))
+    found = {node.name: at_once(stored_queue.messages_in_steps(node.broker, STRONG, stored_queue.Selection()))
              for node in nodes.machines}
     assert {each["role"] for each in found.values()} == {"primary", "replica"}
     for node in nodes.machines:
         tree = found[node.name]
         assert [row["guid"] for row in tree["messages"]] == [row["guid"] for row in found[primary.name]["messages"]]
         assert tree["total"] == 3
-        whole = at_once(stored_queue.whole(node.broker, STRONG, tree["messages"][0]["guid"]))
-        assert at_once(stored_queue.payload(node.broker, STRONG, whole["guid"])) == b"message 1"
-        assert at_once(subscriptions.test(node.broker, STRONG, "n == 1"))["examined"] == 3
+        whole = at_once(stored_queue.message_in_steps(node.broker, STRONG, tree["messages"][0]["guid"]))
+        assert at_once(stored_queue.payload_in_steps(node.broker, STRONG, whole["guid"])) == b"message 1"
+        assert at_once(subscriptions.evaluate_in_steps(node.broker, STRONG, "n == 1"))["examined"] == 3
     states = [row["apps"][0]["state"] for row in found[primary.name]["messages"]]
     assert states == ["delivered"] * 3, "the reader has them all"
     assert {row["apps"][0]["state"] for row in found[nodes.replicas()[0].name]["messages"]} == {"pending"}

@@ -64,20 +64,20 @@ def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_
     world.run(1.0)
     for _ in range(2):
         for name in ("n1", "p1"):
-            found = node_facts.totals(world.node(name).broker)
+            found = node_facts.traffic_totals(world.node(name).broker)
             assert (found.put_msgs, found.ack_msgs, found.push_msgs, found.confirm_msgs, found.push_bytes) == (
                 3, 3, 3, 2, 15), name
         world.node("p2").crash(power=False, down=None)
         world.run(1.0)
     world.node("p1").crash(power=False, down=None)
     world.run(1.0)
-    assert node_facts.totals(world.node("n1").broker).push_msgs == 3
+    assert node_facts.traffic_totals(world.node("n1").broker).push_msgs == 3
 
 
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
     world = chain()
     world.client("p1").consume(URI)
-    [peer] = node_facts.connected(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
+    [peer] = node_facts.connected_proxies(world.node("n1").broker, cluster_facts.cluster_of(world.node("n1").broker))
     peer._unacked[b"guid"] = next(iter(peer.handles.values()))
     peer.window.close()
     [proxy] = here(world, "n1")

@@ -20,7 +20,7 @@ from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.view import stored_queue, subscriptions
 from bmqtwist.view.stored_queue import Selection, locate
-from bmqtwist.view.subscriptions import would_choose
+from bmqtwist.view.subscriptions import preview_choice
 from bmqtwist.view.typed_properties import as_tree, from_tree
 from bmqtwist.wire.properties import PropertyType, encode
 
@@ -52,7 +52,8 @@ def post(bench: Bench, handle: Handle, payload: bytes = b"payload", properties: 
 
 def listing(bench: Bench, uri: str = Q, **asked: Any) -> list[str]:
     """Return the listed GUIDs."""
-    return [row["guid"] for row in at_once(stored_queue.listing(bench.broker, uri, Selection(**asked)))["messages"]]
+    page = at_once(stored_queue.messages_in_steps(bench.broker, uri, Selection(**asked)))
+    return [row["guid"] for row in page["messages"]]
 
 
 def drop_payloads(queue: RootQueue) -> None:
@@ -70,7 +71,7 @@ def test_pages_follow_each_other_in_both_directions(bench: Bench) -> None:
     for newest in (False, True):
         found, after = list[str](), ""
         while after is not None:
-            page = at_once(stored_queue.listing(bench.broker, Q, Selection(after, 3, newest=newest)))
+            page = at_once(stored_queue.messages_in_steps(bench.broker, Q, Selection(after, 3, newest=newest)))
             assert page["total"] == 7 and page["role"] == "primary" and len(page["messages"]) <= 3
             found += [row["guid"] for row in page["messages"]]
             after = page["next"]
@@ -117,7 +118,7 @@ def test_a_list_reads_messages_in_steps_and_leaves_out_what_goes_meanwhile(bench
     writer, reader = bench.open(), bench.open(read=True)
     guids = [post(bench, writer, b"x" * 1000, {"n": 1}) for _ in range(6)]
     drop_payloads(bench.queue())
-    steps = stored_queue.listing(bench.broker, Q, Selection())
+    steps = stored_queue.messages_in_steps(bench.broker, Q, Selection())
     next(steps)
     bench.confirm(reader, 4)
     assert [row["guid"] for row in at_once(steps)["messages"]] == [guids[0], *guids[4:]]
@@ -127,7 +128,7 @@ def test_a_list_is_bounded_in_bytes_too(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(stored_queue, "LIST_CHARS_MAX", 5000)
     writer = bench.open()
     guids = [post(bench, writer, properties={"p": "x" * 3000}) for _ in range(5)]
-    page = at_once(stored_queue.listing(bench.broker, Q, Selection()))
+    page = at_once(stored_queue.messages_in_steps(bench.broker, Q, Selection()))
     assert len(page["messages"]) == 2 and page["next"] == guids[1]
     assert page["messages"][1]["propertiesTruncated"]
 
@@ -146,14 +147,14 @@ def test_one_message_is_shown_whole(bench: Bench, stored: str, v2: bool, compres
     guid = post(bench, bench.open(), payload, properties, v2, compress)
     if stored == "on disk":
         drop_payloads(bench.queue())
-    row = at_once(stored_queue.listing(bench.broker, Q, Selection()))["messages"][0]
-    whole = at_once(stored_queue.whole(bench.broker, Q, guid))
+    row = at_once(stored_queue.messages_in_steps(bench.broker, Q, Selection()))["messages"][0]
+    whole = at_once(stored_queue.message_in_steps(bench.broker, Q, guid))
     assert row["properties"] == whole["properties"] == properties
     assert base64.b64decode(whole["payload"]) == payload and whole["payloadBytes"] == len(payload)
     assert not whole["truncated"] and "problem" not in whole
     assert whole["compression"] == ("zlib" if compress else "none")
-    assert at_once(stored_queue.payload(bench.broker, Q, guid)) == payload
-    short = at_once(stored_queue.whole(bench.broker, Q, guid, 10))
+    assert at_once(stored_queue.payload_in_steps(bench.broker, Q, guid)) == payload
+    short = at_once(stored_queue.message_in_steps(bench.broker, Q, guid, 10))
     assert base64.b64decode(short["payload"]) == payload[:10] and short["truncated"]
     assert json.loads(json.dumps(whole)) == whole
 
@@ -162,7 +163,7 @@ def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
     payload = bytes(range(256)) * 4096
     guid = post(bench, bench.open(), payload)
     drop_payloads(bench.queue())
-    steps, count = stored_queue.payload(bench.broker, Q, guid), 0
+    steps, count = stored_queue.payload_in_steps(bench.broker, Q, guid), 0
     while True:
         try:
             next(steps)
@@ -175,7 +176,7 @@ def test_a_long_message_is_read_in_steps(bench: Bench) -> None:
 
 def test_a_bomb_is_inflated_no_further_than_it_is_shown(bench: Bench) -> None:
     guid = post(bench, bench.open(), bytes(32 << 20), compress=True)
-    whole = at_once(stored_queue.whole(bench.broker, Q, guid, 100))
+    whole = at_once(stored_queue.message_in_steps(bench.broker, Q, guid, 100))
     assert whole["truncated"] and whole["payloadBytes"] is None and base64.b64decode(whole["payload"]) == bytes(100)
 
 
@@ -188,24 +189,24 @@ def test_what_makes_no_sense_is_told_and_nothing_more(bench: Bench, data: bytes,
     writer.queue.post(Put(writer, message, 0, True), bench.now, bench.broker.loop.wall(bench.now))
     bench.turn()
     guid = (b"g" * 16).hex()
-    assert "problem" in at_once(stored_queue.listing(bench.broker, Q, Selection()))["messages"][0]
-    assert at_once(stored_queue.whole(bench.broker, Q, guid))["problem"]
+    assert "problem" in at_once(stored_queue.messages_in_steps(bench.broker, Q, Selection()))["messages"][0]
+    assert at_once(stored_queue.message_in_steps(bench.broker, Q, guid))["problem"]
     with pytest.raises(LocalError):
-        at_once(stored_queue.payload(bench.broker, Q, guid))
+        at_once(stored_queue.payload_in_steps(bench.broker, Q, guid))
 
 
 def test_data_that_is_damaged_on_disk_is_told(bench: Bench) -> None:
     guid = post(bench, bench.open(), b"x" * 100)
     drop_payloads(bench.queue())
     bench.queue().messages[bytes.fromhex(guid)].crc ^= 1
-    assert "damaged" in at_once(stored_queue.whole(bench.broker, Q, guid))["problem"]
+    assert "damaged" in at_once(stored_queue.message_in_steps(bench.broker, Q, guid))["problem"]
 
 
 # -- state for each app ---------------------------------------------------------------------------------------------------
 
 
 def apps(bench: Bench, guid: str) -> dict[str, tuple[str, list[str]]]:
-    row = at_once(stored_queue.listing(bench.broker, F, Selection(guid=guid)))["messages"][0]
+    row = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection(guid=guid)))["messages"][0]
     return {app["appId"]: (app["state"], app["to"]) for app in row["apps"]}
 
 
@@ -215,11 +216,11 @@ def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> N
     bench.open(F, "bar", read=True, name="two", expression="n > 5")
     guid = post(bench, writer, properties={"n": 3})
     assert apps(bench, guid) == {"foo": ("delivered", ["one"]), "bar": ("pending", []), "baz": ("pending", [])}
-    row = at_once(stored_queue.listing(bench.broker, F, Selection()))["messages"][0]
+    row = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection()))["messages"][0]
     assert [app.get("why") for app in row["apps"]] == [None, "matches no subscription", "no consumer"]
     bench.confirm(first)
     assert apps(bench, guid)["foo"] == ("confirmed", [])
-    found = at_once(stored_queue.listing(bench.broker, F, Selection()))
+    found = at_once(stored_queue.messages_in_steps(bench.broker, F, Selection()))
     assert found["messages"][0]["apps"][0]["at"] == bench.broker.loop.wall(bench.now)
     assert len(bench.queue(F).messages) == 1
 
@@ -230,7 +231,7 @@ def test_each_app_says_who_has_a_message_and_who_has_finished(bench: Bench) -> N
 def test_an_expression_is_tried_on_the_last_messages(bench: Bench) -> None:
     writer = bench.open()
     guids = [post(bench, writer, properties={"n": number}) for number in range(5)] + [post(bench, writer)]
-    found = at_once(subscriptions.test(bench.broker, Q, "n >= 3", last=4))
+    found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "n >= 3", last=4))
     assert (found["valid"], found["properties"], found["examined"], found["matched"]) == (True, ["n"], 4, 2)
     assert [(each["guid"], each["matches"], each["reason"]) for each in found["results"]] == [
         (guids[5], False, "the message has no property n"), (guids[4], True, ""), (guids[3], True, ""),
@@ -243,7 +244,7 @@ def test_an_expression_is_tried_on_the_last_messages(bench: Bench) -> None:
     ("1 < 2", 0, 1)])
 def test_what_is_wrong_with_an_expression_is_pointed_at(bench: Bench, text: str, offset: int, length: int) -> None:
     bench.open()
-    found = at_once(subscriptions.test(bench.broker, Q, text, {"n": 1}))
+    found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, text, {"n": 1}))
     if not text:
         assert found["valid"], "routing alone"
         return
@@ -253,7 +254,7 @@ def test_what_is_wrong_with_an_expression_is_pointed_at(bench: Bench, text: str,
 
 @given(st.text(max_size=40))
 def test_whatever_is_typed_is_answered(text: str) -> None:
-    found = at_once(subscriptions.test(_BENCH.broker, Q, text, {"n": 1}))
+    found = at_once(subscriptions.evaluate_in_steps(_BENCH.broker, Q, text, {"n": 1}))
     assert found["valid"] == (found["error"] is None)
     if found["error"]:
         assert 0 <= found["error"]["offset"] <= len(text)
@@ -268,10 +269,10 @@ def test_properties_that_are_given_are_tried_and_routed(bench: Bench) -> None:
     bench.open(read=True, name="high", expression="n > 5")
     bench.open(read=True, name="low", expression="n <= 5")
     for number, name in ((7, "high"), (3, "low")):
-        found = at_once(subscriptions.test(bench.broker, Q, "", {"n": {"type": "int32", "value": number}}))
+        found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "", {"n": {"type": "int32", "value": number}}))
         routed = found["results"][0]["routing"]
         assert [(each["appId"], each["outcome"], each["to"]) for each in routed] == [("__default", "consumer", name)]
-    found = at_once(subscriptions.test(bench.broker, Q, "m == 1", {"m": 1}))
+    found = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "m == 1", {"m": 1}))
     assert found["results"][0]["matches"] and found["results"][0]["routing"][0]["outcome"] == "aside"
 
 
@@ -280,9 +281,9 @@ def test_trying_costs_nobody_a_turn(bench: Bench) -> None:
     readers = [bench.open(read=True, name=f"r{number}", limit=10) for number in range(3)]
     writer, order = bench.open(), list[str]()
     for _ in range(6):
-        expected = at_once(subscriptions.test(bench.broker, Q, "", {"n": 1}))["results"][0]["routing"][0]["to"]
+        expected = at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "", {"n": 1}))["results"][0]["routing"][0]["to"]
         for _ in range(100):
-            at_once(subscriptions.test(bench.broker, Q, "", {"n": 1}))
+            at_once(subscriptions.evaluate_in_steps(bench.broker, Q, "", {"n": 1}))
         before = [len(reader.client.got) for reader in readers]  # type: ignore[attr-defined]
         post(bench, writer)
         taken = [reader for reader, count in zip(readers, before, strict=True)
@@ -302,7 +303,7 @@ def test_what_is_foretold_is_what_is_chosen(consumers: list[tuple[str, int, int]
     app = bench.queue().active[0]
     router = app.routes()
     for _ in range(4):
-        foretold = would_choose(router, {"n": number})
+        foretold = preview_choice(router, {"n": number})
         assert router.choose({"n": number}) == foretold
 
 

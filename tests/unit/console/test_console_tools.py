@@ -147,8 +147,8 @@ def test_a_copy_that_says_something_else_is_found(console: ConsoleWorld) -> None
     partition = console.world.broker.clusters["c3"].partitions[partition_of(console)]
 
     def checked() -> Any:
-        reached = storage_files.reach(partition)
-        steps = storage_files.checks(partition, tuple(reached["first"]), tuple(reached["last"]))
+        reached = storage_files.comparable_range(partition)
+        steps = storage_files.checksums_in_steps(partition, tuple(reached["first"]), tuple(reached["last"]))
         while True:
             try:
                 next(steps)
