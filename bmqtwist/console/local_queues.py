@@ -16,7 +16,7 @@ from bmqtwist.console.queues import Key, Order, QueueBook
 from bmqtwist.console.samples import HISTORY_ROWS, FlowSampler
 from bmqtwist.console.topics import QueuesTopic
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.view.queue_facts import flow_name, primary_queues, local_queue, queue_part, stored
+from bmqtwist.view.queue_facts import flow_name, local_queue, primary_queues, queue_part, stored
 
 if TYPE_CHECKING:
     from bmqtwist.daemon.service import BrokerService
