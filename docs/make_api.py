@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[str, ...]] = {
 }
 # Between a front and its core: there because of Python's visibility, not for applications. So is what a base of ours
 # leaves abstract.
-MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "report_on_stop", "token", "wait_in"}
+MACHINERY = {"PostGroup", "Session.run", "apply_to", "core", "effective", "fire_all", "report_on_stop", "token", "wait_in"}
 # Never made by applications.
 GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostRefused", "PostsFailed", "Queue", "SessionEvent"}
 MACHINERY_SAYS = ("Called by ", "From the ", "From a ")

@@ -26,7 +26,7 @@ from kombu.exceptions import OperationalError
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
-from bmqtwist.sdk._adapters.threaded import ThreadedCore, Waiter
+from bmqtwist.sdk._adapters.threaded import Completion, ThreadedCore
 from bmqtwist.sdk._core.outbox import Completed
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
@@ -165,7 +165,7 @@ class Link:
 
         self._threaded = ThreadedCore(settings.session, on_effect, settings.tls, name="bmqtwist-kombu")
         self._core, self._changed = self._threaded.core, self._threaded.changed
-        weakref.finalize(self, self._threaded.end).atexit = False
+        weakref.finalize(self, self._threaded.end_thread).atexit = False
         _links.add(self)
         self._threaded.start()
         address = settings.session.brokers[0]
@@ -217,20 +217,20 @@ class Link:
         """Post to several queues; with `confirm`, wait for all acknowledgements."""
         self.check()
         end = time.monotonic() + timeout_s
-        waiters = []
+        completions = []
         for uri in uris:
             queue = self._writable(uri)
-            waiters.append(Waiter())
-            post = Post(token=waiters[-1] if confirm else None)
+            completions.append(Completion())
+            post = Post(token=completions[-1] if confirm else None)
             if not self._post(queue, payload, properties, post, max(end - time.monotonic(), 0.0)):
                 raise LinkLost(f"post to {uri}: no room in {timeout_s:g} s")
         if not confirm:
             return
-        if not self.wait(lambda: all(each.outcome is not None for each in waiters), max(end - time.monotonic(), 0.0)):
+        if not self.wait(lambda: all(each.outcome is not None for each in completions), max(end - time.monotonic(), 0.0)):
             self._fail(f"post: no acknowledgement in {timeout_s:g} s")
             self.check()
-        for waiter in waiters:
-            ack = waiter.outcome
+        for completion in completions:
+            ack = completion.outcome
             assert isinstance(ack, Ack)
             if ack.status is Result.UNKNOWN:  # the message may be stored
                 raise LinkLost(f"post to {ack.uri}: no acknowledgement")
@@ -370,7 +370,7 @@ class Link:
 
     def _on_effect(self, effect: object) -> None:
         if isinstance(effect, Message):
-            self._core.consumed(1)
+            self._core.on_consumed(1)
             effect.queue.owner.inbox.append(effect)
             self.alarm()
         elif isinstance(effect, Completed) and isinstance(effect.token, Reader):
@@ -395,7 +395,7 @@ class Link:
     def _fail(self, reason: str) -> None:
         if not self.lost:
             self.lost = reason
-            self._threaded.end()
+            self._threaded.end_thread()
             self.alarm()
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class Link:
         """Close the descriptors in a child process after a fork, so that the broker detects the end of the parent. The child
         has no I/O thread, and locks may stay locked."""
         self.lost = _FORKED
-        self._threaded.transport.hang_up()
+        self._threaded.transport.close_channel()
         self._near.close()
         self._far.close()
 

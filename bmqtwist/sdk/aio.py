@@ -64,18 +64,18 @@ class _Channel(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.session.received(self, bytes(self._buffer[:nbytes]))
+        self.session.on_data(self, bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
-        self.session.blocked(self, True)
+        self.session.on_blocked(self, True)
 
     def resume_writing(self) -> None:
-        self.session.blocked(self, False)
+        self.session.on_blocked(self, False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.session.lost(self, reason_of(exc) if exc is not None else "closed by the broker")
+        self.session.on_connection_lost(self, reason_of(exc) if exc is not None else "closed by the broker")
 
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
 
     def write(self, data: bytes) -> None:

@@ -27,26 +27,26 @@ class Codec(Protocol[ValueT]):
 
 
 class BytesCodec:
-    """Payloads without conversion."""
+    """Passes payloads through without conversion."""
 
     def encode(self, value: bytes, /) -> bytes:
-        """The same bytes."""
+        """Return the value unchanged."""
         return bytes(value)
 
     def decode(self, payload: bytes, /) -> bytes:
-        """The same bytes."""
+        """Return the payload unchanged."""
         return payload
 
 
 class JsonCodec:
-    """Plain JSON, compact."""
+    """Converts between JSON and the values of the module `json`."""
 
     def encode(self, value: Any, /) -> bytes:
-        """TypeError or ValueError if the value has no JSON form."""
+        """Return compact JSON. TypeError or ValueError if the value has no JSON form."""
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, payload: bytes, /) -> Any:
-        """ValueError if it is not JSON."""
+        """Return the value of JSON. ValueError if the payload is not JSON."""
         return json.loads(payload)
 
 
@@ -63,11 +63,12 @@ class MsgspecCodec(Generic[ValueT]):
         self._encode, self._decode = module.Encoder().encode, module.Decoder(kind).decode
 
     def encode(self, value: ValueT, /) -> bytes:
-        """TypeError if msgspec does not support the value."""
+        """Return JSON or MessagePack. TypeError if msgspec does not support the value."""
         return cast(bytes, self._encode(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """msgspec.DecodeError if the payload is malformed, msgspec.ValidationError if it is not of the type."""
+        """Return a value of the type. Raises msgspec.DecodeError for a malformed payload, msgspec.ValidationError for another
+        type."""
         return cast(ValueT, self._decode(payload))
 
 
@@ -82,7 +83,7 @@ class PydanticCodec(Generic[ValueT]):
         return bytes(self._adapter.dump_json(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """pydantic.ValidationError if the payload is not of the type."""
+        """Return a value of the type. pydantic.ValidationError if the payload is not of the type."""
         return cast(ValueT, self._adapter.validate_json(payload))
 
 

@@ -10,45 +10,42 @@ from bmqtwist.sdk.results import EventKind, Result
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Snapshot of one session. Names ending in `_now` are gauges, all others counters; bytes are bytes of the channel.
+    """Snapshot of one session. Names ending in `_now` are gauges; `bytes_in`, `bytes_out`: bytes of the channel.
 
-    Invariant: posts = acked + nacked + unasked + unacked_now.
+    Invariant: posts = acked + nacked + sent_without_ack + unacked_now.
     """
 
-    state: str  # idle, waiting, connecting, authenticating, negotiating, restoring, ready, draining, leaving, stopped
+    state: str  # idle, waiting, connecting, authenticating, negotiating, restoring, ready, draining, disconnecting, stopped
     posts: int  # accepted by the session
-    acked: int  # of these, acknowledged with SUCCESS
-    nacked: int  # of these, failed: refused by the broker, older than the deduplication time, or their queue was closed
+    acked: int  # posts acknowledged with SUCCESS
+    nacked: int  # failed posts: refused by the broker, older than the deduplication time, or their queue was closed
     nacked_by_status: Mapping[Result, int]
-    unasked: int  # of these, sent without acknowledgement
-    unacked_now: int  # of these, without an outcome
+    sent_without_ack: int  # posts that requested no acknowledgement, and were sent
+    unacked_now: int  # posts without an outcome
     unacked_bytes_now: int
     retransmitted: int  # posts sent again after a reconnect
-    messages: int  # deliveries
-    redelivered: int  # of these, marked as delivered before
-    inbox_now: int  # of these, not taken by the application
-    confirms: int  # sent
-    attempts: int  # to connect
-    losses: int  # of the connection
+    messages: int  # messages delivered
+    redelivered: int  # messages marked as delivered before
+    inbox_now: int  # messages that the application has not taken
+    confirms: int  # confirmations sent
+    attempts: int  # attempts to connect
+    losses: int  # connections lost
     reconnects: int
     bytes_in: int
     bytes_out: int
-    dropped: int  # invalid events, and messages without a queue
-    queues_now: int  # open, connected or not
+    dropped: int  # invalid events, and messages without an open queue
+    queues_now: int  # open queues, with or without a connection
     events: Mapping[EventKind, int]  # session events by kind
 
 
 @dataclass(slots=True)
 class LiveCounters:
-    """Counters of a running session, mostly updated once per event; `Counters` documents the fields.
-
-    Outcomes of posts are counted: `posts` of a snapshot is their sum plus the posts without an outcome.
-    """
+    """Counters of a running session; `Counters` documents the fields. `posts` is computed for each snapshot."""
 
     acked: int = 0
     nacked: int = 0
     nacked_by_status: dict[Result, int] = field(default_factory=dict)
-    unasked: int = 0
+    sent_without_ack: int = 0
     retransmitted: int = 0
     messages: int = 0
     redelivered: int = 0
@@ -72,5 +69,6 @@ class LiveCounters:
 
     def snapshot(self, state: str, unacked_now: int, unacked_bytes_now: int, inbox_now: int, queues_now: int) -> Counters:
         """Return the counters with the current gauges."""
-        return Counters(state=state, posts=self.acked + self.nacked + self.unasked + unacked_now, unacked_now=unacked_now,
-                        unacked_bytes_now=unacked_bytes_now, inbox_now=inbox_now, queues_now=queues_now, **asdict(self))
+        posts = unacked_now + self.acked + self.nacked + self.sent_without_ack
+        return Counters(state=state, posts=posts, unacked_now=unacked_now, unacked_bytes_now=unacked_bytes_now,
+                        inbox_now=inbox_now, queues_now=queues_now, **asdict(self))

@@ -17,7 +17,7 @@ from bmqtwist.wire.properties import PropertyType, Value
 
 
 class Message(Generic[ValueT]):
-    """A message of a consumer; `Message[T]` if the queue's codec decodes to type T, else `Message[bytes]`.
+    """A delivered message; `Message[T]` if the queue's codec decodes to type T, else `Message[bytes]`.
 
     `guid`: 16 bytes; `queue`: its queue; `subscription`: the subscription that matched; `redelivered`: it was delivered
     before, to any consumer. `payload` and `properties` raise PeerError if the data is malformed. As a context manager,
@@ -147,9 +147,8 @@ def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None
             kind = DEFAULT_TYPES.get(type(value))
             if kind is None:
                 raise LocalError(
-                    f"property {name[:40]!r}: {type(value).__name__} is no property type, use bool, int, str or bytes")
+                    f"property {name[:40]!r}: {type(value).__name__} is not a property type: use bool, int, str or bytes")
         found[name] = kind, value  # type: ignore[assignment]
     if types and not types.keys() <= values.keys():
-        raise LocalError(f"a type is given for properties that are not there: "
-                                         f"{', '.join(sorted(types.keys() - values.keys()))[:80]}")
+        raise LocalError(f"types without a property: {', '.join(sorted(types.keys() - values.keys()))[:80]}")
     return found

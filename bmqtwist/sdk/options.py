@@ -17,7 +17,7 @@ DEFAULT_PORT = 30114
 DEFAULT_USER_AGENT = "bmqtwist-sdk"
 MAX_UNCONFIRMED_MESSAGES = 1000
 MAX_UNCONFIRMED_BYTES = 32 << 20
-_PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the rest is reserved
+_PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the other half is reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,8 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Filter expression, limits of unconfirmed messages and priority; `context` is available in each message.
-
-    `expression` "" = all messages. The limits count delivered, unconfirmed messages.
-    """
+    """Filter expression, limits of unconfirmed messages, and priority. `expression` "" = all messages. `context`: an object
+    that is available as `message.subscription.context`."""
 
     expression: str = ""
     max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES  # delivered and not confirmed yet
@@ -89,7 +87,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Consumer options of a queue. Without `subscriptions` the first three define its only subscription.
+    """Consumer options of a queue. Without `subscriptions` the first three members define its only subscription.
 
     `suspends_on_bad_host_health`: no deliveries and no posts while the health monitor reports an unhealthy host.
     """
@@ -137,13 +135,13 @@ class SessionOptions:
     backoff_max_s: float = 30.0  # maximum pause
     drain_s: float = 5.0  # maximum wait of stop for acknowledgements
     post_wait_s: float = 5.0  # maximum wait of a post for room
-    unacked_bytes_max: int = 256 << 20  # limit of stored posts without acknowledgement
+    unacked_bytes_max: int = 256 << 20  # limit of posts that wait for their acknowledgement
     channel_high_bytes: int = 124 << 20  # unsent bytes above which posts wait
     channel_low_bytes: int = 62 << 20  # unsent bytes at which posts continue
-    batch_bytes_max: int = 1 << 20  # one PUT event
-    batch_delay_s: float = 0.0  # 0 = posts are sent at the end of their turn
-    slow_consumer_high: int = 100_000  # messages received and not taken by the application: SLOWCONSUMER_HIGHWATERMARK
-    slow_consumer_low: int = 50_000  # messages left at SLOWCONSUMER_NORMAL
+    batch_bytes_max: int = 1 << 20  # maximum size of one PUT event
+    batch_delay_s: float = 0.0  # wait for further posts of a batch; 0 = posts are sent at the end of their turn
+    slow_consumer_high: int = 100_000  # messages in the inbox that cause SLOWCONSUMER_HIGHWATERMARK
+    slow_consumer_low: int = 50_000  # messages in the inbox that cause SLOWCONSUMER_NORMAL afterwards
     compression: bool = False  # zlib, if it makes a message smaller
     compression_threshold_bytes: int = COMPRESS_BYTES_MIN  # smaller messages are not compressed
     credential: Credential | Callable[[], Credential] | None = None  # called for each connection and each renewal
@@ -161,9 +159,10 @@ class SessionOptions:
             if name.endswith(("_s", "_bytes", "_bytes_max", "_rounds_max")) and value < 0:
                 raise LocalError(f"{name} {value}: cannot be negative")
         if self.channel_low_bytes > self.channel_high_bytes or self.slow_consumer_low > self.slow_consumer_high:
-            raise LocalError("a low watermark cannot be above its high one")
+            raise LocalError("a low watermark cannot be above its high watermark")
         if self.compression_threshold_bytes < COMPRESS_BYTES_MIN:
-            raise LocalError(f"compression_threshold_bytes: at least {COMPRESS_BYTES_MIN}, less is never compressed")
+            raise LocalError(f"compression_threshold_bytes: at least {COMPRESS_BYTES_MIN}; smaller messages are never "
+                             "compressed")
 
 
 class SessionMembers(TypedDict, total=False):

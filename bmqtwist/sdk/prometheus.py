@@ -22,14 +22,14 @@ except ImportError as _error:
 
 _HELP = {
     "posts": "Posts accepted by the session.", "acked": "Posts acknowledged with success.",
-    "nacked": "Posts that failed, by status.", "unasked": "Posts sent that wanted no acknowledgement.",
-    "unacked_now": "Posts without an outcome yet.", "unacked_bytes_now": "Bytes of posts without an outcome yet.",
+    "nacked": "Failed posts, by status.", "sent_without_ack": "Posts sent without requesting an acknowledgement.",
+    "unacked_now": "Posts without an outcome.", "unacked_bytes_now": "Bytes of posts without an outcome.",
     "retransmitted": "Posts sent again after a reconnect.", "messages": "Messages delivered.",
-    "redelivered": "Messages marked as delivered before.", "inbox_now": "Messages the application has not taken yet.",
+    "redelivered": "Messages marked as delivered before.", "inbox_now": "Messages that the application has not taken.",
     "confirms": "Confirmations sent.", "attempts": "Attempts to connect.", "losses": "Connections lost.",
-    "reconnects": "Sessions that came back.", "bytes_in": "Bytes received.", "bytes_out": "Bytes sent.",
-    "dropped": "Events and messages from the broker that made no sense or were for nobody.",
-    "queues_now": "Queues that are open.", "events": "Session events, by kind.",
+    "reconnects": "Reconnects.", "bytes_in": "Bytes received.", "bytes_out": "Bytes sent.",
+    "dropped": "Invalid events, and messages without an open queue.",
+    "queues_now": "Open queues.", "events": "Session events, by kind.",
 }
 _BY = {"nacked": ("nacked_by_status", "status"), "events": ("events", "kind")}
 _NAMES = [each.name for each in fields(Counters) if each.name in _HELP]
@@ -84,7 +84,7 @@ class Collector:
                 else:
                     family.add_metric(key, getattr(counters, name))
             yield family
-        up = GaugeMetricFamily("bmqtwist_sdk_up", "Is there a session with a broker now?", labels=self._labels)
+        up = GaugeMetricFamily("bmqtwist_sdk_up", "1 with a connection to a broker, else 0.", labels=self._labels)
         for key, counters in found:
             up.add_metric(key, float(counters.state in ("restoring", "ready", "draining")))
         yield up

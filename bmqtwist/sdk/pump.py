@@ -1,8 +1,8 @@
 """Transport of sessions without an event loop: base class `Pump`, and `SocketPump`, the default. Another transport (a test's
 in-memory channel, a tunnel) is a subclass of `Pump`, passed to `simple.Session(..., pump=...)` as a factory.
 
-Any thread that holds `lock` may call `perform`; one thread at a time calls `step`, without the lock. A caller of the core
-calls `perform` afterwards; `poke` ends a waiting `step`.
+Calls of the core and `perform`, which follows them, need `lock`, in any thread. One thread at a time calls `step`, without
+the lock; `interrupt_step` ends its wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from bmqtwist.sdk._adapters.identity import make_core, tls_context
 from bmqtwist.sdk._adapters.log import LOG, reason_of
-from bmqtwist.sdk._core.outbox import Close, Connect, Note
+from bmqtwist.sdk._core.outbox import Close, Connect, LogLine
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import SessionOptions
 
@@ -30,7 +30,7 @@ Dispatch = Callable[[object], None]  # takes an Effect
 _READ_BYTES = 1 << 18
 _WAIT_S = 60.0  # maximum wait of a step without a deadline
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` supports descriptors up to 1023
-_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Pump(ABC):
@@ -44,7 +44,7 @@ class Pump(ABC):
         self.options, self.dispatch, self.tls = options, dispatch, tls
         self.logger: logging.Logger = LOG
         self.lock: Any = threading.RLock()
-        self.core: SessionCore = make_core(options, self.clock(), self.poke)
+        self.core: SessionCore = make_core(options, self.clock(), self.interrupt_step)
         self._performing = False
 
     def clock(self) -> float:
@@ -54,10 +54,10 @@ class Pump(ABC):
     @abstractmethod
     def dial(self, effect: Connect) -> None:
         """Start opening a channel to `effect.address`, with the lock held; report the result with
-        `core.connected(effect.attempt, now)` or `core.failed(effect.attempt, reason, now)`."""
+        `core.on_connected(effect.attempt, now)` or `core.on_connect_failed(effect.attempt, reason, now)`."""
 
     @abstractmethod
-    def hang_up(self) -> None:
+    def close_channel(self) -> None:
         """Close the channel, or cancel the attempt; report no further event of it."""
 
     @abstractmethod
@@ -66,11 +66,11 @@ class Pump(ABC):
 
     @abstractmethod
     def step(self, timeout_s: float | None = None) -> None:
-        """Wait for the channel, a deadline or a poke, at most `timeout_s`, and process it."""
+        """Wait for the channel, a deadline or `interrupt_step`, at most `timeout_s` seconds, and process it."""
 
     @abstractmethod
-    def poke(self) -> None:
-        """End a waiting step. Callable from any thread, also while the base constructor runs."""
+    def interrupt_step(self) -> None:
+        """End the wait of a step. Callable from any thread, also while the base constructor runs."""
 
     @abstractmethod
     def dispose(self) -> None:
@@ -88,10 +88,10 @@ class Pump(ABC):
                     match effect:
                         case Connect():
                             self.dial(effect)
-                        case Note():
+                        case LogLine():
                             self.logger.log(effect.level, "%s", effect.text)
                         case Close():
-                            self.hang_up()
+                            self.close_channel()
                             self.dispatch(effect)
                         case _:
                             self.dispatch(effect)
@@ -102,7 +102,7 @@ class Pump(ABC):
             self.write(chunks)
 
     def tick_and_perform(self) -> None:
-        due = self.core.deadline()
+        due = self.core.next_deadline()
         now = self.clock()
         if due is not None and due <= now:
             self.core.tick(now)
@@ -120,21 +120,21 @@ class SocketPump(Pump):
         self._attempt = 0
         self._dial: Connect | None = None
         self._unsent = bytearray()
-        self._near, self._far = socket.socketpair()
-        self._near.setblocking(False)
-        self._far.setblocking(False)
-        self._poked = False
+        self._wakeup_writer, self._wakeup_reader = socket.socketpair()
+        self._wakeup_writer.setblocking(False)
+        self._wakeup_reader.setblocking(False)
+        self._interrupted = False
         super().__init__(options, dispatch, tls)
 
-    def poke(self) -> None:
-        if not self._poked:
-            self._poked = True
+    def interrupt_step(self) -> None:
+        if not self._interrupted:
+            self._interrupted = True
             with contextlib.suppress(OSError):
-                self._near.send(b"\0")
+                self._wakeup_writer.send(b"\0")
 
     def dial(self, effect: Connect) -> None:
         self._dial = effect
-        self.poke()
+        self.interrupt_step()
 
     def step(self, timeout_s: float | None = None) -> None:
         with self.lock:
@@ -144,24 +144,24 @@ class SocketPump(Pump):
             self._connect(dial)
             return
         with self.lock:
-            due = self.core.deadline()
+            due = self.core.next_deadline()
             now = self.clock()
             wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
             channel = self._socket
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         try:
             with _Selector() as selector:
-                selector.register(self._far, selectors.EVENT_READ)
+                selector.register(self._wakeup_reader, selectors.EVENT_READ)
                 if channel is not None:
                     selector.register(channel, events)
                 ready = {key.fileobj: mask for key, mask in selector.select(wait)}
         except (OSError, ValueError):  # closed by another thread meanwhile
             return
         with self.lock:
-            if self._far in ready:
-                with contextlib.suppress(*_AGAIN):
-                    self._far.recv(1024)
-                self._poked = False  # after recv: else a concurrent poke would be lost, and with it all later ones
+            if self._wakeup_reader in ready:
+                with contextlib.suppress(*_WOULD_BLOCK):
+                    self._wakeup_reader.recv(1024)
+                self._interrupted = False  # only after recv: else all later interrupts would be lost
             if channel is not None and channel is self._socket:
                 mask = ready.get(channel, 0)
                 if mask & selectors.EVENT_WRITE:
@@ -184,7 +184,7 @@ class SocketPump(Pump):
             if made is not None:
                 made.close()
             with self.lock:
-                self.core.failed(dial.attempt, reason_of(error), self.clock())
+                self.core.on_connect_failed(dial.attempt, reason_of(error), self.clock())
                 self.perform()
             return
         with self.lock:
@@ -192,7 +192,7 @@ class SocketPump(Pump):
                 made.close()
                 return
             self._socket, self._attempt = made, dial.attempt
-            self.core.connected(dial.attempt, self.clock())
+            self.core.on_connected(dial.attempt, self.clock())
             self.perform()
 
     def write(self, chunks: list[bytes]) -> None:
@@ -205,46 +205,46 @@ class SocketPump(Pump):
             data = unsent
         try:
             sent = channel.send(data) if data else 0
-        except _AGAIN:
+        except _WOULD_BLOCK:
             sent = 0
         except OSError as error:
-            self._lost(reason_of(error))
+            self._on_lost(reason_of(error))
             return
         if data is unsent:
             del unsent[:sent]
         elif sent < len(data):
             unsent += memoryview(data)[sent:]
         if unsent:
-            self.poke()  # a waiting `step` must wait for writability as well
+            self.interrupt_step()  # a waiting `step` must wait for writability as well
         if len(unsent) > self.options.channel_high_bytes:
-            self.core.pause(self.clock())
+            self.core.pause_posts(self.clock())
         elif self.core.blocked and len(unsent) <= self.options.channel_low_bytes:
-            self.core.resume(self.clock())
+            self.core.resume_posts(self.clock())
 
     def _read(self, channel: socket.socket) -> None:
         more = True
         while more and channel is self._socket:
             try:
                 data = channel.recv(_READ_BYTES)
-            except _AGAIN:
+            except _WOULD_BLOCK:
                 return
             except OSError as error:
-                self._lost(reason_of(error))
+                self._on_lost(reason_of(error))
                 return
             if not data:
-                self._lost("closed by the broker")
+                self._on_lost("closed by the broker")
                 return
-            self.core.received(data, self.clock())
+            self.core.on_data(data, self.clock())
             self.perform()
             more = isinstance(channel, ssl.SSLSocket) and channel.pending() > 0
 
-    def _lost(self, reason: str) -> None:
+    def _on_lost(self, reason: str) -> None:
         attempt = self._attempt
-        self.hang_up()
-        self.core.lost(attempt, reason, self.clock())
+        self.close_channel()
+        self.core.on_connection_lost(attempt, reason, self.clock())
         self.perform()
 
-    def hang_up(self) -> None:
+    def close_channel(self) -> None:
         channel, self._socket = self._socket, None
         self._dial = None
         self._unsent.clear()
@@ -253,6 +253,6 @@ class SocketPump(Pump):
 
     def dispose(self) -> None:
         with self.lock:
-            self.hang_up()
-            self._near.close()
-            self._far.close()
+            self.close_channel()
+            self._wakeup_writer.close()
+            self._wakeup_reader.close()

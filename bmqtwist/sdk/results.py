@@ -21,13 +21,13 @@ class Result(StrEnum):
     REFUSED = "REFUSED"  # by the broker: no permission, wrong password, a limit
     INVALID_ARGUMENT = "INVALID_ARGUMENT"  # invalid for the broker or for this library
     NOT_READY = "NOT_READY"  # temporarily impossible at the broker
-    LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or domain has its maximum of messages
-    LIMIT_BYTES = "LIMIT_BYTES"  # or of bytes
+    LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or domain contains its maximum number of messages
+    LIMIT_BYTES = "LIMIT_BYTES"  # the queue or domain contains its maximum number of bytes
     STORAGE_FAILURE = "STORAGE_FAILURE"  # the broker could not write
-    BW_LIMIT = "BW_LIMIT"  # no room for a post in time
+    BW_LIMIT = "BW_LIMIT"  # the buffer of the session had no room for a post in time
     ALREADY_OPENED = "ALREADY_OPENED"  # the queue is open in this session
     ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"  # such a request is pending, or the session was started before
-    INVALID_QUEUE = "INVALID_QUEUE"  # not open, or not for this use
+    INVALID_QUEUE = "INVALID_QUEUE"  # the queue is not open, or not open for reading or writing
     QUEUE_SUSPENDED = "QUEUE_SUSPENDED"  # no posts while the host is unhealthy
     PAYLOAD_EMPTY = "PAYLOAD_EMPTY"  # a message needs at least one byte
     PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"  # more than 64 MiB with its properties
@@ -96,7 +96,7 @@ class EventKind(Enum):
     QUEUE_RESUMED = 16  # with `queue`
     CHANNEL_LOW_WATERMARK = 17  # posts continue
     CHANNEL_HIGH_WATERMARK = 18  # unsent bytes above `channel_high_bytes`: posts wait
-    ERROR = -1  # described by `message`; the session continues
+    ERROR = -1  # an error that `message` describes; the session continues
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -130,7 +130,7 @@ class PostRefused(SdkError):
 
     @property
     def status(self) -> Result:
-        """Reason."""
+        """Reason of the refusal."""
         return self.ack.status
 
     @property

@@ -8,8 +8,8 @@
 
 `BlockingRequester` and `BlockingResponder` have the same calls for `simple.Session`, without `async` and `await`.
 
-A request contains its reply queue and its number in two properties, the reply contains the number. Delivery is at least
-once: a handler may receive a request twice; a second reply to a request is confirmed and ignored.
+A request contains its reply queue and its number in two properties; the reply contains the number. Delivery is at least
+once: a handler may receive a request twice, and a second reply to a request is ignored.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Requester(Generic[ValueT]):
 
     def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT] | None = None) -> None:
         self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
-        self._base, self._codec = session, codec
+        self._session, self._codec = session, codec
         self._queue: BaseQueue[Any] | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
 
     async def __aenter__(self) -> Self:
-        queue = self._base.make_queue(self.uri, self._codec, self._on_reply)
-        self._queue = await self._base._open(queue, True, True, None, None)  # a Responder of this session may write to it
+        queue = self._session.make_queue(self.uri, self._codec, self._on_reply)
+        self._queue = await self._session._open(queue, True, True, None, None)  # a Responder of this session may write to it
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for promise in list(self._waiting.values()):
-            self._base.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
+            self._session.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
             await self._queue._exit_block(True)
 
@@ -71,7 +71,7 @@ class Requester(Generic[ValueT]):
 
         SdkError TIMEOUT without a reply in time, or the status of the acknowledgement if the request is refused.
         """
-        session = self._base
+        session = self._session
         if self._queue is None or not self._queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{self.uri} is not open: use the requester inside of its `with` block")
         number, promise, end = next(self._numbers), session.promise(), session.clock() + timeout_s
@@ -82,10 +82,10 @@ class Requester(Generic[ValueT]):
         self._waiting[number] = promise
         cancel = session.call_at(end, lambda: session.fire(promise, None))
         try:
-            data = queue._encoded(payload)
+            data = queue._encode(payload)
             values, post = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, Post(token=on_ack)
             try:
-                queue._put(data, values, None, post)
+                queue._post_now(data, values, None, post)
             except SdkError as error:
                 await queue._post_when_room(error, data, values, None, post, end)
             outcome = await promise
@@ -108,7 +108,7 @@ class Requester(Generic[ValueT]):
             return
         promise = self._waiting.get(number) if isinstance(number, int) else None
         if promise is not None:
-            self._base.fire(promise, message)
+            self._session.fire(promise, message)
 
 
 class BlockingRequester(Generic[ValueT]):
@@ -140,10 +140,10 @@ class Responder:
     """Answers requests; the last QUEUES_MAX reply queues stay open. `codec` encodes replies."""
 
     def __init__(self, session: LoopSession, codec: Codec[Any] | None = None) -> None:
-        self._base, self._codec = session, codec
+        self._session, self._codec = session, codec
         self._queues: dict[str, BaseQueue[Any]] = {}
-        self._opening: dict[str, deque[Any]] = {}  # waiters for a queue that another call is opening
-        self._busy: Counter[str] = Counter()
+        self._opening: dict[str, deque[Any]] = {}  # waiters for a queue that another call is opening or closing
+        self._replies_in_progress: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
         return self
@@ -152,36 +152,36 @@ class Responder:
         while self._queues:
             await self._queues.pop(next(iter(self._queues)))._exit_block(True)
 
-    async def _writer(self, uri: str) -> BaseQueue[Any]:
-        session = self._base
+    async def _reply_queue(self, uri: str) -> BaseQueue[Any]:
+        session = self._session
         while uri in self._opening:
             await session.wait_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
         known = session.core.queues.get(uri)
-        if queue is None and known is not None and known.writable and known.is_open:  # opened by the application
+        if queue is None and known is not None and known.writable and known.is_open:  # the application opened it
             queue = session.make_queue(uri, self._codec, None)
             queue.core = known
         elif queue is not None and queue.is_open:
-            self._queues[uri] = queue  # last used
+            self._queues[uri] = queue  # moved to the end: the last used one
         else:
             self._opening[uri] = deque()
             try:
                 if len(self._queues) >= QUEUES_MAX:
-                    idle = next((each for each in self._queues if not self._busy[each]), None)
+                    idle = next((each for each in self._queues if not self._replies_in_progress[each]), None)
                     if idle is not None:
-                        await self._drop(idle)
+                        await self._close_reply_queue(idle)
                 made: BaseQueue[Any] = session.make_queue(uri, self._codec, None)
                 queue = self._queues[uri] = await session._open(made, False, True, None, None)
             finally:
                 session.fire_all(self._opening.pop(uri))
         return queue
 
-    async def _drop(self, uri: str) -> None:
-        self._opening[uri] = deque()  # no other call opens it before it is closed
+    async def _close_reply_queue(self, uri: str) -> None:
+        self._opening[uri] = deque()  # other calls open it only after it is closed
         try:
             await self._queues.pop(uri)._exit_block(True)
         finally:
-            self._base.fire_all(self._opening.pop(uri))
+            self._session.fire_all(self._opening.pop(uri))
 
     async def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
         """Answer a request; SdkError INVALID_ARGUMENT if the message is not a request, or the error of the post."""
@@ -189,14 +189,14 @@ class Responder:
         uri, number = found.get(REPLY_TO), found.get(REQUEST_ID)
         if not isinstance(uri, str) or not isinstance(number, int):
             raise SdkError(Result.INVALID_ARGUMENT, f"the message is not a request: it has no {REPLY_TO} and {REQUEST_ID}")
-        self._busy[uri] += 1
+        self._replies_in_progress[uri] += 1
         try:
-            queue = await self._writer(uri)
+            queue = await self._reply_queue(uri)
             await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
         finally:
-            self._busy[uri] -= 1
-            if not self._busy[uri]:
-                del self._busy[uri]
+            self._replies_in_progress[uri] -= 1
+            if not self._replies_in_progress[uri]:
+                del self._replies_in_progress[uri]
 
     async def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
         """Answer the messages of a queue, one at a time, until it is closed; call it several times for concurrency.
@@ -220,8 +220,8 @@ class Responder:
                 raise
             try:
                 await self.reply(message, answer)
-            except BmqError as error:  # the requester is gone; serve the next request
-                if queue.ended:
+            except BmqError as error:  # usually the requester has disconnected: continue with the next request
+                if queue.closed:
                     return
                 LOG.warning("no reply to %r: %s", message, error)
             message._end_block(True)

@@ -1,4 +1,4 @@
-"""Blocking sessions and queues without reactor and threads, for tools and workers. All work is done within calls.
+"""Blocking sessions and queues without a reactor and threads, for tools and workers. Input and output proceed within calls.
 
     with Session("tcp://localhost:30114") as session, session.open("bmq://domain/queue", read=True, write=True) as queue:
         ack = queue.post(b"hello")
@@ -6,10 +6,10 @@
             with message:                   # confirmed unless the block raises
                 print(message.payload)
 
-A running session is stopped with a warning when it is garbage-collected or the program ends; its posts are delivered.
-Heartbeats are answered only within calls: a program with long processing times calls `session.step()` regularly, or the
-broker's heartbeat limits are raised. Callbacks run within calls, and may call any method. One thread at a time may use a
-session.
+A session that is garbage-collected, or still runs when the program ends, delivers its posts and stops with a warning.
+Heartbeats are answered only within calls: a program with long processing times calls `session.step()` regularly, or an
+operator raises the heartbeat limits of the broker. Callbacks run within calls, and may call any method. One thread at a
+time may use a session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 _STALE_S = 1.0  # time without calls after which a confirmation checks the connection first
 
 
-class _Waiter:
+class _Promise:
     """Promise of one request; awaiting it yields to `Session.run`."""
 
     __slots__ = ("done", "value")
@@ -54,7 +54,7 @@ class _Waiter:
     def __init__(self) -> None:
         self.done, self.value = False, cast(Any, None)
 
-    def __await__(self) -> Generator[_Waiter, None, Any]:
+    def __await__(self) -> Generator[_Promise, None, Any]:
         if not self.done:
             yield self
         return self.value
@@ -74,9 +74,9 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                     types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
                     correlation: object = None, compress: bool | None = None, guid: bytes | None = None) -> bytes:
-        """Post without waiting; return the GUID. Without room it waits, as `post` does.
+        """Post without waiting for the acknowledgement; return the GUID. Without room it waits, as `post` does.
 
-        `guid`: GUID of the message, so that the broker drops a repetition (within its deduplication time); SdkError
+        `guid`: GUID of the message; the broker drops another message with this GUID within its deduplication time. SdkError
         ALREADY_IN_PROGRESS while a post with this GUID has no acknowledgement.
 
         `flush` waits for the acknowledgements and reports refusals. In addition `on_ack` is called with the
@@ -86,9 +86,9 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         post = self._post_options(ack, on_ack, correlation, compress)
         if guid is not None:
             post.guid = guid
-        data = self._encoded(payload)
+        data = self._encode(payload)
         try:
-            made = self._put(data, properties, types, post)
+            made = self._post_now(data, properties, types, post)
         except SdkError as error:
             made = session.run(self._post_when_room(error, data, properties, types, post))
         if session.core.batch_bytes >= session.options.batch_bytes_max:
@@ -163,7 +163,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         """Confirm a message, as `message.confirm()` does. After 1 s without calls it checks the connection first: SdkError
         NOT_CONNECTED if it is lost, and the message is redelivered."""
         session = self.session
-        if session.running and session.clock() - session.moved_at > _STALE_S:
+        if session.running and session.clock() - session.last_step_at > _STALE_S:
             session.step()
         super().confirm(message)
 
@@ -194,12 +194,12 @@ class Session(BaseSession):
         self._transport = pump(self.options, cast(Dispatch, self._perform), tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
-        self.moved_at: float = self.clock()  # time of the last step
+        self.last_step_at: float = self.clock()  # time of the last step
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False
         self._health: deque[bool] = deque()  # changes of the health monitor, from any thread
-        self._listen(health, self._hear)
+        self._listen(health, self._on_health)
         self._process = os.getpid()
         self._exit_handler = partial(_stop_at_exit, weakref.ref(self))
         try:
@@ -212,10 +212,10 @@ class Session(BaseSession):
 
     def __del__(self) -> None:
         if getattr(self, "running", False):
-            self._stop_forgotten()
+            self._stop_with_warning()
 
-    def _stop_forgotten(self) -> None:
-        """Stop a session that the application has not stopped. In a child process do nothing."""
+    def _stop_with_warning(self) -> None:
+        """Stop a session that the application has not stopped. Has no effect in a child process."""
         if os.getpid() != self._process:
             return
         warnings.warn(f"{self!r} was not stopped: use it with `with`, or call `stop`", UserWarning, stacklevel=3)
@@ -236,7 +236,7 @@ class Session(BaseSession):
             self.running = False
             atexit.unregister(self._exit_handler)
             try:
-                self._work(self._stop(drain))
+                self._run_coroutine(self._stop(drain))
             finally:
                 self._transport.dispose()
 
@@ -274,19 +274,19 @@ class Session(BaseSession):
         except SdkError:
             coroutine.close()
             raise
-        return self._work(coroutine)
+        return self._run_coroutine(coroutine)
 
     def _check_running(self) -> None:
         if not self.running:
             raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
-    def _work(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:
             while True:
-                waiter: _Waiter = coroutine.send(None)
+                promise: _Promise = coroutine.send(None)
                 try:
                     self._transport.perform()
-                    while not waiter.done:
+                    while not promise.done:
                         self._step(None)
                 except BaseException as error:  # such as Ctrl-C: the coroutine must clean up
                     coroutine.throw(error)
@@ -298,18 +298,18 @@ class Session(BaseSession):
     def _step(self, timeout_s: float | None) -> None:
         """Wait for input and for deadlines of the core or the session, at most `timeout_s`, and process them."""
         timers = self._timers
-        due = timers.next()
+        due = timers.earliest()
         if self._calls and not self._calling:
             timeout_s = 0.0
         if due is not None:
             left = max(due - self.clock(), 0.0)
             timeout_s = left if timeout_s is None else min(left, timeout_s)
         self._transport.step(timeout_s)
-        self.moved_at = self.clock()
+        self.last_step_at = self.clock()
         while self._health:
             self._set_health(self._health.popleft())
             self._transport.perform()
-        while (key := timers.expire(self.clock())) is not None:
+        while (key := timers.pop_expired(self.clock())) is not None:
             cast("tuple[int, Callable[[], object]]", key)[1]()
         self._call_back()
 
@@ -329,22 +329,22 @@ class Session(BaseSession):
         finally:
             self._calling = False
 
-    def _hear(self, healthy: bool) -> None:
+    def _on_health(self, healthy: bool) -> None:
         self._health.append(healthy)
-        self._transport.poke()
+        self._transport.interrupt_step()
 
     # -- methods of the base class ------------------------------------------------------------------------------------
 
     _queue_class = Queue
 
     def _on_connect(self, effect: Connect) -> None:
-        """Do nothing: the transport connects."""
+        """Have no effect: the transport connects by itself."""
 
     def turn(self, flush: bool = False) -> None:
         self._transport.perform(flush)
 
     def promise(self) -> Any:
-        return _Waiter()
+        return _Promise()
 
     def fire(self, promise: Any, value: object) -> bool:
         if promise.done:
@@ -353,7 +353,7 @@ class Session(BaseSession):
         return True
 
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call back the application before the current call returns; exceptions are logged."""
+        """Schedule a callback, which runs before the current call returns; its exceptions are logged."""
         self._calls.append((callback, argument))
 
     def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
@@ -369,4 +369,4 @@ class Session(BaseSession):
 def _stop_at_exit(reference: weakref.ref[Session]) -> None:
     session = reference()
     if session is not None and session.running:
-        session._stop_forgotten()
+        session._stop_with_warning()

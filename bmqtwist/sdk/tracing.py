@@ -54,7 +54,7 @@ class TraceContext:
 
     @property
     def sampled(self) -> bool:
-        """True if the trace is sampled."""
+        """True if the flag `sampled` is set."""
         return bool(self.flags & SAMPLED)
 
     def child(self, random: RandomBytes) -> TraceContext:
@@ -79,7 +79,7 @@ def start(random: RandomBytes, sampled: bool = True) -> TraceContext:
 
 
 def parse(parent: str, state: str = "") -> TraceContext | None:
-    """Parse both properties; None if `parent` is malformed. A malformed `state` is ignored."""
+    """Parse the properties `traceparent` and `tracestate`; None if `parent` is malformed. A malformed `state` is ignored."""
     found = _PARENT.fullmatch(parent)
     if found is None:
         return None

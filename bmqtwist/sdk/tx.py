@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
-from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent, accepted
+from bmqtwist.sdk._adapters.base import Cancel, OnAck, OnEvent, check_accepted
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk._adapters.log import reason_of
@@ -57,10 +57,10 @@ MakeEndpoint = Callable[[Address], Endpoint | IStreamClientEndpoint]
 
 
 class _Channel(Protocol):
-    """One connection, a push producer of its transport.
+    """One connection; a push producer of its transport.
 
-    The transport pauses its producer below `channel_high_bytes` (its limit `bufferSize` is also its read size), so bytes
-    written while it is paused are counted here.
+    The transport pauses its producer above `bufferSize`, which is also its read size and therefore smaller than
+    `channel_high_bytes`: the channel counts the bytes that are written while it is paused.
     """
 
     transport: Any
@@ -83,11 +83,12 @@ class _Channel(Protocol):
         transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
-        self.session.received(self, data)
+        self.session.on_data(self, data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         self.connected = 0
-        self.session.lost(self, reason_of(reason.value) if reason is not None and reason.value is not None else "")
+        error = reason.value if reason is not None else None
+        self.session.on_connection_lost(self, "" if error is None else reason_of(error))
 
     def pauseProducing(self) -> None:
         self._paused = True
@@ -96,12 +97,12 @@ class _Channel(Protocol):
         self._paused, self._unsent_bytes = False, 0
         if self._blocked:
             self._blocked = False
-            self.session.blocked(self, False)
+            self.session.on_blocked(self, False)
 
     def stopProducing(self) -> None:
         """Called by the transport: the connection is closing."""
 
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         return bool(self.connected)
 
     def write(self, data: bytes) -> None:
@@ -110,7 +111,7 @@ class _Channel(Protocol):
             self._unsent_bytes += len(data)
             if not self._blocked and self._unsent_bytes > self.session.options.channel_high_bytes:
                 self._blocked = True
-                self.session.blocked(self, True)
+                self.session.on_blocked(self, True)
 
     def abort(self) -> None:
         if self.connected:
@@ -138,16 +139,16 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
              compress: bool | None = None) -> Deferred[Ack]:
         promise: Deferred[Ack] = Deferred()
         try:
-            data = self._encoded(payload)
+            data = self._encode(payload)
             try:
-                self._put(data, properties, types, Post(True, promise, correlation, None, compress))
+                self._post_now(data, properties, types, Post(True, promise, correlation, None, compress))
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT:
                     raise
                 return Deferred.fromCoroutine(self._post(payload, properties, types, correlation, compress))
         except Exception:  # noqa: BLE001 - all errors are reported by the Deferred
             return fail()
-        return promise.addCallback(accepted)
+        return promise.addCallback(check_accepted)
 
     @overload
     def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
@@ -167,7 +168,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     # -- IConsumer --------------------------------------------------------------------------------------------------
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Register a producer: a push producer is paused without room, a pull producer is resumed when there is room."""
+        """Register a producer: a push producer is paused while there is no room, a pull producer resumed when there is."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         self._producer, self._streaming, self._producer_paused = producer, streaming, False
@@ -199,7 +200,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     async def _resume_producer(self, size: int) -> None:
         await self.session.yield_turn()  # not from within the producer's own call
-        await self.session._room(None, size)
+        await self.session._wait_until_room(None, size)
         self._producer_paused = False
         self._pull()
 

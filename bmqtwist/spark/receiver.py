@@ -94,7 +94,7 @@ class Receiver:
     def start(self) -> None:
         broker, wanted = self._options.broker, queue_options(self._options)
         self._threaded = threaded = ThreadedCore(session_options(broker), self._on_effect, tls_of(broker),
-                                                 name="bmq-receiver", step_done=self._publish)
+                                                 name="bmq-receiver", on_step=self._publish)
         threaded.start()
         try:
             threaded.request(threaded.core.start)
@@ -114,8 +114,8 @@ class Receiver:
     def check(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._threaded is not None and self._threaded.failed is not None:
-            raise self._threaded.failed
+        if self._threaded is not None and self._threaded.error is not None:
+            raise self._threaded.error
 
     def wait(self, timeout_s: float) -> None:
         if self._threaded is not None:
@@ -126,7 +126,7 @@ class Receiver:
         with self._threaded.lock:
             found = list(self._incoming)
             self._incoming.clear()
-            self._threaded.core.consumed(sum(len(each.messages) for each in found))
+            self._threaded.core.on_consumed(sum(len(each.messages) for each in found))
         return found
 
     def confirm(self, keys: list[Key]) -> None:
@@ -148,7 +148,7 @@ class Receiver:
             with contextlib.suppress(SdkError):
                 threaded.request(partial(threaded.core.close, queue), until - time.monotonic())
         threaded.request(lambda token, now: threaded.core.stop(token, now, False), until - time.monotonic())
-        threaded.end()
+        threaded.end_thread()
         threaded.join(until - time.monotonic())
 
     # -- in the thread ------------------------------------------------------------------------------------------------

@@ -36,15 +36,15 @@ class SimulatedPump(VirtualTransport):
     def __init__(self, network: Network, place: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
         self._network, self._simulation, self._place = network, network.simulation, place
-        self._poked = False
+        self._interrupted = False
         self._end: ConnectionEnd | None = None
         super().__init__(options, dispatch, tls)
 
     def clock(self) -> float:
         return self._simulation.now
 
-    def poke(self) -> None:
-        self._poked = True
+    def interrupt_step(self) -> None:
+        self._interrupted = True
 
     def dial(self, effect: Connect) -> None:
         """Connect in the simulated network."""
@@ -56,19 +56,19 @@ class SimulatedPump(VirtualTransport):
             if end is not None:
                 end.drop()
         elif end is None:
-            self.core.failed(attempt, "connection refused, or the link is cut", self.clock())
+            self.core.on_connect_failed(attempt, "connection refused, or the link is cut", self.clock())
         else:
-            self._end, self._inbox = end, Inbox(attempt, self.poke)
+            self._end, self._inbox = end, Inbox(attempt, self.interrupt_step)
             end.receiver = _End(self._inbox)
-            self.core.connected(attempt, self.clock())
-        self.poke()
+            self.core.on_connected(attempt, self.clock())
+        self.interrupt_step()
 
-    def hang_up(self) -> None:
+    def close_channel(self) -> None:
         inbox, self._inbox = self._inbox, None
         if inbox is not None and self._end is not None:
             self._end.finish()
 
-    dispose = hang_up
+    dispose = close_channel
 
     def write(self, chunks: list[bytes]) -> None:
         end = self._end
@@ -82,16 +82,16 @@ class SimulatedPump(VirtualTransport):
         """Process pending work; without any, advance simulated time by at most `timeout_s` seconds."""
         if self._work():
             return
-        began, due = self.clock(), self.core.deadline()
+        began, due = self.clock(), self.core.next_deadline()
         end = min(began + SECONDS_MAX if timeout_s is None else began + timeout_s, due or began + SECONDS_MAX)
-        while not self._poked and self.clock() < end:
+        while not self._interrupted and self.clock() < end:
             self._simulation.play(min(end, self.clock() + _STEP_S))
         self.count_idle(self.clock() - began, timeout_s)
         self._work()
 
     def _work(self) -> bool:
-        poked, self._poked = self._poked, False
+        interrupted, self._interrupted = self._interrupted, False
         self.deliver_inbox()
         self.tick_and_perform()
         self.write([])
-        return poked
+        return interrupted

@@ -58,10 +58,10 @@ class VirtualTransport(Pump):
         inbox = self._inbox
         while inbox is not None and inbox is self._inbox:
             if inbox.arrived:
-                self.core.received(inbox.arrived.popleft(), self.clock())
+                self.core.on_data(inbox.arrived.popleft(), self.clock())
             elif inbox.reason is not None:
                 self._inbox = None
-                self.core.lost(inbox.attempt, inbox.reason, self.clock())
+                self.core.on_connection_lost(inbox.attempt, inbox.reason, self.clock())
             else:
                 return
             self.perform()
@@ -75,9 +75,9 @@ class VirtualTransport(Pump):
     def limit(self, waiting: int) -> None:
         """Pause or resume the core by the number of bytes that wait in the channel."""
         if waiting > self.options.channel_high_bytes:
-            self.core.pause(self.clock())
+            self.core.pause_posts(self.clock())
         elif self.core.blocked and waiting <= self.options.channel_low_bytes:
-            self.core.resume(self.clock())
+            self.core.resume_posts(self.clock())
 
 
 class MemoryTransport(VirtualTransport):
@@ -87,7 +87,7 @@ class MemoryTransport(VirtualTransport):
                  tls: ssl.SSLContext | None = None) -> None:
         self._runner, self._name = runner, name
         self._news = threading.Condition()
-        self._poked = False
+        self._interrupted = False
         self._dial: Connect | None = None
         self._connection: TappedConnection | None = None
         super().__init__(options, dispatch, tls)
@@ -95,17 +95,17 @@ class MemoryTransport(VirtualTransport):
     def clock(self) -> float:
         return self._runner.clock()
 
-    def poke(self) -> None:
+    def interrupt_step(self) -> None:
         with self._news:
-            self._poked = True
+            self._interrupted = True
             self._news.notify_all()
 
     def dial(self, effect: Connect) -> None:
         """Connect in the next step."""
         self._dial = effect
-        self.poke()
+        self.interrupt_step()
 
-    def hang_up(self) -> None:
+    def close_channel(self) -> None:
         connection, self._connection, self._inbox, self._dial = self._connection, None, None, None
         if connection is not None:
             with self._runner.lock:
@@ -113,7 +113,7 @@ class MemoryTransport(VirtualTransport):
 
     def dispose(self) -> None:
         with self.lock:
-            self.hang_up()
+            self.close_channel()
 
     def write(self, chunks: list[bytes]) -> None:
         connection = self._connection
@@ -130,7 +130,7 @@ class MemoryTransport(VirtualTransport):
         """Process pending work; without any, wait or advance the clock for at most `timeout_s` seconds."""
         if self._work():
             return
-        due, now = self.core.deadline(), self.clock()
+        due, now = self.core.next_deadline(), self.clock()
         wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
         if self._runner.clock.real:
             self._wait(max(0.0, min([*wait, _WAIT_S])))
@@ -144,13 +144,13 @@ class MemoryTransport(VirtualTransport):
         if deadline is not None:
             seconds = max(0.0, min(seconds, deadline - self.clock()))
         with self._news:
-            if not self._poked:
+            if not self._interrupted:
                 self._news.wait(seconds)
         self._runner.run()
 
     def _work(self) -> bool:
         with self._news:
-            poked, self._poked = self._poked, False
+            interrupted, self._interrupted = self._interrupted, False
         with self.lock:
             dial, self._dial = self._dial, None
             if dial is not None and dial.attempt == self.core.attempt:
@@ -158,15 +158,15 @@ class MemoryTransport(VirtualTransport):
             self.deliver_inbox()
             self.tick_and_perform()
             self.write([])
-        return poked
+        return interrupted
 
     def _connect(self, dial: Connect) -> None:
-        inbox = Inbox(dial.attempt, self.poke)
+        inbox = Inbox(dial.attempt, self.interrupt_step)
         try:
             self._connection = self._runner.connect(self._name, inbox)
         except ConnectionError as error:
-            self.core.failed(dial.attempt, str(error), self.clock())
+            self.core.on_connect_failed(dial.attempt, str(error), self.clock())
         else:
             self._inbox = inbox
-            self.core.connected(dial.attempt, self.clock())
+            self.core.on_connected(dial.attempt, self.clock())
         self.perform()

@@ -11,7 +11,7 @@ from typing import Any
 from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
-from bmqtwist.sdk._core.outbox import Close, Completed, Connect, Note, Room
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, LogLine, RoomAvailable
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -58,7 +58,7 @@ class Bench:
         self.messages: list[Message] = []
         self.done: dict[object, Completed] = {}
         self.rooms = 0
-        self.notes: list[Note] = []
+        self.notes: list[LogLine] = []
         self.log: list[str] = []  # everything told to the application, in order
         self.requests: list[ControlMessage] = []
         self._guids = GuidGenerator(self.client_id, 0)
@@ -96,9 +96,9 @@ class Bench:
             if self.up:
                 self.connected, self._negotiated = True, False
                 self._frames = FrameBuffer(1 << 20)
-                self.core.connected(effect.attempt, self.now)
+                self.core.on_connected(effect.attempt, self.now)
             else:
-                self.core.failed(effect.attempt, "connection refused", self.now)
+                self.core.on_connect_failed(effect.attempt, "connection refused", self.now)
         elif isinstance(effect, Close):
             self.closes.append(effect)
             self._wire.clear()
@@ -106,9 +106,9 @@ class Bench:
         elif isinstance(effect, Completed):
             self.done[effect.token] = effect
             self.log.append(f"done {effect.token} {effect.result}")
-        elif isinstance(effect, Note):
+        elif isinstance(effect, LogLine):
             self.notes.append(effect)
-        elif isinstance(effect, Room):
+        elif isinstance(effect, RoomAvailable):
             self.rooms += 1
         elif isinstance(effect, Message):
             self.messages.append(effect)
@@ -124,7 +124,7 @@ class Bench:
         """Let time pass, each deadline at its own moment."""
         end = self.now + seconds
         while True:
-            due = self.core.deadline()
+            due = self.core.next_deadline()
             if due is None or due > end:
                 break
             self.now = max(due, self.now)
@@ -168,7 +168,7 @@ class Bench:
         """Let the broker send schema messages, or bytes."""
         for message in messages:
             data = message if isinstance(message, bytes) else control.encode_event(message)
-            self.core.received(data, self.now)
+            self.core.on_data(data, self.now)
         self.turn()
 
     def _authenticate(self) -> None:
@@ -244,7 +244,7 @@ class Bench:
         """Cut the connection."""
         self.up, self.connected = up, False
         self._wire.clear()
-        self.core.lost(self.attempt, "connection reset", self.now)
+        self.core.on_connection_lost(self.attempt, "connection reset", self.now)
         self.turn()
 
     def come_back(self) -> None:

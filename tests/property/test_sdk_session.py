@@ -14,7 +14,7 @@ from kit.sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk._core.outbox import Group
+from bmqtwist.sdk._core.outbox import PostGroup
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import QueueState, State
@@ -89,7 +89,7 @@ class Sessions(RuleBasedStateMachine):
         self.outcomes: Counter[object] = Counter()
         self.completed: Counter[object] = Counter()
         self.count = 0
-        self.groups: list[Group] = []
+        self.groups: list[PostGroup] = []
         self.seen = 0
 
     @initialize(delay=st.sampled_from([0.0, 0.5]), room=st.sampled_from([700, 5000, 1 << 20]),
@@ -142,7 +142,7 @@ class Sessions(RuleBasedStateMachine):
         if not queues:
             return
         token = f"post{self.posted}" if ack else None
-        group = Group(f"group{len(self.groups)}", acks={}) if grouped else None
+        group = PostGroup(f"group{len(self.groups)}", acks={}) if grouped else None
         number = self.posted
         original = self.bench.make_guid
 
@@ -291,7 +291,7 @@ class Sessions(RuleBasedStateMachine):
         self.bench.once.clear()
         self.bench.refuse.clear()
         self.core.set_health(True, self.bench.now)
-        self.core.resume(self.bench.now)
+        self.core.resume_posts(self.bench.now)
         self.bench.advance(3.0)
 
     @rule(features=st.booleans())
@@ -315,7 +315,7 @@ class Sessions(RuleBasedStateMachine):
         assert not self.outcomes or max(self.outcomes.values()) == 1
         assert self.outcomes.keys() <= self.tokens
         found = core.counters()
-        assert found.posts == self.posted == found.acked + found.nacked + found.unasked + found.unacked_now
+        assert found.posts == self.posted == found.acked + found.nacked + found.sent_without_ack + found.unacked_now
         assert core._posts.unacked_bytes == sum(len(put.packed) for put in core.unacked.values())
         assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
 
@@ -343,7 +343,7 @@ class Sessions(RuleBasedStateMachine):
         core.stop(self.request("stop"), bench.now)
         bench.turn()
         bench.advance(30.0)
-        assert core.state is State.STOPPED and core.deadline() is None
+        assert core.state is State.STOPPED and core.next_deadline() is None
         assert not core.unacked and not core._posts.unacked_bytes and not core.queues and not core._deliveries.routes
         assert not core._connection._requests.pending and not core._queues.registry.handles
         assert not core._posts.room_requested

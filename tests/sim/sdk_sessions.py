@@ -17,7 +17,7 @@ from kit.codec import Push
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk._adapters.identity import FEATURES
-from bmqtwist.sdk._core.outbox import Close, Completed, Connect, Note, Room
+from bmqtwist.sdk._core.outbox import Close, Completed, Connect, LogLine, RoomAvailable
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
@@ -59,7 +59,7 @@ class SdkSession(Receiver):
         self._due: float | None = None  # when the core is to be told the time
         self._does: dict[type, Callable[[Any], None]] = {
             Connect: self._dial, Close: self._closed, Completed: self._completed, Ack: self.on_ack, Message: self.on_message,
-            SessionEvent: self._event, Note: lambda note: None, Room: lambda room: None}
+            SessionEvent: self._event, LogLine: lambda note: None, RoomAvailable: lambda room: None}
         self.core.start(None, world.now)
         self._open()
 
@@ -83,7 +83,7 @@ class SdkSession(Receiver):
         chunks = self.core.take_output(True)
         if chunks and self.end is not None and self.end.open:
             self.end.send(b"".join(chunks))
-        due = self.core.deadline()
+        due = self.core.next_deadline()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
             self.world.at(due, lambda: self._tick(due))
@@ -106,10 +106,10 @@ class SdkSession(Receiver):
                 end.drop()
             return
         if end is None:
-            self.core.failed(attempt, "refused", self.world.now)
+            self.core.on_connect_failed(attempt, "refused", self.world.now)
         else:
             self.end, end.receiver = end, self
-            self.core.connected(attempt, self.world.now)
+            self.core.on_connected(attempt, self.world.now)
         self._turn()
 
     def _closed(self, effect: Close) -> None:
@@ -119,13 +119,13 @@ class SdkSession(Receiver):
 
     def take(self, data: bytes) -> None:
         """Bytes from the broker."""
-        self.core.received(data, self.world.now)
+        self.core.on_data(data, self.world.now)
         self._turn()
 
     def cut(self) -> None:
         """The connection is gone."""
         self.end = None
-        self.core.lost(self.core.attempt, "lost", self.world.now)
+        self.core.on_connection_lost(self.core.attempt, "lost", self.world.now)
         self._turn()
 
     # -- the queue --------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class SdkConsumer(SdkSession):
             self.on_open()
 
     def on_message(self, message: Message[bytes]) -> None:
-        self.core.consumed(1)
+        self.core.on_consumed(1)
         guid = message.guid
         again, lease = guid in self._heard, self._lease
         self._heard.add(guid)

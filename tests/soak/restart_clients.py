@@ -261,7 +261,7 @@ class Simple(Client):
         self.event(_LETTERS.get(event.kind, event.kind.name))
 
     def _deliver(self, message: Message) -> None:
-        message.queue.owner.session.core.consumed(1)
+        message.queue.owner.session.core.on_consumed(1)
         self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
 
     def run(self) -> None:

@@ -1,7 +1,7 @@
 """Base of sessions and queues of all fronts.
 
-A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. All calls of several steps
-are coroutines here, and each front runs them in its own way.
+A session waits for promises: `promise` creates one, a coroutine awaits it, `fire` sets its value. Calls of several steps are
+coroutines of this module; each front runs them on its event loop, or within its calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.identity import queue_options
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk._core import queue as core_queue
-from bmqtwist.sdk._core.outbox import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, Group, Note, Room
+from bmqtwist.sdk._core.outbox import FAILED_KEPT_MAX, Close, Completed, Connect, Effect, LogLine, PostGroup, RoomAvailable
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
@@ -51,14 +51,14 @@ class BaseSession(ABC):
         self._on_event, self._on_nack = on_event, on_nack
         self._room_waiters: deque[Any] = deque()
         self.open_queues: set[BaseQueue[Any]] = set()
-        self._unreported: list[Group] = []  # of closed queues: posts without a waiting caller
-        self._stop_listening: Callable[[], None] | None = None
+        self._unreported: list[PostGroup] = []  # of closed queues: posts without a waiting caller
+        self._remove_health_listener: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
     def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
-        """Called by the session: return a queue object that is not opened yet."""
+        """Called by the session: return a new queue object, which is not open."""
         return self._queue_class(self, uri, codec, on_message)
 
     def counters(self) -> Counters:
@@ -88,27 +88,27 @@ class BaseSession(ABC):
 
     @abstractmethod
     def promise(self) -> Any:
-        """Return an awaitable without a value."""
+        """Return a new awaitable, whose value `fire` sets."""
 
     @abstractmethod
     def fire(self, promise: Any, value: object) -> bool:
-        """Set the value of a promise; False if it has one or was cancelled."""
+        """Set the value of a promise; return False if it has a value or was cancelled."""
 
     @abstractmethod
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call back the application; an exception is reported and affects no other call."""
+        """Call back the application. An exception is reported, and does not affect other calls."""
 
     @abstractmethod
     def call_at(self, due: float, action: Callable[[], object]) -> Cancel:
-        """Call back at time `due`."""
+        """Call `action` at time `due`; return a function that cancels the call."""
 
     @abstractmethod
     async def yield_turn(self) -> None:
-        """Let input and output proceed."""
+        """Suspend the coroutine for one turn, in which input and output proceed."""
 
     @abstractmethod
     def _on_connect(self, effect: Connect) -> None:
-        """Open a channel."""
+        """Start an attempt to open a channel."""
 
     @abstractmethod
     def turn(self, flush: bool = False) -> None:
@@ -129,13 +129,13 @@ class BaseSession(ABC):
                     self.fire(effect.token, effect)
             case SessionEvent():
                 self._on_session_event(effect)
-            case Room():
+            case RoomAvailable():
                 self.fire_all(self._room_waiters)
             case Connect():
                 self._on_connect(effect)
             case Close():
                 self._on_close(effect)
-            case Note():
+            case LogLine():
                 LOG.log(effect.level, "%s", effect.text)
             case _:
                 assert_never(effect)
@@ -149,17 +149,17 @@ class BaseSession(ABC):
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS and event.queue:
-            event.queue.owner.end(SdkError(event.result, event.message))
+            event.queue.owner.mark_closed(SdkError(event.result, event.message))
         if self._on_event is not None:
             self.call(self._on_event, event)
 
     def _on_close(self, effect: Close) -> None:
         if self.core.state is State.STOPPED:
-            if self._stop_listening is not None:
-                self._stop_listening()
-                self._stop_listening = None
+            if self._remove_health_listener is not None:
+                self._remove_health_listener()
+                self._remove_health_listener = None
             for queue in list(self.open_queues):
-                queue.end()
+                queue.mark_closed()
 
     # -- requests of the application --------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class BaseSession(ABC):
         """Apply the state of a health monitor, and subscribe `listener` to its changes until the session ends."""
         if health is not None:
             self._set_health(health.healthy)
-            self._stop_listening = health.listen(listener)
+            self._remove_health_listener = health.listen(listener)
 
     def _set_health(self, healthy: bool) -> None:
         self.core.set_health(healthy, self.clock())
@@ -214,8 +214,8 @@ class BaseSession(ABC):
         if failures is not None and drain:
             raise failures
 
-    def report_on_stop(self, groups: list[Group]) -> None:
-        """Queue closed: unreported failures of these posts are raised when the session stops."""
+    def report_on_stop(self, groups: list[PostGroup]) -> None:
+        """Keep the unreported failures of posts of a closed queue: `stop` raises them."""
         if self._on_nack is None:
             self._unreported += [group for group in groups if group.unreported and not group.reported]
 
@@ -231,7 +231,7 @@ class BaseSession(ABC):
     def take_all_failures(self) -> PostsFailed | None:
         """Return and clear the unreported failed posts of all queues."""
         for queue in self.open_queues:
-            queue.hand_over_failures()
+            queue.report_failures_on_stop()
         return self.take_failures()
 
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
@@ -248,10 +248,10 @@ class BaseSession(ABC):
         try:
             await self._request(make)
         except (SdkError, GeneratorExit):
-            queue.end()
+            queue.mark_closed()
             raise
         except BaseException:  # cancelled: the queue must not stay open, or open later
-            queue.end()
+            queue.mark_closed()
             known = core.queues.get(queue.uri)
             if known is not None and known.owner is queue:
                 with contextlib.suppress(SdkError):  # it is closing
@@ -260,10 +260,10 @@ class BaseSession(ABC):
         return queue
 
     async def _wait_for_room(self, size: int, timeout_s: float | None) -> bool:
-        await self._room(None if timeout_s is None else self.clock() + timeout_s, size)
+        await self._wait_until_room(None if timeout_s is None else self.clock() + timeout_s, size)
         return self.core.has_room(size)
 
-    async def _room(self, end: float | None, size: int = 1) -> None:
+    async def _wait_until_room(self, end: float | None, size: int = 1) -> None:
         """Wait until there is room for a post of `size` bytes, at most until `end`."""
         self.turn(flush=True)
         while not self.core.has_room(size) and (end is None or self.clock() < end):
@@ -276,7 +276,7 @@ Types = Mapping[str, PropertyType]
 _POSTS_PER_TURN = 256  # of `post_many`, before other tasks run
 
 
-def accepted(ack: Ack) -> Ack:
+def check_accepted(ack: Ack) -> Ack:
     """Return a positive acknowledgement; PostRefused for a negative one."""
     if not ack.ok:
         raise PostRefused(ack)
@@ -309,7 +309,7 @@ class QueueCalls(Generic[ValueT]):
 
     def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
                   **changes: Unpack[QueueMembers]) -> Any:
-        """Change the consumer options: single members by name, or `options`, which replace all of them.
+        """Change the consumer options: single members by name, or all of them by `options`.
 
         `timeout_s` seconds, by default the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's result; the previous options then stay.
@@ -323,9 +323,10 @@ class QueueCalls(Generic[ValueT]):
 
     def drain(self, timeout_s: float | None = None) -> Any:
         """Prepare a graceful end: stop deliveries and iterations, and wait until all messages that the application has taken
-        are confirmed or given back. Other messages go to other consumers when the queue is closed.
+        are confirmed or given back. The remaining messages go to other consumers when the queue is closed.
 
-        SdkError TIMEOUT after `timeout_s` seconds. A caller with a message of this queue in process must not wait.
+        SdkError TIMEOUT after `timeout_s` seconds. Confirm your own messages first: a handler that waits for `drain` with an
+        unconfirmed message waits for itself.
         """
 
 
@@ -342,12 +343,12 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self.codec: Codec[ValueT] | None = codec
         self.on_message: Callable[[Message[ValueT]], object] | None = on_message
         self.error: SdkError | None = None  # reason of a close by the broker
-        self.ended: bool = False
+        self.closed: bool = False
         self._inbox: deque[Message[ValueT]] = deque()
-        self._streak = 0  # messages of an iteration since its last wait
-        self._getters: deque[Any] = deque()
-        self._group = Group()  # of `post_nowait` since the last flush
-        self._sealed: list[Group] = []  # earlier groups, not reported yet
+        self._messages_without_wait = 0  # messages of an iteration since its last wait
+        self._get_waiters: deque[Any] = deque()
+        self._group = PostGroup()  # of `post_nowait` since the last flush
+        self._sealed: list[PostGroup] = []  # earlier groups, not reported yet
         self._flush_waiters: deque[Any] = deque()
         self._draining = False
         self._in_process = 0  # messages taken by the application, neither confirmed nor given back
@@ -356,7 +357,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
     @property
     def is_open(self) -> bool:
         """True unless the queue is closed, with or without a connection."""
-        return not self.ended and self.core.is_open
+        return not self.closed and self.core.is_open
 
     @property
     def options(self) -> QueueOptions:
@@ -365,11 +366,11 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     def __repr__(self) -> str:
         core = getattr(self, "core", None)  # set by the open request
-        return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
+        return f"<{type(self).__name__} {self.uri} {'closed' if self.closed or core is None else core.state.value}>"
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
-    def _encoded(self, payload: Any) -> bytes:
+    def _encode(self, payload: Any) -> bytes:
         if self.codec is not None:
             payload = self.codec.encode(payload)
         if type(payload) is bytes:
@@ -380,7 +381,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         hint = ": encode it, or open the queue with a codec" if self.codec is None else ""
         raise TypeError(f"{whose}, not {type(payload).__name__}{hint}")
 
-    def _put(self, data: bytes, properties: Properties | None, types: Types | None, post: Post) -> bytes:
+    def _post_now(self, data: bytes, properties: Properties | None, types: Types | None, post: Post) -> bytes:
         session = self._session
         return session.core.post(self.core, data, session.clock(), properties, types, post)
 
@@ -392,23 +393,23 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         session = self._session
         end = min(session.clock() + session.options.post_wait_s, latest)
         while True:
-            await session._room(end, len(data))
+            await session._wait_until_room(end, len(data))
             try:
-                return self._put(data, properties, types, post)
+                return self._post_now(data, properties, types, post)
             except SdkError as again:
                 if again.result is not Result.BW_LIMIT or session.clock() >= end:
                     raise
 
     async def _post(self, payload: ValueT, properties: Properties | None, types: Types | None, correlation: object,
                     compress: bool | None) -> Ack:
-        data = self._encoded(payload)
+        data = self._encode(payload)
         promise = self._session.promise()
         post = Post(True, promise, correlation, None, compress)
         try:
-            self._put(data, properties, types, post)
+            self._post_now(data, properties, types, post)
         except SdkError as error:
             await self._post_when_room(error, data, properties, types, post)
-        return accepted(await promise)
+        return check_accepted(await promise)
 
     def _post_options(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> Post:
         if on_ack is not None and not ack:
@@ -417,14 +418,14 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     async def _post_many(self, payloads: Iterable[Any], return_exceptions: bool) -> list[Any]:
         session = self._session
-        group = Group(acks={})
+        group = PostGroup(acks={})
         guids: list[bytes] = []
         try:
             for each in payloads:
                 payload, properties = each if isinstance(each, tuple) else (each, None)
-                data, post = self._encoded(payload), Post(group=group)
+                data, post = self._encode(payload), Post(group=group)
                 try:
-                    guids.append(self._put(data, properties, None, post))
+                    guids.append(self._post_now(data, properties, None, post))
                 except SdkError as error:
                     guids.append(await self._post_when_room(error, data, properties, None, post))
                 if not len(guids) % _POSTS_PER_TURN:
@@ -441,18 +442,18 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         acks = group.acks or {}
         return [ack if (ack := acks[guid]).ok else PostRefused(ack) for guid in guids]
 
-    def _seal(self, group: Group) -> None:
+    def _seal(self, group: PostGroup) -> None:
         group.token = partial(self._session.fire_all, self._flush_waiters)
         self._session.core.seal(group)
 
-    async def _wait_for_outcomes(self, groups: list[Group]) -> None:
+    async def _wait_for_outcomes(self, groups: list[PostGroup]) -> None:
         while any(group.outstanding for group in groups):
             await self._session.wait_in(self._flush_waiters)
 
     async def _flush(self) -> None:
         group = self._group
         if group.outstanding or group.failures:
-            self._group = Group()
+            self._group = PostGroup()
             self._sealed.append(group)
             self._seal(group)
         groups = list(self._sealed)
@@ -481,20 +482,20 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
 
     async def _get(self, end: float | None = None) -> Message[ValueT] | None:
         """Return the next message; None at time `end`."""
-        session, getters = self._session, self._getters
+        session, waiters = self._session, self._get_waiters
         while not self._inbox:
             self._check_readable()
-            if self.ended:
+            if self.closed:
                 raise self._closed_error()
             if self._draining:
                 raise SdkError(Result.CANCELED, f"{self.uri} is drained: no messages are delivered until `resume`")
             if end is not None and session.clock() >= end:
                 return None
             try:
-                await session.wait_in(getters, end)
+                await session.wait_in(waiters, end)
             except BaseException:
                 if self._inbox:  # the message is for another caller
-                    self._fire_getter()
+                    self._fire_get_waiter()
                 raise
         return self.get_nowait()
 
@@ -503,7 +504,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         message = self._inbox.popleft()
         message._taken = True
         self._in_process += 1
-        self._session.core.consumed(1)
+        self._session.core.on_consumed(1)
         return message
 
     def get_all_nowait(self) -> list[Message[ValueT]]:
@@ -513,12 +514,12 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         for message in messages:
             message._taken = True
         self._in_process += len(messages)
-        self._session.core.consumed(len(messages))
+        self._session.core.on_consumed(len(messages))
         return messages
 
-    def _fire_getter(self) -> None:
-        if self._getters:
-            self._session.fire(self._getters.popleft(), None)
+    def _fire_get_waiter(self) -> None:
+        if self._get_waiters:
+            self._session.fire(self._get_waiters.popleft(), None)
 
     def confirm(self, message: Message[Any]) -> None:
         """Confirm a message, as `message.confirm()` does."""
@@ -537,43 +538,43 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
     @property
     def _is_exhausted(self) -> bool:
         """True if iterations end without an error."""
-        return self._draining or self.ended and self.error is None
+        return self._draining or self.closed and self.error is None
 
     # -- from the session -------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message[ValueT]) -> None:
         """Called by the session: deliver a message."""
-        if self.ended or self._draining:  # sent before the close or pause: it is redelivered
-            self._session.core.consumed(1)
+        if self.closed or self._draining:  # sent before the close or pause: it is redelivered
+            self._session.core.on_consumed(1)
             return
         if self.on_message is not None:
             message._taken = True
             self._in_process += 1
-            self._session.core.consumed(1)
+            self._session.core.on_consumed(1)
             self._session.call(self.on_message, message)
             return
         self._inbox.append(message)
-        self._fire_getter()
+        self._fire_get_waiter()
 
-    def end(self, error: SdkError | None = None) -> None:
-        """Called by the session: the queue is closed, delivered messages cannot be confirmed."""
-        if not self.ended:
-            self.ended, self.error = True, error
+    def mark_closed(self, error: SdkError | None = None) -> None:
+        """Called by the session: the queue is closed, and delivered messages can no longer be confirmed."""
+        if not self.closed:
+            self.closed, self.error = True, error
             self._session.open_queues.discard(self)
-            self.hand_over_failures()
+            self.report_failures_on_stop()
             self._empty_inbox()
             self._session.fire_all(self._drain_waiters)
 
-    def hand_over_failures(self) -> None:
-        """Called by the session, which reports the failed posts of `post_nowait`."""
+    def report_failures_on_stop(self) -> None:
+        """Called by the session, or at the close: pass the failed posts of `post_nowait` to the session's `stop`."""
         self._session.report_on_stop([self._group, *self._sealed])
 
     def _empty_inbox(self) -> None:
-        """Drop messages that the application has not taken; end waiting calls."""
-        self._session.core.consumed(len(self._inbox))
+        """Discard the messages that the application has not taken; end waiting calls of `get`."""
+        self._session.core.on_consumed(len(self._inbox))
         self._inbox.clear()
-        while self._getters:
-            self._fire_getter()
+        while self._get_waiters:
+            self._fire_get_waiter()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -596,7 +597,7 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
         self._draining = True
         self._empty_inbox()
         await self._pause(True, timeout_s)
-        while self._in_process and not self.ended:
+        while self._in_process and not self.closed:
             if end is not None and session.clock() >= end:
                 raise SdkError(Result.TIMEOUT, f"{self._in_process} messages of {self.uri} are neither confirmed nor given "
                                                f"back after {timeout_s:g} s")
@@ -608,10 +609,10 @@ class BaseQueue(QueueCalls[ValueT], Generic[ValueT]):
             await session._request(lambda token, now: session.core.close(self.core, token, now, timeout_s))
         finally:
             if not self.core.is_open:
-                self.end()
+                self.mark_closed()
 
     async def _exit_block(self, failed: bool) -> None:
-        """End a `with` block: flush, unless it failed, and close. A failed block raises its own error."""
+        """End a `with` block: flush, unless the block failed, and close. A failed block raises its own error."""
         if not self.is_open:
             return
         try:

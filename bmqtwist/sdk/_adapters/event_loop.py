@@ -29,6 +29,8 @@ _MESSAGES_PER_TURN = 100  # of one iteration, before other tasks run
 
 
 class LoopSession(BaseSession):
+    """Session whose turns run on an event loop. `clock`: seconds."""
+
     core: SessionCore
     options: SessionOptions
     clock: Callable[[], float]
@@ -39,7 +41,7 @@ class LoopSession(BaseSession):
         self.options, self.clock = options, clock
         self._scheduled = self._performing = self._flush = False
         self._channel: Any = None
-        self._dialling: Cancel | None = None
+        self._cancel_dial: Cancel | None = None
         self._timer: Cancel | None = None
         self._timer_due = 0.0
         self.core = make_core(options, clock(), self._schedule_turn)
@@ -61,7 +63,7 @@ class LoopSession(BaseSession):
 
     @abstractmethod
     def make_channel(self, attempt: int) -> Any:
-        """Return an unconnected channel with `attempt`, `up()`, `write(data)` and `abort()`."""
+        """Return an unconnected channel with `attempt`, `is_connected()`, `write(data)` and `abort()`."""
 
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:
@@ -100,7 +102,7 @@ class LoopSession(BaseSession):
         self._flush = False
         if chunks and self._channel is not None:
             self._channel.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        self._set_timer(core.deadline())
+        self._set_timer(core.next_deadline())
 
     def _set_timer(self, due: float | None) -> None:
         """Set the timer to `due`; a timer that fires early is set again."""
@@ -111,9 +113,9 @@ class LoopSession(BaseSession):
             timer()
             self._timer = None
         if due is not None:
-            self._timer, self._timer_due = self.call_at(due, self._tick), due
+            self._timer, self._timer_due = self.call_at(due, self._on_timer), due
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.core.tick(self.clock())
         self.turn()
@@ -121,7 +123,7 @@ class LoopSession(BaseSession):
     # -- the channel ------------------------------------------------------------------------------------------------
 
     def _on_connect(self, effect: Connect) -> None:
-        self._dialling = self.run_concurrently(self._connect(effect))
+        self._cancel_dial = self.run_concurrently(self._connect(effect))
 
     async def _connect(self, effect: Connect) -> None:
         core, channel, reason = self.core, self.make_channel(effect.attempt), ""
@@ -135,39 +137,39 @@ class LoopSession(BaseSession):
         if effect.attempt != core.attempt:
             channel.abort()
             return
-        self._dialling = None
-        if reason or not channel.up():
-            core.failed(effect.attempt, reason or "closed by the broker", self.clock())
+        self._cancel_dial = None
+        if reason or not channel.is_connected():
+            core.on_connect_failed(effect.attempt, reason or "closed by the broker", self.clock())
         else:
             self._channel = channel
-            core.connected(effect.attempt, self.clock())
+            core.on_connected(effect.attempt, self.clock())
         self.turn()
 
     def _on_close(self, effect: Close) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abort()
-        dialling, self._dialling = self._dialling, None
-        if dialling is not None:
-            dialling()
+        cancel_dial, self._cancel_dial = self._cancel_dial, None
+        if cancel_dial is not None:
+            cancel_dial()
         super()._on_close(effect)
 
-    def received(self, channel: Any, data: bytes) -> None:
+    def on_data(self, channel: Any, data: bytes) -> None:
         """Called by a channel: handle received bytes."""
         if channel is self._channel:
-            self.core.received(data, self.clock())
+            self.core.on_data(data, self.clock())
             self.turn()
 
-    def blocked(self, channel: Any, blocked: bool) -> None:
+    def on_blocked(self, channel: Any, blocked: bool) -> None:
         """Called by a channel: pause or resume posts."""
         if channel is self._channel:
-            (self.core.pause if blocked else self.core.resume)(self.clock())
+            (self.core.pause_posts if blocked else self.core.resume_posts)(self.clock())
 
-    def lost(self, channel: Any, reason: str) -> None:
+    def on_connection_lost(self, channel: Any, reason: str) -> None:
         """Called by a channel: the connection is lost."""
         if channel is self._channel:
             self._channel = None
-            self.core.lost(channel.attempt, reason, self.clock())
+            self.core.on_connection_lost(channel.attempt, reason, self.clock())
             self.turn()
 
     # -- the application --------------------------------------------------------------------------------------------
@@ -192,7 +194,8 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
         `flush` waits for the acknowledgements and reports refusals. In addition `on_ack` is called with the
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: no acknowledgement.
         """
-        return self._put(self._encoded(payload), properties, types, self._post_options(ack, on_ack, correlation, compress))
+        post = self._post_options(ack, on_ack, correlation, compress)
+        return self._post_now(self._encode(payload), properties, types, post)
 
     def close(self, timeout_s: float | None = None) -> Any:
         """Close the queue. Unacknowledged posts fail: call `flush` first to wait for them.
@@ -207,11 +210,11 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
 
     async def __anext__(self) -> Message[ValueT]:
         if self._inbox:
-            self._streak += 1
-            if self._streak < _MESSAGES_PER_TURN:
+            self._messages_without_wait += 1
+            if self._messages_without_wait < _MESSAGES_PER_TURN:
                 return self.get_nowait()
             await self._session.yield_turn()
-        self._streak = 0
+        self._messages_without_wait = 0
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:

@@ -40,7 +40,7 @@ def make_core(options: SessionOptions, now: float, on_output: Callable[[], None]
 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
                     changes: SessionMembers) -> SessionOptions:
-    """Combine whole options, a broker's address and single members. TypeError for unknown names."""
+    """Combine complete options, a broker's address and single members. TypeError for unknown names."""
     _check_names("session", SessionOptions, changes.keys())
     if broker is not None:
         changes["brokers"] = parse_brokers(broker)
@@ -48,8 +48,8 @@ def session_options(broker: str | Iterable[str] | None, options: SessionOptions 
 
 
 def queue_options(now: QueueOptions, options: QueueOptions | None, changes: QueueMembers) -> QueueOptions:
-    """Combine whole options, or those in force, with single members. TypeError for unknown names, LocalError for members
-    that do not apply to a queue with subscriptions."""
+    """Combine `options`, by default those in force (`now`), with single members. TypeError for unknown names, LocalError for
+    members that do not apply to a queue with subscriptions."""
     _check_names("queue", QueueOptions, changes.keys())
     found = options or now
     ignored = changes.keys() & _DEFAULT_SUBSCRIPTION_MEMBERS

@@ -1,7 +1,7 @@
 """Logger of all sessions, and short texts for connection errors of the system, the resolver, TLS and Twisted.
 
 The standard logger `bmqtwist.sdk` writes nothing until the application configures logging. INFO: connects and losses.
-WARNING: refusals and timeouts. The texts are those of the core's `Note` effects; none is logged per message.
+WARNING: refusals and timeouts. The texts are those of the core's `LogLine` effects; none is logged per message.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _OPENSSL = ("OpenSSL.SSL", "service_identity")
 
 
 def reason_of(error: BaseException) -> str:
+    """Return a short text for a connection error."""
     known: str | None = next((_NAMES[each.__name__] for each in type(error).__mro__ if each.__name__ in _NAMES), None)
     if known is not None:
         return known
     if isinstance(error, ssl.SSLError):
-        said = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
-        return f"TLS: {said.replace('_', ' ').lower()}"
+        text = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
+        return f"TLS: {text.replace('_', ' ').lower()}"
     if type(error).__module__.startswith(_OPENSSL):
         return f"TLS: {_openssl(error)}"
     if isinstance(error, OSError):

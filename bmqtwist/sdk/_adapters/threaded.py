@@ -1,7 +1,7 @@
 """Session core with an I/O thread and blocking calls from other threads, for `sdk.blazingmq`, the kombu transport and Spark.
 
 `on_effect` receives all effects without a waiting call, under the lock and usually in the thread. The thread references this
-object but not its owner: when the owner is garbage-collected, it calls `end`.
+object but not its owner: when the owner is garbage-collected, it calls `end_thread`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from bmqtwist.sdk._core.outbox import Completed, Room
+from bmqtwist.sdk._core.outbox import Completed, RoomAvailable
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.options import SessionOptions
@@ -20,8 +20,8 @@ from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 
-class Waiter:
-    """Holds the outcome of one request or post."""
+class Completion:
+    """Token of one request or post, with its outcome; None = no outcome yet."""
 
     __slots__ = ("outcome",)
 
@@ -30,19 +30,19 @@ class Waiter:
 
 
 class ThreadedCore:
-    """`lock` protects `core`; `changed` is notified when a waiting call may continue. The thread calls `step_done` without
+    """`lock` protects `core`; `changed` is notified when a waiting call may continue. The thread calls `on_step` without
     the lock after each step."""
 
     def __init__(self, options: SessionOptions, on_effect: Dispatch, tls: ssl.SSLContext | None = None, *,
                  name: str = "bmqtwist-io", make_transport: PumpFactory = SocketPump,
-                 step_done: Callable[[], object] = lambda: None) -> None:
-        self._on_effect, self._step_done = on_effect, step_done
+                 on_step: Callable[[], object] = lambda: None) -> None:
+        self._on_effect, self._on_step = on_effect, on_step
         self.transport: Final = make_transport(options, self._dispatch, tls)
         self.core: Final = self.transport.core
         self.lock: Final = self.transport.lock
         self.clock: Final = self.transport.clock
         self.changed: Final = threading.Condition(self.lock)
-        self.failed: BaseException | None = None  # exception that ended the thread
+        self.error: BaseException | None = None  # exception that ended the thread
         self._running = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -57,12 +57,12 @@ class ThreadedCore:
 
     def request(self, make: Callable[[object, float], object], timeout_s: float | None = None) -> bool:
         """Start a request of the core and wait until it completes; False after the timeout, SdkError if it fails."""
-        waiter = Waiter()
+        completion = Completion()
         with self.changed:
-            make(waiter, self.clock())
+            make(completion, self.clock())
             self.transport.perform()
-            self.wait(lambda: waiter.outcome is not None, timeout_s)
-        outcome = waiter.outcome
+            self.wait(lambda: completion.outcome is not None, timeout_s)
+        outcome = completion.outcome
         if isinstance(outcome, Completed) and outcome.result is not Result.SUCCESS:
             raise SdkError(outcome.result, outcome.message)
         return outcome is not None
@@ -85,10 +85,10 @@ class ThreadedCore:
                 self.changed.wait(end - now)
                 check()
 
-    def end(self) -> None:
+    def end_thread(self) -> None:
         """End the thread without a disconnect request. Callable from any thread, with or without the lock."""
         self._running = False
-        self.transport.poke()
+        self.transport.interrupt_step()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until the thread has ended; return at once in the thread itself."""
@@ -99,9 +99,9 @@ class ThreadedCore:
         try:
             while self._running:
                 self.transport.step()
-                self._step_done()
+                self._on_step()
         except BaseException as error:
-            self.failed = error
+            self.error = error
             raise
         finally:
             self._running = False
@@ -110,10 +110,10 @@ class ThreadedCore:
                 self.changed.notify_all()
 
     def _dispatch(self, effect: object) -> None:
-        if isinstance(effect, (Completed, Ack)) and isinstance(effect.token, Waiter):
+        if isinstance(effect, (Completed, Ack)) and isinstance(effect.token, Completion):
             effect.token.outcome = effect
             self.changed.notify_all()
-        elif isinstance(effect, Room):
+        elif isinstance(effect, RoomAvailable):
             self.changed.notify_all()
         else:
             self._on_effect(effect)

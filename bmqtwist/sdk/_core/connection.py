@@ -21,7 +21,7 @@ from bmqtwist.wire.control import AuthenticationMessage, NegotiationMessage, enc
 from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.frames import FrameBuffer
 
-_RENEWAL_S = 5.0  # a credential is sent again so long before it expires, or at 0.9 of its lifetime if that is earlier
+_RENEWAL_S = 5.0  # a credential is renewed this long before its expiry, or at 0.9 of its lifetime if that is earlier
 
 
 class Backoff:
@@ -39,7 +39,7 @@ class Backoff:
         self._next = self._tried = 0
         self._pause_s = first_s
 
-    def address(self) -> Address:
+    def next_address(self) -> Address:
         found = self._addresses[self._next]
         self._next = (self._next + 1) % len(self._addresses)
         self._tried += 1
@@ -51,18 +51,19 @@ class Backoff:
         return self._tried // len(self._addresses)
 
     @property
-    def left(self) -> int:
-        """Number of addresses left in this round, the last returned one included."""
+    def addresses_left(self) -> int:
+        """Number of addresses left in this round, including the last returned one."""
         return len(self._addresses) - (self._tried - 1) % len(self._addresses)
 
-    def pause(self) -> float:
+    def next_pause_s(self) -> float:
+        """Return the pause before the next attempt; after a complete round, double the pause of the next round."""
         if self._tried and self._tried % len(self._addresses):
             return 0.0
         pause = self._pause_s
         self._pause_s = min(self._pause_s * 2, self._max_s)
         return pause * (0.5 + self._random() / 2)
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         self._tried, self._pause_s = 0, self._first_s
 
 
@@ -72,30 +73,30 @@ class Heartbeats:
     def __init__(self, shared: Shared) -> None:
         self._state, self._outbox, self._deadlines = shared.state, shared.outbox, shared.deadlines
         self.received = False
-        self._silent = 0  # intervals without a byte
+        self._silent_intervals = 0  # intervals without a byte
         self._interval_s = 0.0
         self._missed_max = 0
 
-    def begin(self, interval_s: float, missed_max: int) -> None:
-        """Start with the broker's values for a new connection; 0 = no heartbeats."""
-        self._silent, self.received = 0, True
+    def start(self, interval_s: float, missed_max: int) -> None:
+        """Start for a new connection, with the interval and limit that the broker sent; 0 = no heartbeats."""
+        self._silent_intervals, self.received = 0, True
         self._interval_s, self._missed_max = interval_s, missed_max
         if missed_max > 0 and interval_s > 0:
-            self._deadlines.after(Input.HEARTBEAT_DUE, interval_s)
+            self._deadlines.set_after(Input.HEARTBEAT_DUE, interval_s)
 
     def on_request(self, *_: object) -> None:
         self._outbox.write(HEARTBEAT_RSP)
 
     def on_due(self) -> None:
         if self.received:
-            self.received, self._silent = False, 0
+            self.received, self._silent_intervals = False, 0
         else:
-            self._silent += 1
-            if self._silent > self._missed_max:
-                self._state.feed(Input.LOST, f"no data for {self._silent} heartbeat intervals")
+            self._silent_intervals += 1
+            if self._silent_intervals > self._missed_max:
+                self._state.feed(Input.LOST, f"no data for {self._silent_intervals} heartbeat intervals")
                 return
             self._outbox.write(HEARTBEAT_REQ)
-        self._deadlines.after(Input.HEARTBEAT_DUE, self._interval_s)
+        self._deadlines.set_after(Input.HEARTBEAT_DUE, self._interval_s)
 
 
 class Connection:
@@ -118,7 +119,7 @@ class Connection:
         self._start_token: object = None
         self._stop_tokens: list[object] = []
 
-    def received(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         self._heartbeats.received = True
         self._counters.bytes_in += len(chunk)
         state, attempt = self._state, self.attempt
@@ -136,9 +137,9 @@ class Connection:
 
     # -- start ------------------------------------------------------------------------------------------------------
 
-    def begin(self, token: object) -> None:
+    def start(self, token: object) -> None:
         self._start_token = token
-        self._deadlines.after(Input.START_DUE, self._options.connect_timeout_s)
+        self._deadlines.set_after(Input.START_DUE, self._options.connect_timeout_s)
         self.connect()
 
     def refuse_start(self, token: object) -> None:
@@ -150,23 +151,23 @@ class Connection:
 
     def _fail_start(self, result: Result, message: str) -> None:
         message = ": ".join(filter(None, (message, "; ".join(f"{each}: {why}" for each, why in self._causes.items()))))
-        self._outbox.note(WARNING, f"the session did not start: {message or result}")
+        self._outbox.log(WARNING, f"the session did not start: {message or result}")
         if result is Result.TIMEOUT:
             self._outbox.event(EventKind.CONNECTION_TIMEOUT, result, message)
         token, self._start_token = self._start_token, None
-        self.finish()
+        self.end_session()
         self._outbox.complete(token, result, message)
 
     def connect(self) -> None:
         self.attempt += 1
         self._counters.attempts += 1
         self._state.enter(State.CONNECTING)
-        self.address = self._backoff.address()
+        self.address = self._backoff.next_address()
         seconds = self._options.attempt_timeout_s
-        end = self._deadlines.due(Input.START_DUE)
+        end = self._deadlines.get(Input.START_DUE)
         if end is not None:  # the attempts of the first connection share one timeout
-            seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.left)
-        self._deadlines.after(Input.ATTEMPT_DUE, seconds)
+            seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.addresses_left)
+        self._deadlines.set_after(Input.ATTEMPT_DUE, seconds)
         self._outbox.add(Connect(self.attempt, self.address, seconds))
 
     # -- failed attempts --------------------------------------------------------------------------------------------
@@ -179,19 +180,19 @@ class Connection:
         if rounds_max and Input.START_DUE in self._deadlines and self._backoff.rounds >= rounds_max:
             self._fail_start(Result.NOT_CONNECTED, "")
             return
-        pause = self._backoff.pause()
-        self._outbox.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
+        pause = self._backoff.next_pause_s()
+        self._outbox.log(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
                                 f"the next attempt {f'in {pause:.1f} s' if pause else 'at once'}")
         if pause:
             self._state.enter(State.WAITING, reason)
-            self._deadlines.after(Input.PAUSE_DUE, pause)
+            self._deadlines.set_after(Input.PAUSE_DUE, pause)
         else:
             self.connect()
 
     def on_refused(self, result: Result, message: str) -> None:
         """Handle a refusal by the broker: final if every broker refuses the first connection."""
         self._refusals += 1
-        self._outbox.note(WARNING, f"{self.address} refused the session: {result} {message}".rstrip())
+        self._outbox.log(WARNING, f"{self.address} refused the session: {result} {message}".rstrip())
         if not self._was_connected and self._refusals >= len(self._options.brokers):
             self._causes[self.address] = message or result.value
             self._fail_start(result, "")
@@ -211,13 +212,13 @@ class Connection:
         features = {name: values.split(",") for name, _, values in
                     (part.partition(":") for part in response.broker_identity.features.split(";"))}
         self._posts.on_connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
-        self._backoff.succeeded()
+        self._backoff.reset()
         self._causes.clear()
         self._state.enter(State.RESTORING)
-        self._heartbeats.begin(response.heartbeat_interval_ms / 1000, response.max_missed_heartbeats)
-        again, self._was_connected = self._was_connected, True
-        self._outbox.note(INFO, f"{'reconnected' if again else 'connected'} to {self.address}")
-        if again:
+        self._heartbeats.start(response.heartbeat_interval_ms / 1000, response.max_missed_heartbeats)
+        reconnected, self._was_connected = self._was_connected, True
+        self._outbox.log(INFO, f"{'reconnected' if reconnected else 'connected'} to {self.address}")
+        if reconnected:
             self._counters.reconnects += 1
             self._outbox.event(EventKind.RECONNECTED)
             self._posts.on_expiry_due()
@@ -226,32 +227,32 @@ class Connection:
             token, self._start_token = self._start_token, None
             self._outbox.complete(token)
         if self._queues.on_connected("CONFIGURE_STREAM" in features.get("SUBSCRIPTIONS", ())):
-            self.ready(again)
+            self.enter_ready(reconnected)
 
-    def ready(self, again: bool = True) -> None:
-        """Retransmit posts after all queues are reopened. `again`: not the first connection."""
+    def enter_ready(self, reconnected: bool = True) -> None:
+        """Retransmit posts after all queues are reopened."""
         self._state.enter(State.READY)
         count = self._posts.retransmit()
-        if again:
-            self._outbox.note(INFO, f"all queues are reopened, {count} posts are sent")
+        if reconnected:
+            self._outbox.log(INFO, f"all queues are reopened, {count} posts are sent")
             self._outbox.event(EventKind.STATE_RESTORED)
 
     def reconnect(self, reason: str = "") -> None:
-        """Connection lost: keep queues and posts, reconnect."""
+        """Handle a lost connection: keep queues and posts, and reconnect."""
         sent = self._state.state is State.READY
         self._state.enter(State.WAITING, reason)
         self._drop_channel(sent)
         self._counters.losses += 1
-        self._outbox.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
+        self._outbox.log(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
                                 f"queues and {len(self._posts.unacked)} posts are kept")
         self._outbox.event(EventKind.CONNECTION_LOST, message=reason)
         self._queues.on_connection_lost()
         if self._posts.unacked:
             self._posts.on_expiry_due()
-        self._deadlines.after(Input.PAUSE_DUE, self._backoff.pause())
+        self._deadlines.set_after(Input.PAUSE_DUE, self._backoff.next_pause_s())
 
     def _drop_channel(self, sent: bool = False) -> None:
-        """Close the channel and drop its state. `sent`: posts were sent on it."""
+        """Close the channel and discard its state. `sent`: posts were sent on it."""
         self._outbox.add(Close(self.attempt))
         self.attempt += 1
         self._posts.on_connection_lost(sent)
@@ -261,15 +262,15 @@ class Connection:
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
-    def drain(self, token: object, drain: bool) -> None:
+    def start_drain(self, token: object, drain: bool) -> None:
         self._stop_tokens.append(token)
         self._queues.on_stopping()
         if self._posts.unacked and drain and self._options.drain_s and self._state.state is State.READY:
             self._state.enter(State.DRAINING)
-            self._deadlines.after(Input.DRAIN_DUE, self._options.drain_s)
+            self._deadlines.set_after(Input.DRAIN_DUE, self._options.drain_s)
             self._outbox.notify()
             return
-        self.leave()
+        self.send_disconnect()
 
     def on_ack_draining(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         self._posts.on_ack(buffer, specific, start, end)
@@ -277,14 +278,14 @@ class Connection:
 
     def on_sent(self) -> None:
         if not self._posts.unacked:
-            self.leave()
+            self.send_disconnect()
 
-    def leave(self) -> None:
-        self._requests.send("disconnect", schema.Disconnect(), lambda *_: self.finish())
-        self._state.enter(State.LEAVING)
-        self._deadlines.after(Input.LEAVE_DUE, self._options.disconnect_timeout_s)
+    def send_disconnect(self) -> None:
+        self._requests.send("disconnect", schema.Disconnect(), lambda *_: self.end_session())
+        self._state.enter(State.DISCONNECTING)
+        self._deadlines.set_after(Input.DISCONNECT_DUE, self._options.disconnect_timeout_s)
 
-    def stop_again(self, token: object, drain: bool) -> None:
+    def on_repeated_stop(self, token: object, drain: bool) -> None:
         if self._state.state is State.STOPPED:
             self._outbox.complete(token)
         else:
@@ -292,9 +293,9 @@ class Connection:
 
     def stop_now(self, token: object, drain: bool) -> None:
         self._stop_tokens.append(token)
-        self.finish()
+        self.end_session()
 
-    def finish(self, reason: str = "") -> None:
+    def end_session(self, reason: str = "") -> None:
         """End the session: complete pending requests, close the queues, fail their posts."""
         self._drop_channel()
         self._state.enter(State.STOPPED, reason)
@@ -302,7 +303,7 @@ class Connection:
         self._outbox.complete(self._start_token, Result.CANCELED, "the session was stopped")
         self._start_token = None
         if self._was_connected:
-            self._outbox.note(INFO, f"the session with {self.address} has ended")
+            self._outbox.log(INFO, f"the session with {self.address} has ended")
             self._outbox.event(EventKind.DISCONNECTED, message=reason)
         tokens, self._stop_tokens = self._stop_tokens, []
         for each in tokens:
@@ -311,26 +312,26 @@ class Connection:
 
 
 class Negotiation:
-    """Authentication, if the session has a credential, then negotiation; passes the result to `connection`. A credential is
-    sent again before it expires."""
+    """Authenticates, if the session has a credential, then negotiates, and passes the result to `connection`. A credential
+    is renewed before it expires."""
 
     def __init__(self, shared: Shared, identity: schema.ClientIdentity, connection: Connection) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self._identity, self._connection = identity, connection
 
-    def begin(self) -> None:
+    def start(self) -> None:
         try:
-            shown = self._authenticate()
+            authenticating = self._authenticate()
         except Exception as error:  # noqa: BLE001 - application code; no session without the credential
             self._connection.retry(str(error))
             return
-        if shown:
+        if authenticating:
             self._state.enter(State.AUTHENTICATING)
         else:
-            self._identify()
+            self._send_identity()
 
-    def _identify(self) -> None:
+    def _send_identity(self) -> None:
         self._state.enter(State.NEGOTIATING)
         self._outbox.send(NegotiationMessage("clientIdentity", self._identity))
 
@@ -360,7 +361,7 @@ class Negotiation:
                     credential.mechanism, credential.data)))
             return credential is not None
         except Exception as error:
-            self._outbox.note(WARNING, f"no credential: {error}")
+            self._outbox.log(WARNING, f"no credential: {error}")
             self._outbox.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
             raise
 
@@ -379,13 +380,13 @@ class Negotiation:
         if response.status.category != Category.E_SUCCESS:
             self._connection.on_refused(result_of(response.status.category), response.status.message)
             return
-        self._identify()
+        self._send_identity()
         self._schedule_renewal(response.lifetime_ms)
 
     def _schedule_renewal(self, lifetime_ms: int | None) -> None:
         if lifetime_ms is not None:
-            life = lifetime_ms / 1000
-            self._deadlines.after(Input.REAUTHENTICATE_DUE, max(min(0.9 * life, life - _RENEWAL_S), 0.0))
+            lifetime_s = lifetime_ms / 1000
+            self._deadlines.set_after(Input.REAUTHENTICATE_DUE, max(min(0.9 * lifetime_s, lifetime_s - _RENEWAL_S), 0.0))
 
     def on_reauthenticate_due(self) -> None:
         with contextlib.suppress(Exception):  # application code; the broker ends the session at the expiry
@@ -400,5 +401,5 @@ class Negotiation:
         if response.status.category == Category.E_SUCCESS:
             self._schedule_renewal(response.lifetime_ms)
         else:
-            self._outbox.note(WARNING, f"{self._connection.address} refused the new credential: {response.status.message}")
+            self._outbox.log(WARNING, f"{self._connection.address} refused the new credential: {response.status.message}")
             self._outbox.event(EventKind.ERROR, result_of(response.status.category), response.status.message)

@@ -23,11 +23,13 @@ class Deadlines:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._due
 
-    def due(self, key: Hashable) -> float | None:
+    def get(self, key: Hashable) -> float | None:
+        """Return the time of a deadline, None = not set."""
         found = self._due.get(key)
         return None if found is None else found[0]
 
     def set(self, key: Hashable, due: float) -> None:
+        """Set a deadline; it replaces one with the same key."""
         self._count += 1
         self._due[key] = due, self._count
         heappush(self._heap, (due, self._count, key))
@@ -35,13 +37,14 @@ class Deadlines:
             self._heap = [(at, number, each) for each, (at, number) in self._due.items()]
             heapify(self._heap)
 
-    def after(self, key: Hashable, seconds: float) -> None:
+    def set_after(self, key: Hashable, seconds: float) -> None:
         self.set(key, self.now + seconds)
 
     def clear(self, key: Hashable) -> None:
         self._due.pop(key, None)
 
-    def next(self) -> float | None:
+    def earliest(self) -> float | None:
+        """Return the time of the earliest deadline, None = there is none."""
         heap = self._heap
         while heap:
             due, number, key = heap[0]
@@ -50,8 +53,9 @@ class Deadlines:
             heappop(heap)
         return None
 
-    def expire(self, now: float) -> Hashable | None:
-        due = self.next()
+    def pop_expired(self, now: float) -> Hashable | None:
+        """Remove the earliest deadline and return its key if it has passed; else return None."""
+        due = self.earliest()
         if due is None or due > now:
             return None
         key = heappop(self._heap)[2]

@@ -80,8 +80,8 @@ class Deliveries:
             self._outbox.notify()
 
     def _deliver_many(self, q_id: int, area: bytes, guid: bytes, data: bytes, flags: int, form: int) -> int:
-        """Deliver a PUSH whose options are not one subscription id: once per id, to id 0 without any. Return the number of
-        deliveries."""
+        """Deliver a PUSH whose options are not exactly one subscription id: once per id, without ids to id 0. Return the
+        number of deliveries."""
         ids: list[int] = []
         count = 0
         try:
@@ -105,11 +105,12 @@ class Deliveries:
         return count
 
     def _only_route(self, q_id: int) -> tuple[Queue, Subscription] | None:
-        """Return the route for id 0 of a queue with subscriptions: its only one."""
+        """Return the route of a queue for id 0: its only route, None if it has several."""
         found = [route for key, route in self.routes.items() if key >> 32 == q_id]
         return found[0] if len(found) == 1 else None
 
-    def consumed(self, count: int) -> None:
+    def on_consumed(self, count: int) -> None:
+        """Count messages that the application has taken."""
         self.unconsumed -= count
         if self._slow and self.unconsumed <= self._options.slow_consumer_low:
             self._slow = False
@@ -118,11 +119,11 @@ class Deliveries:
     # -- confirmations ----------------------------------------------------------------------------------------------
 
     def confirm(self, message: Message) -> None:
-        """Confirm a message; SdkError NOT_CONNECTED without a connection: the broker then delivers the message again."""
+        """Confirm a message. SdkError NOT_CONNECTED without a connection: the broker then redelivers the message."""
         self._state.confirm(message)
 
     def give_back(self, message: Message) -> None:
-        """Give up a message without a confirmation: no request; the broker redelivers it after the queue is closed."""
+        """Release a message without confirmation. Nothing is sent; the broker redelivers it after the queue is closed."""
 
     def send_confirm(self, message: Message) -> None:
         queue = message.queue
@@ -140,4 +141,4 @@ class Deliveries:
     def refuse_confirm(self, message: Message) -> None:
         if message.queue.at_most_once:
             return
-        raise SdkError(Result.NOT_CONNECTED, "not confirmed: the broker delivers the message again")
+        raise SdkError(Result.NOT_CONNECTED, "not confirmed: the broker redelivers the message")

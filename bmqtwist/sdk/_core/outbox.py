@@ -15,7 +15,7 @@ from typing import Any
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.sdk._core.states import Input, SessionState
+from bmqtwist.sdk._core.states import CurrentState, Input
 from bmqtwist.sdk.counters import LiveCounters
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, SessionOptions
@@ -29,7 +29,7 @@ FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group stores; a
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a channel, then call `connected(attempt)` or `failed(attempt, reason)`."""
+    """Open a channel, then call `on_connected(attempt)` or `on_connect_failed(attempt, reason)`."""
 
     attempt: int
     address: Address
@@ -38,7 +38,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the channel of an attempt, or cancel the attempt; report no event of it afterwards."""
+    """Close the channel of an attempt, or cancel the attempt; report no further event of it."""
 
     attempt: int
 
@@ -53,22 +53,24 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RoomAvailable:
     """Posts that were refused with BW_LIMIT may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class LogLine:
+    """A line for the log, with a level of `logging`."""
+
     level: int
     text: str
 
 
 @dataclass(eq=False, slots=True)
-class Group:
-    """Posts with one common completion: `outstanding` counts the posts without an outcome.
+class PostGroup:
+    """Posts with a common completion. `outstanding`: number of posts without an outcome.
 
-    `failed`: the first FAILED_KEPT_MAX failures; `failures`: number of all, `unreported`: of those without a callback. The
-    group is completed only after `seal`. `reported`: the failures were raised to the application.
+    `failed`: the first FAILED_KEPT_MAX failures; `failures`: number of all failures, `unreported`: of failures without a
+    callback. `reported`: the failures were raised to the application. The group completes after `Posts.seal`.
     """
 
     token: object = None
@@ -90,16 +92,19 @@ class Group:
                 self.failed.append(ack)
 
 
-Effect = Connect | Close | Completed | Room | Note | Message[Any] | Ack | SessionEvent
+Effect = Connect | Close | Completed | RoomAvailable | LogLine | Message[Any] | Ack | SessionEvent
 
 
 class Outbox:
-    """Effects and bytes not taken yet. `posts` and `confirms` are packed; `batch_bytes`: size of `posts`; `cut_posts`: posts
-    in events that are not written yet. `no_ack`: GUIDs of `posts` without acknowledgement, `no_ack_cut`: of `cut_posts`.
-    `notified`: `on_output` was called since the last take."""
+    """Effects and bytes that the adapter has not taken yet.
 
-    __slots__ = ("_chunks", "_counters", "_deadlines", "_on_output", "_options", "batch_bytes", "confirms", "cut_posts",
-                 "effects", "no_ack", "no_ack_cut", "notified", "posts")
+    `posts` and `confirms` are packed; `batch_bytes`: size of `posts`; `no_ack`: GUIDs of the posts that request no
+    acknowledgement. `encoded_posts`, `encoded_no_ack`: the same of posts in events that are not written yet. `notified`:
+    `on_output` was called since the last take.
+    """
+
+    __slots__ = ("_chunks", "_counters", "_deadlines", "_on_output", "_options", "batch_bytes", "confirms", "effects",
+                 "encoded_no_ack", "encoded_posts", "no_ack", "notified", "posts")
 
     def __init__(self, options: SessionOptions, deadlines: Deadlines, counters: LiveCounters,
                  on_output: Callable[[], None]) -> None:
@@ -110,9 +115,9 @@ class Outbox:
         self.effects: list[Effect] = []
         self.confirms: list[bytes] = []
         self.posts: list[bytes] = []
-        self.cut_posts: list[bytes] = []
+        self.encoded_posts: list[bytes] = []
         self.no_ack: list[bytes] = []
-        self.no_ack_cut: list[bytes] = []
+        self.encoded_no_ack: list[bytes] = []
 
     def notify(self) -> None:
         if not self.notified:
@@ -128,7 +133,7 @@ class Outbox:
             self._on_output()
 
     def complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
-        """Complete a request; without a token no requester is waiting."""
+        """Complete the request with this token; None = the request has no requester."""
         if token is not None:
             self.add(Completed(token, result, message))
 
@@ -137,13 +142,13 @@ class Outbox:
         self._counters.event(kind)
         self.add(SessionEvent(kind, result, message, queue))
 
-    def note(self, level: int, text: str) -> None:
-        self.add(Note(level, text))
+    def log(self, level: int, text: str) -> None:
+        self.add(LogLine(level, text))
 
     def report_invalid(self, error: PeerError) -> None:
         """Report an invalid event of the broker."""
         self._counters.dropped += 1
-        self.note(WARNING, f"from the broker: {error}")
+        self.log(WARNING, f"from the broker: {error}")
         self.event(EventKind.ERROR, message=str(error))
 
     def take_effects(self) -> list[Effect]:
@@ -161,9 +166,9 @@ class Outbox:
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage) -> None:
         """Add a schema message after the collected posts and confirmations."""
         if self.batch_bytes:
-            self._cut_posts()
+            self._encode_posts()
         if self.confirms:
-            self._cut_confirms()
+            self._encode_confirms()
         self.write(control.encode_event(message, self._options.encoding))
 
     def take_output(self, flush: bool = False) -> list[bytes]:
@@ -171,28 +176,28 @@ class Outbox:
         options = self._options
         if self.batch_bytes and (flush or not options.batch_delay_s or self.batch_bytes >= options.batch_bytes_max
                                  or Input.BATCH_DUE not in self._deadlines):
-            self._cut_posts()
+            self._encode_posts()
         if self.confirms:
-            self._cut_confirms()
+            self._encode_confirms()
         self.notified = bool(self.effects)
         if not self._chunks:
             return []
         chunks, self._chunks = self._chunks, []
-        if self.cut_posts:
-            self.cut_posts = []
+        if self.encoded_posts:
+            self.encoded_posts = []
         self._counters.bytes_out += sum(map(len, chunks))
         return chunks
 
     def clear(self) -> None:
         self._chunks.clear()
         self.confirms.clear()
-        self.posts, self.cut_posts, self.no_ack, self.no_ack_cut, self.batch_bytes = [], [], [], [], 0
+        self.posts, self.encoded_posts, self.no_ack, self.encoded_no_ack, self.batch_bytes = [], [], [], [], 0
 
-    def _cut_posts(self) -> None:
-        """Convert the batch to PUT events of up to `batch_bytes_max`, except for a larger single message."""
+    def _encode_posts(self) -> None:
+        """Encode the batch as PUT events of up to `batch_bytes_max`; a larger message has an event of its own."""
         batch, self.posts, self.batch_bytes = self.posts, [], 0
-        self.cut_posts += batch
-        self.no_ack_cut += self.no_ack
+        self.encoded_posts += batch
+        self.encoded_no_ack += self.no_ack
         self.no_ack = []
         start, size = 0, 0
         for index, packed in enumerate(batch):
@@ -204,7 +209,7 @@ class Outbox:
             self._chunks.append(b"".join((event_header(EventType.PUT, size), *batch[start:])))
         self._deadlines.clear(Input.BATCH_DUE)
 
-    def _cut_confirms(self) -> None:
+    def _encode_confirms(self) -> None:
         confirms, self.confirms = self.confirms, []
         self._counters.confirms += len(confirms)
         self._chunks.append(items_event(EventType.CONFIRM, confirms))
@@ -215,7 +220,7 @@ class Shared:
     """Objects shared by all parts of a session."""
 
     options: SessionOptions
-    state: SessionState
+    state: CurrentState
     outbox: Outbox
     deadlines: Deadlines
     counters: LiveCounters

@@ -1,4 +1,4 @@
-"""Posts and acknowledgements: each accepted post is stored until it has exactly one outcome. After a reconnect all
+"""Posts and acknowledgements. Each accepted post is stored until it has its outcome, exactly one. After a reconnect all
 unacknowledged posts are retransmitted in order of posting, with identical bytes: a post is packed once."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
-from bmqtwist.sdk._core.outbox import Group, Room, Shared
+from bmqtwist.sdk._core.outbox import PostGroup, RoomAvailable, Shared
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk.message import typed
@@ -32,7 +32,7 @@ class Post:
     ack: bool = True  # request an acknowledgement
     token: object = None
     correlation: object = None
-    group: Group | None = None
+    group: PostGroup | None = None
     compress: bool | None = None  # None: as in the session options
     guid: bytes = b""  # set by the application; b"": a new one
     queue: Queue = field(init=False)
@@ -53,7 +53,7 @@ class Posts:
         self._make_guid = make_guid
         self.unacked, self.unacked_bytes = {}, 0
         self.blocked: bool = False
-        self.room_requested: bool = False  # a caller is waiting for a Room effect
+        self.room_requested: bool = False  # a caller is waiting for a RoomAvailable effect
         self._v2_properties = False  # the broker supports new-style properties
         self._sent: set[bytes] = set()  # GUIDs that were sent on a lost connection
         self._logged: set[Result] = set()  # results of failed posts that were logged since the last connection
@@ -69,7 +69,7 @@ class Posts:
         """Post a message and return its GUID. `post` has further options; it is stored in `unacked`.
 
         Raises SdkError: INVALID_QUEUE, QUEUE_SUSPENDED, PAYLOAD_EMPTY, PAYLOAD_TOO_BIG, and BW_LIMIT if there is no
-        room: the adapter then waits for a Room effect. LocalError: invalid properties.
+        room: the adapter then waits for a RoomAvailable effect. LocalError: invalid properties.
         """
         if not queue.writable or not queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open for writing: open it with write=True"
@@ -109,12 +109,12 @@ class Posts:
             post.group.outstanding += 1
         return guid
 
-    def buffer(self, post: Post) -> None:
+    def store(self, post: Post) -> None:
         """Store a post until the connection is restored; `retransmit` sends it."""
         self.unacked[post.guid] = post
         self.unacked_bytes += len(post.packed)
         if Input.EXPIRY_DUE not in self._deadlines:
-            self._deadlines.after(Input.EXPIRY_DUE, post.queue.deduplication_s)
+            self._deadlines.set_after(Input.EXPIRY_DUE, post.queue.deduplication_s)
 
     def send(self, post: Post) -> None:
         """Add a post to the batch, which is written at the end of the turn, when it is full, or after `batch_delay_s`."""
@@ -125,7 +125,7 @@ class Posts:
         if options.batch_delay_s:
             if outbox.batch_bytes < options.batch_bytes_max:
                 if Input.BATCH_DUE not in self._deadlines:
-                    self._deadlines.after(Input.BATCH_DUE, options.batch_delay_s)
+                    self._deadlines.set_after(Input.BATCH_DUE, options.batch_delay_s)
                     outbox.notify()
                 return
             self._deadlines.clear(Input.BATCH_DUE)
@@ -142,10 +142,10 @@ class Posts:
     def on_batch_due(self) -> None:
         self._outbox.notify()
 
-    def refuse(self, post: Post) -> None:
+    def refuse_post(self, post: Post) -> None:
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
-    def seal(self, group: Group) -> None:
+    def seal(self, group: PostGroup) -> None:
         """Close a group: it is reported when its last post is acknowledged."""
         group.sealed = True
         if not group.outstanding:
@@ -182,13 +182,13 @@ class Posts:
         return post
 
     def on_sent(self) -> None:
-        """Output written to the channel: posts without acknowledgement have succeeded."""
+        """Complete the posts without acknowledgement when they are written to the channel."""
         outbox = self._outbox
-        guids, outbox.no_ack_cut = outbox.no_ack_cut, []
+        guids, outbox.encoded_no_ack = outbox.encoded_no_ack, []
         for guid in guids:
             post = self._remove(guid)
             if post is not None:
-                self._counters.unasked += 1
+                self._counters.sent_without_ack += 1
                 self._complete(post, Result.SUCCESS, True)
         self.signal_room()
 
@@ -197,19 +197,19 @@ class Posts:
         self.signal_room()
 
     def on_expiry_due(self) -> None:
-        """Fail the posts older than the deduplication time: a retransmission could be a duplicate."""
-        now, old, due = self._deadlines.now, [], None
+        """Fail the posts older than the deduplication time, whose retransmission the broker could store twice."""
+        now, expired, due = self._deadlines.now, [], None
         for post in self.unacked.values():
             end = post.posted_at + post.queue.deduplication_s
             if end <= now:
-                old.append(post)
+                expired.append(post)
             else:
                 due = end if due is None else min(due, end)
         if due is not None:
             self._deadlines.set(Input.EXPIRY_DUE, max(due, now + _EXPIRY_STEP_S))
-        if old:
-            self._outbox.note(WARNING, f"{len(old)} posts failed: not acknowledged within the deduplication time")
-            self._fail(old)
+        if expired:
+            self._outbox.log(WARNING, f"{len(expired)} posts failed: not acknowledged within the deduplication time")
+            self._fail(expired)
             self.signal_room()
 
     def _fail(self, posts: list[Post]) -> None:
@@ -224,7 +224,7 @@ class Posts:
             self._counters.fail(result)
             if result not in self._logged:
                 self._logged.add(result)
-                self._outbox.note(WARNING, f"a post to {post.queue.uri} failed: {result} (further ones with this status are "
+                self._outbox.log(WARNING, f"a post to {post.queue.uri} failed: {result} (further ones with this status are "
                                            "only counted)")
         if group is not None and (failed or group.acks is not None):
             group.record(Ack(post.queue, post.guid, result, post.correlation, post.token))
@@ -238,7 +238,7 @@ class Posts:
     # -- the connection ---------------------------------------------------------------------------------------------
 
     def on_connected(self, v2_properties: bool) -> None:
-        """Broker accepted the session: convert stored posts if it supports only old-style properties."""
+        """Set the property format of the broker; convert stored posts if it supports only old-style properties."""
         if self._v2_properties and not v2_properties:
             for post in self.unacked.values():
                 message = events.decode_put(post.packed, 0, len(post.packed))[0][0]
@@ -266,10 +266,10 @@ class Posts:
         return len(unacked)
 
     def on_connection_lost(self, sent: bool) -> None:
-        """Connection lost; the outbox is not cleared yet. `sent`: posts were sent on it."""
+        """Record which posts were sent, before the outbox is cleared. `sent`: posts were sent on this connection."""
         if sent:
             self._sent = set(self.unacked)
-            self._sent.difference_update(packed[_GUID] for packed in (*self._outbox.cut_posts, *self._outbox.posts))
+            self._sent.difference_update(packed[_GUID] for packed in (*self._outbox.encoded_posts, *self._outbox.posts))
         self.blocked = False
 
     def pause(self) -> None:
@@ -284,7 +284,7 @@ class Posts:
             self.signal_room()
 
     def signal_room(self) -> None:
-        """Add a Room effect for waiting callers if there is room or the session has ended."""
+        """Add a RoomAvailable effect for waiting callers if there is room or the session has ended."""
         if self.room_requested and (self.has_room(1) or self._state.state is State.STOPPED):
             self.room_requested = False
-            self._outbox.add(Room())
+            self._outbox.add(RoomAvailable())

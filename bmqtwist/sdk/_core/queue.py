@@ -1,4 +1,4 @@
-"""Records of opened queues, and the registry of a session's queues. `queue_machine` and `queue_settings` change them.
+"""Records of opened queues, and the registry of a session's queues; `queue_machine` and `queue_configuration` change both.
 
 Ids are assigned as in the other SDKs: one queue id per canonical URI, stable over reconnects; one sub-queue id per reader
 with an app id; a new subscription id for each subscription in each configure request (`requests`).
@@ -19,11 +19,11 @@ from bmqtwist.wire import schema
 
 FLAG_READ, FLAG_WRITE = 2, 4
 _DEDUPLICATION_S = 300.0  # default until the broker's openQueue response
-_USABLE = frozenset((QueueState.OPEN, QueueState.REOPEN_HELD, QueueState.REOPENING, QueueState.RECONFIGURING))
+_USABLE = frozenset((QueueState.OPEN, QueueState.REOPEN_PENDING, QueueState.REOPENING, QueueState.RECONFIGURING))
 
 
 @dataclass(eq=False, slots=True)
-class Handle:
+class QueueIds:
     """Ids shared by all queues of one canonical URI."""
 
     q_id: int
@@ -32,9 +32,9 @@ class Handle:
 
 
 @dataclass(eq=False, slots=True)
-class Setting:
-    """One configure request: new options, deliveries stopped, or deliveries resumed. The application pauses a queue, an
-    unhealthy host suspends it. The result completes `token`."""
+class ConfigureRequest:
+    """One configure request: new options, or deliveries off or on. The application pauses a queue, an unhealthy host
+    suspends it. The result completes `token`."""
 
     kind: str  # configure, pause, unpause, suspend, resume
     options: QueueOptions
@@ -50,26 +50,26 @@ class Queue:
     target: QueueUri
     flags: int
     options: QueueOptions
-    handle: Handle
+    ids: QueueIds
     sub_id: int
     owner: Any
     token: object  # of the open
     q_id: int = field(init=False)
     codec: Codec[Any] | None = None
-    state: QueueState = QueueState.OPEN_HELD
+    state: QueueState = QueueState.OPEN_PENDING
     history: TransitionLog = field(default_factory=TransitionLog)
     close_tokens: list[object] = field(default_factory=list)
     at_most_once: bool = False
     deduplication_s: float = _DEDUPLICATION_S
     suspended: bool = False
     paused: bool = False
-    setting: Setting | None = None  # in progress
-    settings: deque[Setting] = field(default_factory=deque)  # to be sent next, in order
+    configure_request: ConfigureRequest | None = None  # in progress
+    configure_backlog: deque[ConfigureRequest] = field(default_factory=deque)  # to be sent next, in order
     routes: dict[int, Subscription] = field(default_factory=dict)  # of the accepted configuration; keys as in Routes
     routes_new: dict[int, Subscription] = field(default_factory=dict)  # of the unanswered configuration
 
     def __post_init__(self) -> None:
-        self.q_id = self.handle.q_id
+        self.q_id = self.ids.q_id
 
     @property
     def readable(self) -> bool:
@@ -88,8 +88,8 @@ class Queue:
         return self.suspended or self.paused
 
     @property
-    def pending_settings(self) -> list[Setting]:
-        return [*([self.setting] if self.setting else []), *self.settings]
+    def pending_configure_requests(self) -> list[ConfigureRequest]:
+        return [*([self.configure_request] if self.configure_request else []), *self.configure_backlog]
 
     @property
     def sub_id_info(self) -> schema.SubQueueIdInfo | None:
@@ -104,36 +104,38 @@ Routes = dict[int, tuple[Queue, Subscription]]  # target of a delivery, by queue
 
 
 class QueueRegistry:
-    """Queues by URI, and handles by canonical URI. `restoring`: queues not reopened yet after a reconnect."""
+    """Queues by URI, and their ids by canonical URI. `restoring`: queues not reopened yet after a reconnect."""
 
-    __slots__ = ("_next_q_id", "by_uri", "handles", "restoring")
+    __slots__ = ("_next_q_id", "by_uri", "ids_by_uri", "restoring")
 
     def __init__(self) -> None:
         self.by_uri: dict[str, Queue] = {}
-        self.handles: dict[str, Handle] = {}
+        self.ids_by_uri: dict[str, QueueIds] = {}
         self.restoring: set[Queue] = set()
         self._next_q_id = 0
 
-    def make(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Any, token: object) -> Queue:
-        handle = self.handles.get(target.canonical)
-        if handle is None:
-            handle = self.handles[target.canonical] = Handle(self._next_q_id)
+    def add(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Any, token: object) -> Queue:
+        """Add a queue and assign its ids."""
+        ids = self.ids_by_uri.get(target.canonical)
+        if ids is None:
+            ids = self.ids_by_uri[target.canonical] = QueueIds(self._next_q_id)
             self._next_q_id += 1
         sub_id = 0
         if flags & FLAG_READ and target.app_id:
-            sub_id, handle.next_sub_id = handle.next_sub_id, handle.next_sub_id + 1
-        queue = self.by_uri[uri] = Queue(uri, target, flags, options, handle, sub_id, owner, token)
-        handle.users.add(queue)
+            sub_id, ids.next_sub_id = ids.next_sub_id, ids.next_sub_id + 1
+        queue = self.by_uri[uri] = Queue(uri, target, flags, options, ids, sub_id, owner, token)
+        ids.users.add(queue)
         return queue
 
-    def release(self, queue: Queue) -> None:
-        handle = queue.handle
-        handle.users.discard(queue)
-        if not handle.users and self.handles.get(queue.target.canonical) is handle:
-            del self.handles[queue.target.canonical]
+    def release_ids(self, queue: Queue) -> None:
+        """Remove a queue from the users of its ids; ids without users are removed."""
+        ids = queue.ids
+        ids.users.discard(queue)
+        if not ids.users and self.ids_by_uri.get(queue.target.canonical) is ids:
+            del self.ids_by_uri[queue.target.canonical]
 
     def remove(self, queue: Queue) -> None:
-        self.release(queue)
+        self.release_ids(queue)
         if self.by_uri.get(queue.uri) is queue:
             del self.by_uri[queue.uri]
 

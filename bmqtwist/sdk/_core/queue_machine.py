@@ -1,7 +1,7 @@
 """Queue state machine of a session (`QUEUE`): opens, reopens and closes queues at the request of the application.
 
 Opening has two phases: openQueue, then for readers a configure request. Closing has the same phases in reverse order.
-`queue_settings` configures open queues.
+`queue_configuration` configures open queues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bmqtwist.sdk._core.deliveries import Deliveries
 from bmqtwist.sdk._core.outbox import Shared
 from bmqtwist.sdk._core.posts import Posts
 from bmqtwist.sdk._core.queue import FLAG_READ, FLAG_WRITE, Queue, QueueRegistry
-from bmqtwist.sdk._core.queue_settings import QueueSettings
+from bmqtwist.sdk._core.queue_configuration import QueueConfiguration
 from bmqtwist.sdk._core.requests import OnAnswer, Requests
 from bmqtwist.sdk._core.states import Input, QueueInput, QueueState, ignore
 from bmqtwist.sdk.options import QueueOptions
@@ -30,22 +30,22 @@ ROUTING_UNREGISTERED_APP = 1 << 32  # extension of this broker
 class QueueMachine:
     """Executes the transitions of `QUEUE` for all queues of a session."""
 
-    def __init__(self, shared: Shared, requests: Requests, settings: QueueSettings, posts: Posts) -> None:
+    def __init__(self, shared: Shared, requests: Requests, configuration: QueueConfiguration, posts: Posts) -> None:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self.registry: QueueRegistry = requests.registry
-        self.requests, self.settings, self._posts = requests, settings, posts
+        self.requests, self.configuration, self._posts = requests, configuration, posts
         self._cause = QueueInput.CONNECTED
 
-    def feed(self, queue: Queue, what: QueueInput, result: Result = Result.SUCCESS, message: str = "",
+    def feed(self, queue: Queue, event: QueueInput, result: Result = Result.SUCCESS, message: str = "",
              value: Any = None) -> None:
         """Execute the transition for the state and this input. `value`: of a successful response."""
-        before, outer, self._cause = queue.state, self._cause, what
+        before, outer, self._cause = queue.state, self._cause, event
         try:
-            QUEUE[before][what].action(self, queue, result, message, value)
+            QUEUE[before][event].action(self, queue, result, message, value)
         finally:
             self._cause = outer
-            check(QUEUE, before, what, queue.state)
+            check(QUEUE, before, event, queue.state)
 
     def _enter(self, queue: Queue, state: QueueState, why: str = "") -> None:
         queue.history.note(self._deadlines.now, queue.state.value, state.value, why or self._cause.value, self._cause.value)
@@ -59,8 +59,8 @@ class QueueMachine:
     def on_timeout(self, queue: Queue) -> None:
         self.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
 
-    def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
-        self._outbox.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
+    def _warn(self, queue: Queue, problem: str, result: Result, message: str) -> None:
+        self._outbox.log(WARNING, f"{queue.uri} {problem}: {result} {message}".rstrip())
 
     def _finish_restore(self, queue: Queue) -> None:
         restoring = self.registry.restoring
@@ -83,56 +83,55 @@ class QueueMachine:
             flags = value.routing_configuration.flags
             queue.at_most_once = bool(flags & ROUTING_AT_MOST_ONCE)
             if flags & ROUTING_UNREGISTERED_APP:
-                self._outbox.note(WARNING, f"{queue.uri}: the app is not registered in the domain: it receives no messages "
+                self._outbox.log(WARNING, f"{queue.uri}: the app is not registered in the domain: it receives no messages "
                                            "until an operator adds it")
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
-    def on_open(self, queue: Queue, _: Result, message: str, value: Any) -> None:
-        """Complete phase one of opening or reopening. Phase two is for readers that are neither paused nor suspended because
-        of an unhealthy host."""
+    def on_open_response(self, queue: Queue, _: Result, message: str, value: Any) -> None:
+        """Complete phase one of opening or reopening; start phase two for a reader, unless it is paused or suspended."""
         self._read_response(queue, value)
-        if queue.readable and not queue.paused and not self.settings.must_suspend(queue):
-            again = queue.state is QueueState.REOPENING
-            self._enter(queue, QueueState.RECONFIGURING if again else QueueState.CONFIGURING)
+        if queue.readable and not queue.paused and not self.configuration.must_suspend(queue):
+            reopening = queue.state is QueueState.REOPENING
+            self._enter(queue, QueueState.RECONFIGURING if reopening else QueueState.CONFIGURING)
             self.requests.configure(queue, queue.options.effective(), self._on_answer(queue))
         else:
-            self.open_complete(queue)
+            self.complete_open(queue)
 
-    def open_complete(self, queue: Queue, *_: object) -> None:
-        again = queue.state in (QueueState.REOPENING, QueueState.RECONFIGURING)
-        self.requests.commit(queue)
+    def complete_open(self, queue: Queue, *_: object) -> None:
+        reopened = queue.state in (QueueState.REOPENING, QueueState.RECONFIGURING)
+        self.requests.commit_routes(queue)
         self._deadlines.clear((queue, "step"))
         self._enter(queue, QueueState.OPEN)
         token, queue.token = queue.token, None
         self._outbox.complete(token)
-        if again:
+        if reopened:
             self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
-        self.settings.on_open(queue)
+        self.configuration.on_open(queue)
         self._finish_restore(queue)
         if queue.close_tokens:
             self.start_close(queue)
         else:
-            self.settings.send_next(queue)
+            self.configuration.send_next(queue)
 
-    def end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "", *_: object) -> None:
-        """Close the queue here; every request and post of it gets its outcome."""
+    def complete_close(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "", *_: object) -> None:
+        """Close the queue in this session, and complete all its requests and posts."""
         self._enter(queue, QueueState.CLOSED, message)
         self.registry.remove(queue)
         self.requests.remove_routes(queue)
         self._deadlines.clear((queue, "step"))
-        self.settings.cancel(queue, "the queue was closed")
+        self.configuration.cancel_requests(queue, "the queue was closed")
         self._posts.fail_all(queue)
         tokens, queue.close_tokens = queue.close_tokens, []
         for token in tokens:
             self._outbox.complete(token, result, message)
         self._finish_restore(queue)
-        self.settings.finish_resume(queue)
+        self.configuration.finish_resume(queue)
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         if result is not Result.CANCELED:
             self._warn(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
-        self.end(queue)
+        self.complete_close(queue)
         self._outbox.complete(token, result, message)
 
     def cancel_open(self, queue: Queue, *_: object) -> None:
@@ -148,35 +147,35 @@ class QueueMachine:
         self.requests.close(queue)
         self.fail_open(queue, result, message)
 
-    def hold_open(self, queue: Queue, *_: object) -> None:
+    def defer_open(self, queue: Queue, *_: object) -> None:
         """Connection lost: repeat the open on the next connection; its timeout continues."""
         self.requests.remove_routes(queue)
-        self._enter(queue, QueueState.OPEN_HELD)
+        self._enter(queue, QueueState.OPEN_PENDING)
 
     # -- reopening --------------------------------------------------------------------------------------------------
 
-    def hold_reopen(self, queue: Queue, *_: object) -> None:
-        """Connection lost: reopen on the next connection, and send a configuration in progress again."""
+    def defer_reopen(self, queue: Queue, *_: object) -> None:
+        """Connection lost: reopen on the next connection, and repeat a change of options in progress."""
         self.requests.remove_routes(queue)
         self._deadlines.clear((queue, "step"))
-        self.settings.on_connection_lost(queue)
-        self._enter(queue, QueueState.REOPEN_HELD)
+        self.configuration.on_connection_lost(queue)
+        self._enter(queue, QueueState.REOPEN_PENDING)
         if queue.close_tokens:
-            self.end(queue)
+            self.complete_close(queue)
 
     def send_reopen(self, queue: Queue, *_: object) -> None:
-        self._deadlines.after((queue, "step"), self._options.open_timeout_s)
+        self._deadlines.set_after((queue, "step"), self._options.open_timeout_s)
         self._enter(queue, QueueState.REOPENING)
         self.requests.open(queue, self._on_answer(queue))
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """Close a queue that the broker refuses to reopen. TIMEOUT (no primary in time) counts as no answer."""
+        """Close a queue that the broker refuses to reopen. After TIMEOUT (no primary in time) reconnect instead."""
         if result is Result.TIMEOUT:
             self.reset_connection(queue)
             return
         self._warn(queue, "was not reopened and is closed", result, message)
         self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
-        self.end(queue)
+        self.complete_close(queue)
 
     def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         if result is not Result.TIMEOUT:
@@ -184,13 +183,13 @@ class QueueMachine:
         self.fail_reopen(queue, result, message)
 
     def reset_connection(self, queue: Queue, *_: object) -> None:
-        """No answer to a reopen: reconnect, then try again."""
+        """Reconnect after a reopen without an answer; the queue is reopened on the next connection."""
         self._state.feed(Input.LOST, f"no answer while reopening {queue.uri}")
 
     # -- closing ----------------------------------------------------------------------------------------------------
 
     def start_close(self, queue: Queue, *_: object) -> None:
-        self._deadlines.after((queue, "step"), self._options.close_timeout_s)
+        self._deadlines.set_after((queue, "step"), self._options.close_timeout_s)
         if queue.readable and queue.routes:
             self._enter(queue, QueueState.DECONFIGURING)
             self.requests.configure(queue, (), self._on_answer(queue))
@@ -202,19 +201,19 @@ class QueueMachine:
         self._enter(queue, QueueState.CLOSING)
         self.requests.close(queue, self._on_answer(queue))
 
-    def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
+    def on_close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         self._warn(queue, "is closed, but the broker refused the request", result, message)
-        self.end(queue, result, message)
+        self.complete_close(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         self._warn(queue, "is closed locally", result, message)
-        self.end(queue, result, message)
+        self.complete_close(queue, result, message)
         self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
 
-    def refuse_close(self, queue: Queue, *_: object) -> None:
+    def raise_closing(self, queue: Queue, *_: object) -> None:
         raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being closed")
 
-    def already_closed(self, queue: Queue, *_: object) -> None:
+    def raise_closed(self, queue: Queue, *_: object) -> None:
         raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")
 
 
@@ -222,30 +221,34 @@ Cells = Mapping[QueueInput, Cell[QueueState]]
 _IGNORED: Cells = dict.fromkeys(QueueInput, to(ignore))
 _S, _I, _M = QueueState, QueueInput, QueueMachine
 _CANCEL: Cells = {_I.CLOSE: to(_M.cancel_open, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.cancel_open, _S.CLOSED)}
-_CLOSED: Cells = {_I.CLOSE: to(_M.end, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)}
-_OPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED), _I.LOST: to(_M.hold_open, _S.OPEN_HELD),
-                  **_CANCEL, _I.CLOSE: to(ignore)}  # deferred in `close_tokens` until the queue is open
-_REOPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset_connection, _S.REOPEN_HELD, _S.CLOSED),
-                _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED), **_CLOSED, _I.CLOSE: to(ignore)}
-_CLOSING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED), _I.LOST: to(_M.end, _S.CLOSED),
-                 _I.CLOSE: to(_M.refuse_close), _I.CLOSE_LOCALLY: to(_M.refuse_close)}
+_CLOSED: Cells = {_I.CLOSE: to(_M.complete_close, _S.CLOSED), _I.CLOSE_LOCALLY: to(_M.complete_close, _S.CLOSED)}
+_OPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_open_and_reset, _S.CLOSED),
+                   _I.LOST: to(_M.defer_open, _S.OPEN_PENDING), **_CANCEL,
+                   _I.CLOSE: to(ignore)}  # deferred in `close_tokens` until the queue is open
+_REOPENING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.reset_connection, _S.REOPEN_PENDING, _S.CLOSED),
+                     _I.LOST: to(_M.defer_reopen, _S.REOPEN_PENDING, _S.CLOSED), **_CLOSED, _I.CLOSE: to(ignore)}
+_CLOSING: Cells = {**_IGNORED, _I.TIMED_OUT: to(_M.fail_close_and_reset, _S.CLOSED),
+                   _I.LOST: to(_M.complete_close, _S.CLOSED),
+                   _I.CLOSE: to(_M.raise_closing), _I.CLOSE_LOCALLY: to(_M.raise_closing)}
 _OPENED = (_S.OPEN, _S.DECONFIGURING, _S.CLOSING)  # open; or closing, after a deferred close
 
 _ROWS: dict[QueueState, Cells] = {
-    _S.OPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_open, _S.OPENING, _S.CLOSED),
-                   _I.TIMED_OUT: to(_M.fail_open, _S.CLOSED), **_CANCEL},
-    _S.OPENING: {**_OPENING, _I.GRANTED: to(_M.on_open, _S.CONFIGURING, *_OPENED), _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
-    _S.CONFIGURING: {**_OPENING, _I.GRANTED: to(_M.open_complete, *_OPENED), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
-    _S.OPEN: {**_IGNORED, _I.LOST: to(_M.hold_reopen, _S.REOPEN_HELD, _S.CLOSED),
-              _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING), _I.CLOSE_LOCALLY: to(_M.end, _S.CLOSED)},
-    _S.REOPEN_HELD: {**_IGNORED, _I.CONNECTED: to(_M.send_reopen, _S.REOPENING), **_CLOSED},
-    _S.REOPENING: {**_REOPENING, _I.GRANTED: to(_M.on_open, _S.RECONFIGURING, *_OPENED),
-                   _I.REFUSED: to(_M.fail_reopen, _S.CLOSED, _S.REOPEN_HELD)},
-    _S.RECONFIGURING: {**_REOPENING, _I.GRANTED: to(_M.open_complete, *_OPENED),
-                       _I.REFUSED: to(_M.roll_back_reopen, _S.CLOSED, _S.REOPEN_HELD)},
+    _S.OPEN_PENDING: {**_IGNORED, _I.CONNECTED: to(_M.send_open, _S.OPENING, _S.CLOSED),
+                      _I.TIMED_OUT: to(_M.fail_open, _S.CLOSED), **_CANCEL},
+    _S.OPENING: {**_OPENING, _I.GRANTED: to(_M.on_open_response, _S.CONFIGURING, *_OPENED),
+                 _I.REFUSED: to(_M.fail_open, _S.CLOSED)},
+    _S.CONFIGURING: {**_OPENING, _I.GRANTED: to(_M.complete_open, *_OPENED), _I.REFUSED: to(_M.roll_back_open, _S.CLOSED)},
+    _S.OPEN: {**_IGNORED, _I.LOST: to(_M.defer_reopen, _S.REOPEN_PENDING, _S.CLOSED),
+              _I.CLOSE: to(_M.start_close, _S.DECONFIGURING, _S.CLOSING),
+              _I.CLOSE_LOCALLY: to(_M.complete_close, _S.CLOSED)},
+    _S.REOPEN_PENDING: {**_IGNORED, _I.CONNECTED: to(_M.send_reopen, _S.REOPENING), **_CLOSED},
+    _S.REOPENING: {**_REOPENING, _I.GRANTED: to(_M.on_open_response, _S.RECONFIGURING, *_OPENED),
+                   _I.REFUSED: to(_M.fail_reopen, _S.CLOSED, _S.REOPEN_PENDING)},
+    _S.RECONFIGURING: {**_REOPENING, _I.GRANTED: to(_M.complete_open, *_OPENED),
+                       _I.REFUSED: to(_M.roll_back_reopen, _S.CLOSED, _S.REOPEN_PENDING)},
     _S.DECONFIGURING: {**_CLOSING, _I.GRANTED: to(_M.send_close, _S.CLOSING), _I.REFUSED: to(_M.send_close, _S.CLOSING)},
-    _S.CLOSING: {**_CLOSING, _I.GRANTED: to(_M.end, _S.CLOSED), _I.REFUSED: to(_M.close_refused, _S.CLOSED)},
-    _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.already_closed), _I.CLOSE_LOCALLY: to(_M.already_closed)},
+    _S.CLOSING: {**_CLOSING, _I.GRANTED: to(_M.complete_close, _S.CLOSED), _I.REFUSED: to(_M.on_close_refused, _S.CLOSED)},
+    _S.CLOSED: {**_IGNORED, _I.CLOSE: to(_M.raise_closed), _I.CLOSE_LOCALLY: to(_M.raise_closed)},
 }
 QUEUE = table(QueueState, QueueInput, _ROWS)
 
@@ -264,7 +267,7 @@ class Queues:
         self._options, self._state = shared.options, shared.state
         self._outbox, self._deadlines = shared.outbox, shared.deadlines
         self.registry: QueueRegistry = machine.registry
-        self._machine, self._settings, self._deliveries = machine, machine.settings, deliveries
+        self._machine, self._configuration, self._deliveries = machine, machine.configuration, deliveries
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -281,13 +284,13 @@ class Queues:
             raise SdkError(Result.ALREADY_OPENED if known.is_open else Result.ALREADY_IN_PROGRESS, uri)
         online = self._state.feed(Input.REQUEST)
         flags = (FLAG_READ if read else 0) | (FLAG_WRITE if write else 0)
-        queue = self.registry.make(uri, target, flags, queue_options or QueueOptions(), self._deliveries, token)
-        self._deadlines.after((queue, "step"), seconds)
+        queue = self.registry.add(uri, target, flags, queue_options or QueueOptions(), self._deliveries, token)
+        self._deadlines.set_after((queue, "step"), seconds)
         if online:
             self._machine.feed(queue, QueueInput.CONNECTED)
         return queue
 
-    def _setting_seconds(self, queue: Queue, now: float, timeout_s: float | None) -> float:
+    def _configure_timeout_s(self, queue: Queue, now: float, timeout_s: float | None) -> float:
         """Return the timeout of a configure request, seconds; SdkError if the queue is not open."""
         self._deadlines.now = now
         seconds = _seconds(timeout_s, self._options.configure_timeout_s)
@@ -298,10 +301,10 @@ class Queues:
 
     def configure(self, queue: Queue, queue_options: QueueOptions, token: object, now: float,
                   timeout_s: float | None = None) -> None:
-        self._settings.configure(queue, queue_options, token, self._setting_seconds(queue, now, timeout_s))
+        self._configuration.configure(queue, queue_options, token, self._configure_timeout_s(queue, now, timeout_s))
 
     def pause(self, queue: Queue, paused: bool, token: object, now: float, timeout_s: float | None = None) -> None:
-        self._settings.pause(queue, paused, token, self._setting_seconds(queue, now, timeout_s))
+        self._configuration.pause(queue, paused, token, self._configure_timeout_s(queue, now, timeout_s))
 
     def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
         """Close a queue; without a connection this completes at once."""
@@ -309,21 +312,23 @@ class Queues:
         seconds = _seconds(timeout_s, self._options.close_timeout_s)
         self._state.feed(Input.CLOSE, queue, token)
         if timeout_s is not None and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
-            self._deadlines.after((queue, "step"), seconds)
+            self._deadlines.set_after((queue, "step"), seconds)
 
-    def transmit(self) -> bool:
+    def accept_online(self) -> bool:
+        """Accept a request with a connection; True: it is sent at once."""
         return True
 
-    def hold(self) -> bool:
+    def accept_offline(self) -> bool:
+        """Accept a request without a connection; False: it is sent on the next connection."""
         return False
 
     def refuse_request(self) -> bool:
         raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
 
-    def close_remotely(self, queue: Queue, token: object, what: QueueInput = QueueInput.CLOSE) -> None:
+    def close_remotely(self, queue: Queue, token: object, event: QueueInput = QueueInput.CLOSE) -> None:
         queue.close_tokens.append(token)
         try:
-            self._machine.feed(queue, what)
+            self._machine.feed(queue, event)
         except SdkError:
             queue.close_tokens.pop()
             raise
@@ -337,10 +342,10 @@ class Queues:
         return len(self.registry.by_uri)
 
     def on_connected(self, has_configure_stream: bool) -> bool:
-        """Open and reopen the queues. True if none is to be reopened; else the last one feeds RESTORED."""
+        """Open and reopen the queues. Return True if none is reopened; else the last reopened one causes RESTORED."""
         self._machine.requests.has_configure_stream = has_configure_stream
         queues = self.registry.all()
-        self.registry.restoring = {queue for queue in queues if queue.state is QueueState.REOPEN_HELD}
+        self.registry.restoring = {queue for queue in queues if queue.state is QueueState.REOPEN_PENDING}
         for queue in queues:
             self._machine.feed(queue, QueueInput.CONNECTED)
         return not self.registry.restoring
@@ -351,13 +356,13 @@ class Queues:
             self._machine.feed(queue, QueueInput.LOST)
 
     def on_stopping(self) -> None:
-        """Close all queues but open ones, which stay open for their pending posts."""
+        """Close the queues that are not open. Open ones stay open for their posts, without configure requests."""
         self.registry.restoring.clear()
         for queue in self.registry.all():
             if queue.state not in (QueueState.OPEN, QueueState.DECONFIGURING, QueueState.CLOSING):
                 self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)
             else:
-                self._settings.cancel(queue, "the session is stopping")
+                self._configuration.cancel_requests(queue, "the session is stopping")
 
     def on_stopped(self) -> None:
         for queue in self.registry.all():

@@ -27,7 +27,7 @@ class Requests:
     """Sends requests and passes answers to their callbacks; opens, configures and closes queues at the broker.
     `has_configure_stream`: the broker supports subscriptions.
 
-    A PUSH contains a subscription id of the configuration that was in force at the broker. So the routes of a new
+    A PUSH contains a subscription id of the configuration that is in force at the broker. Therefore the routes of a new
     configuration are valid from its request on, and the previous routes until its answer.
     """
 
@@ -44,7 +44,7 @@ class Requests:
         return r_id
 
     def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Handle an answer of the broker; late answers and messages between brokers are ignored."""
+        """Pass an answer of the broker to its callback; ignore late answers and other messages."""
         try:
             message = control.decode_control(buffer[start:end], encoding_of(specific))
         except PeerError as error:
@@ -70,12 +70,12 @@ class Requests:
         self.send("openQueue", schema.OpenQueue(self._parameters(queue)), on_answer)
 
     def close(self, queue: Queue, on_answer: OnAnswer = ignore) -> None:
-        """Close; `is_final` is set for the last queue of a canonical URI."""
-        self.registry.release(queue)
-        self.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.handle.users), on_answer)
+        """Close a queue; `is_final` is set for the last queue of a canonical URI."""
+        self.registry.release_ids(queue)
+        self.send("closeQueue", schema.CloseQueue(self._parameters(queue), not queue.ids.users), on_answer)
 
     def configure(self, queue: Queue, subscriptions: tuple[Subscription, ...], on_answer: OnAnswer) -> int:
-        """Send a configure request; return its id. Its routes are provisional until `commit` or `revert`."""
+        """Send a configure request; return its id. Its routes are provisional until `commit_routes` or `revert_routes`."""
         app_id = queue.target.app_id or DEFAULT_APP_ID
         if queue.routes_new:  # this request replaces an unanswered configuration
             queue.routes = {**queue.routes, **queue.routes_new}
@@ -110,18 +110,18 @@ class Requests:
         return queue.readable and not self.has_configure_stream and (
             len(wanted) > 1 or any(each.expression for each in wanted))
 
-    def commit(self, queue: Queue) -> None:
-        """New configuration accepted: remove the previous routes."""
+    def commit_routes(self, queue: Queue) -> None:
+        """Remove the previous routes: the new configuration was accepted."""
         for key in queue.routes.keys() - queue.routes_new.keys():
             self._routes.pop(key, None)
         queue.routes, queue.routes_new = queue.routes_new, {}
 
     def merge_routes(self, queue: Queue) -> None:
-        """New configuration not answered: keep both sets of routes, since either may be in force."""
+        """Keep both sets of routes: the new configuration was not answered, so either may be in force."""
         queue.routes, queue.routes_new = {**queue.routes, **queue.routes_new}, {}
 
-    def revert(self, queue: Queue) -> None:
-        """New configuration refused: restore the previous routes."""
+    def revert_routes(self, queue: Queue) -> None:
+        """Restore the previous routes: the new configuration was refused."""
         for key in queue.routes_new:
             self._routes.pop(key, None)
         queue.routes_new = {}

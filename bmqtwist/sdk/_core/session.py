@@ -2,8 +2,8 @@
 `SESSION` is the table of actions by state and input.
 
     core.start(token, now) .. stop(token, now)      the application: open, configure, close, post, confirm
-    core.connected / failed / received / lost       the channel
-    core.tick(now), core.deadline()                 the clock
+    core.on_connected, on_connect_failed, on_data, on_connection_lost       the channel
+    core.tick(now), core.next_deadline()            the clock
     core.take_effects(), core.take_output()         effects to perform and bytes to write, after any of these calls
 
 `on_output` is called once when effects or bytes become available; the adapter then schedules its turn, and all posts until
@@ -21,11 +21,11 @@ from bmqtwist.sdk._core.deadlines import Deadlines
 from bmqtwist.sdk._core.deliveries import Deliveries
 from bmqtwist.sdk._core.outbox import Outbox, Shared
 from bmqtwist.sdk._core.posts import Post, Posts
-from bmqtwist.sdk._core.queue import Queue, QueueRegistry, Setting
+from bmqtwist.sdk._core.queue import ConfigureRequest, Queue, QueueRegistry
+from bmqtwist.sdk._core.queue_configuration import QueueConfiguration
 from bmqtwist.sdk._core.queue_machine import QueueMachine, Queues
-from bmqtwist.sdk._core.queue_settings import QueueSettings
 from bmqtwist.sdk._core.requests import Requests
-from bmqtwist.sdk._core.states import Input, SessionState, State, ignore
+from bmqtwist.sdk._core.states import CurrentState, Input, State, ignore
 from bmqtwist.sdk.counters import Counters, LiveCounters
 from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.wire import schema
@@ -36,44 +36,47 @@ _RETRY = (_S.WAITING, _S.CONNECTING, _S.STOPPED)  # next attempt after a pause o
 _UNEXPECTED: Cells = dict.fromkeys((_I.CONTROL, _I.PUSH, _I.ACK), to(Connection.on_unexpected, *_RETRY))
 _COMMON: Cells = {**dict.fromkeys(Input, to(ignore)), _I.START: to(Connection.refuse_start)}
 _DOWN: Cells = {  # not connected, or not negotiated yet
-    **_COMMON, _I.STOP: to(Connection.stop_now, _S.STOPPED), _I.REQUEST: to(Queues.hold), _I.CLOSE: to(Queues.close_locally),
-    _I.POST: to(Posts.buffer), _I.CONFIRM: to(Deliveries.refuse_confirm), _I.EXPIRY_DUE: to(Posts.on_expiry_due),
-    _I.START_DUE: to(Connection.on_start_due, _S.STOPPED)}
+    **_COMMON, _I.STOP: to(Connection.stop_now, _S.STOPPED), _I.REQUEST: to(Queues.accept_offline),
+    _I.CLOSE: to(Queues.close_locally), _I.POST: to(Posts.store), _I.CONFIRM: to(Deliveries.refuse_confirm),
+    _I.EXPIRY_DUE: to(Posts.on_expiry_due), _I.START_DUE: to(Connection.on_start_due, _S.STOPPED)}
 _ATTEMPT: Cells = {**_DOWN, _I.ATTEMPT_DUE: to(Connection.on_attempt_due, *_RETRY)}
 _NEGOTIATION: Cells = {**_ATTEMPT, _I.HEARTBEAT_REQ: to(Heartbeats.on_request), _I.LOST: to(Connection.retry, *_RETRY)}
 _ONLINE: Cells = {
-    **_COMMON, _I.STOP: to(Connection.drain, _S.DRAINING, _S.LEAVING), _I.LOST: to(Connection.reconnect, _S.WAITING),
+    **_COMMON, _I.STOP: to(Connection.start_drain, _S.DRAINING, _S.DISCONNECTING),
+    _I.LOST: to(Connection.reconnect, _S.WAITING),
     _I.CONTROL: to(Requests.on_control, _S.READY, _S.WAITING), _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
     _I.PUSH: to(Deliveries.on_push), _I.ACK: to(Posts.on_ack), _I.HEARTBEAT_REQ: to(Heartbeats.on_request),
-    _I.REQUEST: to(Queues.transmit), _I.CLOSE: to(Queues.close_remotely), _I.POST: to(Posts.send),
+    _I.REQUEST: to(Queues.accept_online), _I.CLOSE: to(Queues.close_remotely), _I.POST: to(Posts.send),
     _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.on_due, _S.WAITING),
     _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due), _I.BATCH_DUE: to(Posts.on_batch_due)}
 _ENDING: Cells = {
-    **_COMMON, _I.STOP: to(Connection.stop_again), _I.REQUEST: to(Queues.refuse_request), _I.CLOSE: to(Queues.close_locally),
-    _I.POST: to(Posts.refuse), _I.CONFIRM: to(Deliveries.refuse_confirm)}
-_LEAVING: Cells = {
-    **_ENDING, _I.LOST: to(Connection.finish, _S.STOPPED), _I.CONTROL: to(Requests.on_control, _S.STOPPED),
+    **_COMMON, _I.STOP: to(Connection.on_repeated_stop), _I.REQUEST: to(Queues.refuse_request),
+    _I.CLOSE: to(Queues.close_locally), _I.POST: to(Posts.refuse_post), _I.CONFIRM: to(Deliveries.refuse_confirm)}
+_DISCONNECTING: Cells = {
+    **_ENDING, _I.LOST: to(Connection.end_session, _S.STOPPED), _I.CONTROL: to(Requests.on_control, _S.STOPPED),
     _I.HEARTBEAT_REQ: to(Heartbeats.on_request)}
 
 _ROWS: dict[State, Cells] = {
-    _S.IDLE: {**_DOWN, _I.START: to(Connection.begin, _S.CONNECTING), _I.START_DUE: to(ignore), _I.EXPIRY_DUE: to(ignore)},
+    _S.IDLE: {**_DOWN, _I.START: to(Connection.start, _S.CONNECTING), _I.START_DUE: to(ignore), _I.EXPIRY_DUE: to(ignore)},
     _S.WAITING: {**_DOWN, _I.PAUSE_DUE: to(Connection.connect, _S.CONNECTING)},
     _S.CONNECTING: {**_ATTEMPT, _I.FAILED: to(Connection.retry, *_RETRY),
-                    _I.CONNECTED: to(Negotiation.begin, _S.AUTHENTICATING, _S.NEGOTIATING, *_RETRY)},
+                    _I.CONNECTED: to(Negotiation.start, _S.AUTHENTICATING, _S.NEGOTIATING, *_RETRY)},
     _S.AUTHENTICATING: {**_NEGOTIATION, **_UNEXPECTED,
                         _I.AUTHENTICATION: to(Negotiation.on_authentication, _S.NEGOTIATING, *_RETRY)},
     _S.NEGOTIATING: {**_NEGOTIATION, **_UNEXPECTED,
                      _I.CONTROL: to(Negotiation.on_negotiation, _S.RESTORING, _S.READY, *_RETRY),
                      _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due)},
-    _S.RESTORING: {**_ONLINE, _I.POST: to(Posts.buffer), _I.CLOSE: to(Queues.close_remotely, _S.READY),
-                   _I.RESTORED: to(Connection.ready, _S.READY), _I.EXPIRY_DUE: to(Posts.on_expiry_due)},
+    _S.RESTORING: {**_ONLINE, _I.POST: to(Posts.store), _I.CLOSE: to(Queues.close_remotely, _S.READY),
+                   _I.RESTORED: to(Connection.enter_ready, _S.READY), _I.EXPIRY_DUE: to(Posts.on_expiry_due)},
     _S.READY: _ONLINE,
-    _S.DRAINING: {**_LEAVING, _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
-                  _I.ACK: to(Connection.on_ack_draining, _S.LEAVING), _I.SENT: to(Connection.on_sent, _S.LEAVING),
+    _S.DRAINING: {**_DISCONNECTING, _I.AUTHENTICATION: to(Negotiation.on_reauthentication),
+                  _I.ACK: to(Connection.on_ack_draining, _S.DISCONNECTING),
+                  _I.SENT: to(Connection.on_sent, _S.DISCONNECTING),
                   _I.CONFIRM: to(Deliveries.send_confirm), _I.HEARTBEAT_DUE: to(Heartbeats.on_due, _S.STOPPED),
                   _I.REAUTHENTICATE_DUE: to(Negotiation.on_reauthenticate_due), _I.BATCH_DUE: to(Posts.on_batch_due),
-                  _I.DRAIN_DUE: to(Connection.leave, _S.LEAVING)},
-    _S.LEAVING: {**_LEAVING, _I.ACK: to(Posts.on_ack), _I.LEAVE_DUE: to(Connection.finish, _S.STOPPED)},
+                  _I.DRAIN_DUE: to(Connection.send_disconnect, _S.DISCONNECTING)},
+    _S.DISCONNECTING: {**_DISCONNECTING, _I.ACK: to(Posts.on_ack),
+                       _I.DISCONNECT_DUE: to(Connection.end_session, _S.STOPPED)},
     _S.STOPPED: _ENDING,
 }
 SESSION = table(State, Input, _ROWS)
@@ -91,14 +94,14 @@ class SessionCore:
         self.options: SessionOptions = options
         self._deadlines = deadlines = Deadlines(now)
         self._counters = counters = LiveCounters()
-        self._state = state = SessionState(deadlines)
+        self._state = state = CurrentState(deadlines)
         self._outbox = outbox = Outbox(options, deadlines, counters, on_output)
         shared = Shared(options, state, outbox, deadlines, counters)
         self._posts = posts = Posts(shared, make_guid)
         self._deliveries = deliveries = Deliveries(shared)
         requests, heartbeats = Requests(outbox, QueueRegistry(), deliveries.routes), Heartbeats(shared)
-        self._settings = QueueSettings(shared, requests)
-        self._machine = QueueMachine(shared, requests, self._settings, posts)
+        self._configuration = QueueConfiguration(shared, requests)
+        self._machine = QueueMachine(shared, requests, self._configuration, posts)
         self._queues = queues = Queues(shared, self._machine, deliveries)
         self._connection = Connection(shared, posts, queues, requests, heartbeats, random)
         negotiation = Negotiation(shared, identity, self._connection)
@@ -113,7 +116,7 @@ class SessionCore:
         self.has_room: Final = posts.has_room
         self.seal: Final = posts.seal
         self.confirm: Final = deliveries.confirm
-        self.consumed: Final = deliveries.consumed
+        self.on_consumed: Final = deliveries.on_consumed
         self.take_effects: Final = outbox.take_effects
 
     # -- state ------------------------------------------------------------------------------------------------------
@@ -164,59 +167,59 @@ class SessionCore:
     def set_health(self, healthy: bool, now: float) -> None:
         """Suspend or resume the queues with `suspends_on_bad_host_health`."""
         self._deadlines.now = now
-        self._settings.set_health(healthy)
+        self._configuration.set_health(healthy)
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
-    def connected(self, attempt: int, now: float) -> None:
+    def on_connected(self, attempt: int, now: float) -> None:
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.CONNECTED)
 
-    def failed(self, attempt: int, reason: str, now: float) -> None:
+    def on_connect_failed(self, attempt: int, reason: str, now: float) -> None:
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.FAILED, reason)
 
-    def received(self, chunk: bytes, now: float) -> None:
+    def on_data(self, chunk: bytes, now: float) -> None:
         self._deadlines.now = now
-        self._connection.received(chunk)
+        self._connection.on_data(chunk)
 
-    def lost(self, attempt: int, reason: str, now: float) -> None:
+    def on_connection_lost(self, attempt: int, reason: str, now: float) -> None:
         self._deadlines.now = now
         if attempt == self._connection.attempt:
             self._state.feed(Input.LOST, reason)
 
-    def pause(self, now: float) -> None:
+    def pause_posts(self, now: float) -> None:
         self._deadlines.now = now
         self._posts.pause()
 
-    def resume(self, now: float) -> None:
+    def resume_posts(self, now: float) -> None:
         self._deadlines.now = now
         self._posts.resume()
 
     # -- clock and output -------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float | None:
-        return self._deadlines.next()
+    def next_deadline(self) -> float | None:
+        return self._deadlines.earliest()
 
     def tick(self, now: float) -> None:
         deadlines = self._deadlines
         deadlines.now = now
-        while (key := deadlines.expire(now)) is not None:
+        while (key := deadlines.pop_expired(now)) is not None:
             if isinstance(key, Input):
                 self._state.feed(key)
                 continue
-            queue, what = cast("tuple[Queue, str | Setting]", key)
-            if isinstance(what, Setting):
-                self._settings.on_timeout(queue, what)
+            queue, request = cast("tuple[Queue, str | ConfigureRequest]", key)
+            if isinstance(request, ConfigureRequest):
+                self._configuration.on_timeout(queue, request)
             else:
                 self._machine.on_timeout(queue)
 
     def take_output(self, flush: bool = False) -> list[bytes]:
         """Return the chunks to write now. A batch whose delay has not passed stays, unless `flush`."""
         chunks = self._outbox.take_output(flush)
-        if chunks and self._outbox.no_ack_cut:
+        if chunks and self._outbox.encoded_no_ack:
             self._posts.on_sent()
             self._state.feed(Input.SENT)
         return chunks

@@ -23,7 +23,7 @@ class State(Enum):
     RESTORING = "restoring"  # connected; queues are being reopened, posts wait
     READY = "ready"
     DRAINING = "draining"  # stop was called: waiting for acknowledgements
-    LEAVING = "leaving"  # disconnect was sent
+    DISCONNECTING = "disconnecting"  # disconnect was sent
     STOPPED = "stopped"  # final
 
 
@@ -55,17 +55,17 @@ class Input(Enum):
     BATCH_DUE = "batch due"
     EXPIRY_DUE = "expiry due"  # deduplication time of posts without a connection
     DRAIN_DUE = "drain due"
-    LEAVE_DUE = "leave due"
+    DISCONNECT_DUE = "disconnect due"
 
     __hash__ = object.__hash__  # Enum.__hash__ hashes the name at each call
 
 
 class QueueState(Enum):
-    OPEN_HELD = "open held"  # open requested without a connection
+    OPEN_PENDING = "open pending"  # open requested without a connection
     OPENING = "opening"  # openQueue is in progress
     CONFIGURING = "configuring"  # second phase: configureStream is in progress
     OPEN = "open"
-    REOPEN_HELD = "reopen held"  # to be reopened on the next connection
+    REOPEN_PENDING = "reopen pending"  # to be reopened on the next connection
     REOPENING = "reopening"
     RECONFIGURING = "reconfiguring"  # second phase of reopening
     DECONFIGURING = "deconfiguring"  # first phase of closing
@@ -79,8 +79,8 @@ class QueueInput(Enum):
     REFUSED = "refused"  # the broker answered it with an error status
     TIMED_OUT = "timed out"  # no answer in time
     LOST = "lost"  # the connection is lost
-    CLOSE = "close"  # by the application, with a connection
-    CLOSE_LOCALLY = "close locally"  # by the application, without a connection
+    CLOSE = "close"  # requested by the application, with a connection
+    CLOSE_LOCALLY = "close locally"  # requested by the application, without a connection
 
 
 Action = Callable[..., Any]
@@ -100,7 +100,7 @@ def _bound(action: Action, parts: tuple[object, ...]) -> Action:
     return action if owner is None else MethodType(action, owner)
 
 
-class SessionState:
+class CurrentState:
     """Current state with its row of the transition table. `by_type`, `post` and `confirm`: actions of frequent inputs; those
     that cannot change the state are called without `feed`. `history`: transition history."""
 
@@ -120,35 +120,36 @@ class SessionState:
     def bind(self, table: Table, *parts: object) -> None:
         """Set the table; its actions are methods of these parts."""
         self._table = table
-        self._rows = {state: {what: _bound(cell.action, parts) for what, cell in cells.items()}
+        self._rows = {state: {event: _bound(cell.action, parts) for event, cell in cells.items()}
                       for state, cells in table.items()}
-        self._take_row()
+        self._select_row()
 
     def enter(self, state: State, why: str = "") -> None:
         """Enter a state; clear the timers that it ignores."""
         self.history.note(self._deadlines.now, self.state.value, state.value, why or self._cause.value, self._cause.value)
         self.state = state
-        self._take_row()
-        for what, action in self.row.items():
+        self._select_row()
+        for event, action in self.row.items():
             if action is ignore:
-                self._deadlines.clear(what)
+                self._deadlines.clear(event)
 
-    def _take_row(self) -> None:
+    def _select_row(self) -> None:
         cells = self._table[self.state]
         self.row = row = self._rows[self.state]
         by_type = [row[Input.OTHER]] * _EVENT_TYPES
-        for kind, what in _INPUTS.items():
-            by_type[kind] = partial(self.feed, what) if cells[what].after else row[what]
+        for kind, event in _INPUTS.items():
+            by_type[kind] = partial(self.feed, event) if cells[event].after else row[event]
         self.by_type = by_type
         self.post, self.confirm = row[Input.POST], row[Input.CONFIRM]
 
-    def feed(self, what: Input, *arguments: object) -> Any:
-        before, outer, self._cause = self.state, self._cause, what
+    def feed(self, event: Input, *arguments: object) -> Any:
+        """Execute the transition for the state and this input; return the action's result."""
+        before, outer, self._cause = self.state, self._cause, event
         try:
-            return self.row[what](*arguments)
+            return self.row[event](*arguments)
         finally:
             self._cause = outer
-            check(self._table, before, what, self.state)
+            check(self._table, before, event, self.state)
 
     @property
     def online(self) -> bool:

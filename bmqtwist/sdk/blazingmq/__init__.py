@@ -1,4 +1,4 @@
-"""Interface of the official Python library on this library's core. Programs written for it change one line:
+"""Interface of the official Python library. Programs written for that library change one line:
 
     import bmqtwist.sdk.blazingmq as blazingmq
 

@@ -1,9 +1,9 @@
 """Blocking session of the official library's interface, with its errors and texts.
 
-An `Engine` runs the core: one thread moves bytes, another runs callbacks. A callback may call any method of the session,
-including opening queues and stopping the session; other callbacks wait for it. The threads reference the engine and not the
-session, so an unreferenced session is garbage-collected: its engine delivers posts and stops (`abandon`). Engines running at
-the exit of the program are stopped by exit handlers, registered when their sessions were created.
+A `CallbackEngine` runs the core: one thread moves bytes, another runs callbacks. A callback may call any method of the
+session, including opening queues and stopping the session; other callbacks wait for it. The threads reference the engine
+but not the session, so that an unreferenced session is garbage-collected: its engine then delivers posts and stops
+(`abandon`). At the exit of the program an exit handler stops each running engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from bmqtwist.wire.properties import PropertyType
 
 STOPPED = "Method called after session was stopped"
 NOT_OPENED = "Queue not opened"
-_OF_MESSAGES = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SUSPENDED}  # independent of the connection
+_MESSAGE_ERRORS = {Result.PAYLOAD_EMPTY, Result.PAYLOAD_TOO_BIG, Result.QUEUE_SUSPENDED}  # independent of the connection
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def translated_post(uri: str) -> Iterator[None]:
     except Error:
         raise
     except SdkError as error:
-        if error.result in _OF_MESSAGES:
+        if error.result in _MESSAGE_ERRORS:
             raise Error(f"Failed to construct message: {error}") from error
         raise Error(f"Failed to post message to {uri} queue: {error}") from error
     except BmqError as error:
@@ -97,7 +97,7 @@ _EVENTS = {
     EventKind.HOST_UNHEALTHY: events.HostUnhealthy, EventKind.HOST_HEALTH_RESTORED: events.HostHealthRestored,
     EventKind.ERROR: events.Error,
 }
-_EVENTS_OF_QUEUES = {
+_QUEUE_EVENTS = {
     EventKind.QUEUE_REOPEN_RESULT: (events.QueueReopened, events.QueueReopenFailed),
     EventKind.QUEUE_SUSPENDED: (events.QueueSuspended, events.QueueSuspendFailed),
     EventKind.QUEUE_RESUMED: (events.QueueResumed, events.QueueResumeFailed),
@@ -105,7 +105,7 @@ _EVENTS_OF_QUEUES = {
 UNSTOPPED = "stop() not invoked before destruction of Session<{}> object"
 
 
-class Engine(ThreadedCore):
+class CallbackEngine(ThreadedCore):
     """Runs one session core and the application's callbacks. `started`: the application has not stopped the session."""
 
     def __init__(self, options: sdk_options.SessionOptions, make_transport: PumpFactory,
@@ -113,23 +113,23 @@ class Engine(ThreadedCore):
                  on_message: Callable[[Message, MessageHandle], object] | None, health: HealthMonitor | None) -> None:
         self._on_session_event, self._on_message = on_session_event, on_message
         self._calls: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
-        super().__init__(options, self._call_back, make_transport=make_transport, step_done=self._look)
+        super().__init__(options, self._queue_callback, make_transport=make_transport, on_step=self._stop_if_abandoned)
         self.transport.logger = LOG
         self.started: bool = True
         self._abandoned = self._stopping = False
         self._process = os.getpid()
-        self._forget_health: Callable[[], None] = lambda: None
+        self._remove_health_listener: Callable[[], None] = lambda: None
         if health is not None:
             self._set_health(health.healthy)
-            self._forget_health = health.listen(self._set_health)
-        self._caller = threading.Thread(target=self._call, name="bmqtwist-callbacks", daemon=True)
+            self._remove_health_listener = health.listen(self._set_health)
+        self._callback_thread = threading.Thread(target=self._run_callbacks, name="bmqtwist-callbacks", daemon=True)
         self.start()
-        self._caller.start()
+        self._callback_thread.start()
         try:
             self.request(self.core.start)
         except BaseException:
             self.started = False
-            self._end()
+            self._end_threads()
             raise
         self._exit_handler = partial(_at_exit, weakref.ref(self))
         atexit.register(self._exit_handler)
@@ -137,11 +137,11 @@ class Engine(ThreadedCore):
     # -- for the session --------------------------------------------------------------------------------------------
 
     def wait_for_callbacks(self) -> None:
-        """Wait until all pending callbacks have returned; in a callback return at once."""
-        if threading.current_thread() is not self._caller:
+        """Wait until all pending callbacks have returned; return at once if called by a callback."""
+        if threading.current_thread() is not self._callback_thread:
             called = threading.Event()
             self._calls.put((lambda _: called.set(), None))
-            while not called.wait(1.0) and self._caller.is_alive():
+            while not called.wait(1.0) and self._callback_thread.is_alive():
                 pass
 
     def stop(self) -> None:
@@ -151,17 +151,17 @@ class Engine(ThreadedCore):
             self.changed.notify_all()
         if started:
             self.request(self.core.stop)
-            self._end()
+            self._end_threads()
 
     def abandon(self) -> None:
         """Stop in the thread after the session was garbage-collected. Runs in any thread, so it takes no lock."""
         if self.started and self._process == os.getpid():
             self._abandoned, self.started = True, False
             warnings.warn(UNSTOPPED.format(hex(id(self))), UserWarning, stacklevel=3)
-            self.transport.poke()
+            self.transport.interrupt_step()
 
     def stop_at_exit(self) -> None:
-        """Deliver posts and stop at the end of the program; in a child process, which has no threads, do nothing."""
+        """Deliver posts and stop at the end of the program. Has no effect in a child process, which has no threads."""
         if self._process != os.getpid():
             return
         if self.started:
@@ -169,7 +169,7 @@ class Engine(ThreadedCore):
         failed = self.core.counters().nacked
         if self._abandoned:
             self.join()
-            self._caller.join()
+            self._callback_thread.join()
         else:
             self.stop()
         lost = self.core.counters().nacked - failed
@@ -180,37 +180,37 @@ class Engine(ThreadedCore):
         with self.lock:
             self.core.set_health(healthy, self.clock())
 
-    def _end(self) -> None:
-        self._forget_health()
-        self.end()
+    def _end_threads(self) -> None:
+        self._remove_health_listener()
+        self.end_thread()
         self._calls.put(None)
         self.join()
-        if threading.current_thread() is not self._caller:
-            self._caller.join()
+        if threading.current_thread() is not self._callback_thread:
+            self._callback_thread.join()
         if hasattr(self, "_exit_handler"):
             atexit.unregister(self._exit_handler)
 
     # -- the threads ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _stop_if_abandoned(self) -> None:
         if self._abandoned and not self._stopping:
             self._stopping = True
             with self.lock:
                 self.core.stop(None, self.clock())
                 self.transport.perform()
         if self._stopping and self.core.state is State.STOPPED:
-            self._end()
+            self._end_threads()
 
-    def _call_back(self, effect: object) -> None:
+    def _queue_callback(self, effect: object) -> None:
         if isinstance(effect, sdk_message.Message):
-            self._calls.put((self._give_message, effect))
+            self._calls.put((self._deliver_message, effect))
         elif isinstance(effect, results.Ack):
             if effect.token is not None:
                 self._calls.put((effect.token, make_ack(effect)))  # type: ignore[arg-type]
         elif isinstance(effect, results.SessionEvent):
-            self._calls.put((self._give_event, effect))
+            self._calls.put((self._deliver_event, effect))
 
-    def _call(self) -> None:
+    def _run_callbacks(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
                 call[0](call[1])
@@ -219,9 +219,9 @@ class Engine(ThreadedCore):
                 del error
             del call  # it may hold the last reference to a session
 
-    def _give_message(self, message: sdk_message.Message) -> None:
+    def _deliver_message(self, message: sdk_message.Message) -> None:
         with self.lock:
-            self.core.consumed(1)
+            self.core.on_consumed(1)
         if self._on_message is not None:
             try:
                 given = make_message(message)
@@ -240,18 +240,18 @@ class Engine(ThreadedCore):
                 raise Error(NOT_OPENED if error.result is Result.INVALID_QUEUE else
                             f"Failed to confirm message [{message.guid.hex().upper()}]: {error}") from error
 
-    def _give_event(self, event: results.SessionEvent) -> None:
+    def _deliver_event(self, event: results.SessionEvent) -> None:
         failed = event.result is not Result.SUCCESS
         text = None
         if failed or event.kind is EventKind.ERROR:
             text = ": ".join(part for part in (event.result.value if failed else "", event.message) if part)
-        if event.kind in _EVENTS_OF_QUEUES:
-            self._on_session_event(_EVENTS_OF_QUEUES[event.kind][failed](event.uri, text))
+        if event.kind in _QUEUE_EVENTS:
+            self._on_session_event(_QUEUE_EVENTS[event.kind][failed](event.uri, text))
         elif event.kind in _EVENTS:
             self._on_session_event(_EVENTS[event.kind](text))
 
 
-def _at_exit(reference: weakref.ref[Engine]) -> None:
+def _at_exit(reference: weakref.ref[CallbackEngine]) -> None:
     engine = reference()
     if engine is not None:
         with contextlib.suppress(SdkError):
@@ -291,7 +291,7 @@ class Session:
     """
 
     _make_transport: PumpFactory = SocketPump  # a class attribute, since the official constructor has no such parameter
-    _engine: Engine
+    _engine: CallbackEngine
 
     def __init__(self, on_session_event: Callable[[events.SessionEvent], None],
                  on_message: Callable[[Message, MessageHandle], None] | None = None,
@@ -323,8 +323,8 @@ class Session:
                 compression=message_compression_algorithm is CompressionAlgorithmType.ZLIB,
                 channel_high_bytes=high, channel_low_bytes=high // 2, slow_consumer_low=low, slow_consumer_high=many,
                 brokers=sdk_options.parse_brokers(os.environ.get("BMQ_BROKER_URI") or _text(broker)))  # after the times
-            self._engine = Engine(options, self._make_transport, on_session_event, on_message,
-                                  host_health_monitor.monitor if host_health_monitor is not None else None)
+            monitor = host_health_monitor.monitor if host_health_monitor is not None else None
+            self._engine = CallbackEngine(options, self._make_transport, on_session_event, on_message, monitor)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -359,7 +359,7 @@ class Session:
         with translated(f"open {uri} queue"):
             if not (read or write):
                 raise Error(f"Failed to open {uri} queue: INVALID_FLAGS: open it for reading, for writing, or both")
-            wanted = options.over(sdk_options.QueueOptions())
+            wanted = options.apply_to(sdk_options.QueueOptions())
             self._engine.request(lambda token, now: core.open(uri, token, now, read=read, write=write,
                                                               queue_options=wanted, timeout_s=seconds))
 
@@ -382,7 +382,7 @@ class Session:
 
         def configure(token: object, now: float) -> None:
             queue = self._queue(uri)
-            self._engine.core.configure(queue, options.over(queue.options), token, now, seconds)
+            self._engine.core.configure(queue, options.apply_to(queue.options), token, now, seconds)
         with translated(f"configure {uri} queue"):
             self._engine.request(configure)
 
@@ -444,7 +444,7 @@ class Session:
             raise Error(STOPPED)
 
     def _queue(self, uri: str) -> Queue:
-        self._check_started()  # again: it may have been stopped before we had the lock
+        self._check_started()  # again, with the lock: another thread may have stopped the session
         queue = self._engine.core.queues.get(uri)
         if queue is None:
             raise Error(NOT_OPENED)

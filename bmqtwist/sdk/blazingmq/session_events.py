@@ -59,7 +59,7 @@ class StateRestored(SessionEvent):
 
 
 class ConnectionTimeout(SessionEvent):
-    """No connection in time."""
+    """The first connection was not established in time."""
 
 
 class HostUnhealthy(SessionEvent):
@@ -103,7 +103,7 @@ class SlowConsumerHighWaterMark(SessionEvent):
 
 
 class Error(SessionEvent):
-    """Another error."""
+    """An error; the session continues."""
 
 
 class InterfaceError(SessionEvent):

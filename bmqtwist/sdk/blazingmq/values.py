@@ -18,21 +18,21 @@ from bmqtwist.wire.properties import PropertyType, Value
 _BITS = {PropertyType.SHORT: 16, PropertyType.INT32: 32, PropertyType.INT64: 64}
 
 
-def _default(value: object) -> PropertyType:
+def _default_type(value: object) -> PropertyType:
     for base, kind in sdk_message.DEFAULT_TYPES.items():  # bool before int
         if isinstance(value, base):
             return kind
     raise Error(f"Property values of type {type(value).__name__!r} are not supported")
 
 
-def _text(name: object) -> str:
+def _name_text(name: object) -> str:
     if isinstance(name, (str, bytes)):
         return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
     raise TypeError(f"not expecting type '{type(name)}'")
 
 
-def _wire(name: str, value: object, kind: PropertyType) -> Value:
-    """Convert a value for the core: CHAR to int, STRING to text."""
+def _to_wire_value(name: str, value: object, kind: PropertyType) -> Value:
+    """Convert the value of a property for the core: CHAR to int, STRING to text."""
     expected: type = bytes
     if kind in _BITS:
         expected = int
@@ -62,13 +62,13 @@ def to_wire(values: Mapping[str, object] | None,
     given: dict[str, object] = {}
     types: dict[str, PropertyType] = {}
     for name, value in (values or {}).items():
-        given[_text(name)] = value
-        types[_text(name)] = _default(value)
+        given[_name_text(name)] = value
+        types[_name_text(name)] = _default_type(value)
     for name, kind in (overrides or {}).items():
-        if _text(name) not in types:
+        if _name_text(name) not in types:
             raise Error(f"Received override for non-existent property {name!r}")
-        types[_text(name)] = kind
-    return {name: _wire(name, value, types[name]) for name, value in given.items()}, types
+        types[_name_text(name)] = kind
+    return {name: _to_wire_value(name, value, types[name]) for name, value in given.items()}, types
 
 
 def from_wire(message: sdk_message.Message) -> dict[str, Value]:
@@ -81,8 +81,8 @@ PropertyValueDict = dict[str, Value]
 PropertyTypeDict = dict[str, PropertyType]
 
 
-class _Given:
-    """Base of values that only sessions create."""
+class _NotConstructible:
+    """Base of values that sessions create; the constructor raises Error."""
 
     def __init__(self) -> None:
         raise Error(f"The {type(self).__name__} class does not have a public constructor.")
@@ -119,7 +119,7 @@ class CompressionAlgorithmType(Enum):
         return f"<CompressionAlgorithmType.{self.name}>"
 
 
-class Ack(_Given):
+class Ack(_NotConstructible):
     """Acknowledgement of a post: `guid`, `status`, `queue_uri`. Not created by applications."""
 
     guid: bytes | None
@@ -142,7 +142,7 @@ def make_ack(ack: results.Ack) -> Ack:
     return made
 
 
-class Message(_Given):
+class Message(_NotConstructible):
     """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`. Not created by applications."""
 
     data: bytes
@@ -165,7 +165,7 @@ def make_message(message: sdk_message.Message) -> Message:
     return made
 
 
-class MessageHandle(_Given):
+class MessageHandle(_NotConstructible):
     """Confirms a message. Not created by applications."""
 
     _message: Message
@@ -206,8 +206,8 @@ class QueueOptions(_Record):
     consumer_priority: int | None = None
     suspends_on_bad_host_health: bool | None = None
 
-    def over(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
-        """Return `base` with the members that are not None."""
+    def apply_to(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
+        """Return `base`, with its members replaced by those that are not None."""
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         return sdk_options.QueueOptions(**{name: getattr(base, name) if value is None else value
                                            for name, value in given.items()})

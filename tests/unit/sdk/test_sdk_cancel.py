@@ -223,9 +223,9 @@ def test_requests(front: Front, what: str) -> None:
 
         async def after(run: Run) -> None:
             if what == "close" and not run.queue.is_open:
-                await front.until(lambda: run.queue.ended and URI not in run.session.core.queues, 5.0)
+                await front.until(lambda: run.queue.closed and URI not in run.session.core.queues, 5.0)
             elif what == "configure":
-                await front.until(lambda: not run.queue.core.pending_settings, 5.0)
+                await front.until(lambda: not run.queue.core.pending_configure_requests, 5.0)
                 await run.queue.configure(QueueOptions(6))
                 assert run.queue.options.max_unconfirmed_messages == 6
         await every_turn(front, call, after)
@@ -237,7 +237,7 @@ def test_stop_goes_on(front: Front) -> None:
         async def after(run: Run) -> None:
             if run.session.core.state is not State.READY:
                 await front.until(lambda: run.session.core.state is State.STOPPED, 60.0)
-                assert run.queue.ended
+                assert run.queue.closed
         assert await every_turn(front, lambda run: run.session.stop, after) > 0
     front.run(scenario)
 

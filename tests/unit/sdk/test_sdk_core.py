@@ -25,7 +25,7 @@ from bmqtwist.sdk import (
     Subscription,
     parse_brokers,
 )
-from bmqtwist.sdk._core.outbox import Group
+from bmqtwist.sdk._core.outbox import PostGroup
 from bmqtwist.sdk._core.posts import Post
 from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import properties, schema
@@ -89,7 +89,7 @@ def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() 
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()
-    group = Group("settled", acks={})
+    group = PostGroup("settled", acks={})
     guids = [bench.core.post(queue, b"x", bench.now, post=Post(group=group, token="t")) for _ in range(3)]
     bench.core.seal(group)
     bench.turn()
@@ -99,7 +99,7 @@ def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     assert bench.log[-2:] == ["ack t LIMIT_MESSAGES", "done settled SUCCESS"]
     assert (group.failures, [ack.status for ack in group.failed]) == (1, [Result.LIMIT_MESSAGES])
     assert group.acks is not None and list(group.acks) == guids
-    bench.core.seal(Group("empty"))
+    bench.core.seal(PostGroup("empty"))
     bench.turn()
     assert "empty" in bench.done
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
                                                                      error: type[Exception]) -> None:
     bench = Bench().start()
     queue = bench.open()
-    group = Group()
+    group = PostGroup()
     with pytest.raises(error):
         bench.core.post(queue, payload, bench.now, post=Post(group=group), **more)  # type: ignore[arg-type]
     assert not bench.core.unacked and not group.outstanding
@@ -313,10 +313,10 @@ def test_a_slow_consumer_is_told_once_and_again_when_it_has_caught_up() -> None:
     for _ in range(5):
         bench.push(b"m")
     assert bench.kinds()[1:] == [EventKind.SLOWCONSUMER_HIGHWATERMARK]
-    bench.core.consumed(3)
+    bench.core.on_consumed(3)
     bench.turn()
     assert len(bench.kinds()) == 2
-    bench.core.consumed(1)
+    bench.core.on_consumed(1)
     bench.turn()
     assert bench.kinds()[2:] == [EventKind.SLOWCONSUMER_NORMAL]
 
@@ -529,7 +529,7 @@ def test_answers_in_any_slices_are_the_same_answers(size: int) -> None:
     data = HEARTBEAT + events.encode_push([events.PushMessage(0, bytes(16), b"a", options=sub_queue_ids([1])),
                                            events.PushMessage(0, bytes(16), b"b", options=sub_queue_ids([1]))]) + HEARTBEAT
     for start in range(0, len(data), size):
-        bench.core.received(data[start:start + size], bench.now)
+        bench.core.on_data(data[start:start + size], bench.now)
     bench.turn()
     assert [message.payload for message in bench.messages] == [b"a", b"b"]
 

@@ -22,7 +22,7 @@ from bmqtwist.wire.fast import sub_queue_ids
 def balanced(bench: Bench) -> Counters:
     """Return the counters after checking the balance of posts."""
     found = bench.core.counters()
-    assert found.posts == found.acked + found.nacked + found.unasked + found.unacked_now
+    assert found.posts == found.acked + found.nacked + found.sent_without_ack + found.unacked_now
     assert found.nacked == sum(found.nacked_by_status.values())
     return found
 
@@ -44,7 +44,7 @@ def test_posts_are_counted_by_their_outcome() -> None:
     bench.ack(bench.puts()[2], status=1)
     bench.ack(bench.puts()[2], status=0)  # a second answer counts for nothing
     found = balanced(bench)
-    assert (found.posts, found.acked, found.nacked, found.unasked, found.unacked_now) == (5, 2, 1, 1, 1)
+    assert (found.posts, found.acked, found.nacked, found.sent_without_ack, found.unacked_now) == (5, 2, 1, 1, 1)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1}
     assert found.unacked_bytes_now == bench.core._posts.unacked_bytes > 0
     bench.core.close(queue, "close", bench.now)
@@ -84,7 +84,7 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
     bench.push(b"nobody's", s_id=9)
     for message in bench.messages[:3]:
         message.confirm()
-    bench.core.consumed(3)
+    bench.core.on_consumed(3)
     bench.turn()
     found = balanced(bench)
     assert (found.messages, found.redelivered, found.inbox_now, found.confirms, found.dropped) == (4, 1, 1, 3, 1)
@@ -94,8 +94,8 @@ def test_bytes_of_the_channel_are_counted_both_ways() -> None:
     bench = Bench().start()
     before = balanced(bench)
     heartbeat = bytes.fromhex("000000084b020000")
-    bench.core.received(heartbeat[:3], bench.now)
-    bench.core.received(heartbeat[3:], bench.now)
+    bench.core.on_data(heartbeat[:3], bench.now)
+    bench.core.on_data(heartbeat[3:], bench.now)
     sent = sum(map(len, bench.core.take_output()))
     found = balanced(bench)
     assert (found.bytes_in - before.bytes_in, found.bytes_out - before.bytes_out) == (8, sent) and sent == 8
@@ -196,7 +196,7 @@ def test_posts_that_were_never_handed_over_are_not_retransmitted() -> None:
     bench.post(queue, b"in the batch", turn=False)
     before = bench.core.counters().retransmitted
     bench.connected = False
-    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.core.on_connection_lost(bench.attempt, "reset", bench.now)
     bench.come_back()
     assert bench.core.counters().retransmitted - before == 2 and len(bench.payloads()) == 5
 
@@ -204,7 +204,7 @@ def test_posts_that_were_never_handed_over_are_not_retransmitted() -> None:
     queue = bench.open()
     bench.post(queue, b"cut", turn=False)
     bench.core.open("bmq://bmq.test.mem.priority/other", None, bench.now, write=True)
-    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.core.on_connection_lost(bench.attempt, "reset", bench.now)
     bench.turn()
     bench.come_back()
     assert bench.payloads() == [b"cut"] and not bench.core.counters().retransmitted

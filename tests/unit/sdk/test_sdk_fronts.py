@@ -125,7 +125,7 @@ def test_on_event_may_stop_the_session(front: Front) -> None:
         made.append(session)
         queue = await w(session.open(URI, read=True))
         front.broker.crash()
-        await front.until(lambda: queue.ended)
+        await front.until(lambda: queue.closed)
         front.broker.start()
         with pytest.raises(SdkError):
             await w(queue.post(b"x"))

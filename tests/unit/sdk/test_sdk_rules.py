@@ -397,7 +397,7 @@ def test_a_reopen_for_which_the_broker_had_no_primary_in_time_is_tried_again_on_
     bench.refuse[refused] = Category.E_TIMEOUT
     bench.lose()
     bench.come_back()
-    assert queue.state is QueueState.REOPEN_HELD and bench.acks == []  # type: ignore[attr-defined]
+    assert queue.state is QueueState.REOPEN_PENDING and bench.acks == []  # type: ignore[attr-defined]
     bench.refuse.clear()
     bench.acks_at_once = True
     bench.come_back()
@@ -478,16 +478,16 @@ def test_s14_the_second_phase_of_a_reopen_may_be_the_one_without_answer() -> Non
 
 @rule
 def test_s15_a_channel_above_its_high_watermark_refuses_posts_until_it_is_below_the_low_one(bench: Bench) -> None:
-    """The core raises BW_LIMIT at once and adds Room later; fronts wait between them."""
+    """The core raises BW_LIMIT at once and adds RoomAvailable later; fronts wait between them."""
     queue = opened(bench)
     bench.acks_at_once = False
     bench.post(queue, b"a")
-    bench.core.pause(bench.now)
+    bench.core.pause_posts(bench.now)
     with pytest.raises(SdkError) as caught:
         bench.post(queue, b"b")
     assert caught.value.result is Result.BW_LIMIT
     assert not bench.closes and not bench.acks and not bench.rooms  # no reset, nothing dropped
-    bench.core.resume(bench.now)
+    bench.core.resume_posts(bench.now)
     bench.turn()
     assert bench.rooms == 1
     bench.post(queue, b"b")
@@ -580,7 +580,7 @@ def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
     assert bench.done[("open", FANOUT)].result is Result.CANCELED
     assert bench.core.state is State.DRAINING and not bench.acks
     bench.advance(2.0)
-    assert bench.core.state is State.LEAVING
+    assert bench.core.state is State.DISCONNECTING
     bench.lose()
     assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.UNKNOWN)]
     assert bench.done["stop"].result is Result.SUCCESS
@@ -692,7 +692,7 @@ def test_s20_pauses_grow_up_to_their_bound_and_start_over_after_a_success() -> N
         bench.lose(up=False)
         times = []
         for _ in range(5):
-            due = bench.core.deadline()
+            due = bench.core.next_deadline()
             assert due is not None
             times.append(due - bench.now)
             bench.advance(due - bench.now)

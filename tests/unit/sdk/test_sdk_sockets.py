@@ -1,4 +1,4 @@
-"""`poke` of a SocketPump that waits for its socket."""
+"""`interrupt_step` of a SocketPump that waits for its socket."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ WAIT_S = 30.0
 
 
 class Disturbed:
-    """Receiving end of the socket pair; a poke arrives just before it is read."""
+    """Receiving end of the socket pair; a second interrupt arrives just before it is read."""
 
     def __init__(self, transport: SocketPump, end: socket.socket) -> None:
         self._transport, self._end = transport, end
         self.fileno, self.close = end.fileno, end.close
 
     def recv(self, size: int) -> bytes:
-        self._transport.poke()
+        self._transport.interrupt_step()
         return self._end.recv(size)
 
 
-def test_a_poke_that_is_taken_along_with_another_is_not_the_last_one() -> None:
-    """`poke` may be called without the lock, by a health monitor's thread or by the garbage collector."""
+def test_an_interrupt_is_effective_after_one_that_was_read_together_with_another() -> None:
+    """`interrupt_step` may be called without the lock, by a health monitor's thread or by the garbage collector."""
     transport = SocketPump(SessionOptions(), lambda effect: None)
     try:
-        transport._far = Disturbed(transport, transport._far)  # type: ignore[assignment]
+        transport._wakeup_reader = Disturbed(transport, transport._wakeup_reader)  # type: ignore[assignment]
         for _ in range(3):
-            transport.poke()
+            transport.interrupt_step()
             began = time.monotonic()
             transport.step(WAIT_S)
             assert time.monotonic() - began < WAIT_S / 2

@@ -65,6 +65,6 @@ def test_garbage_from_a_broker_never_raises_in_any_state(state: State, what: Inp
         bench = Bench()
         bench.core._state.enter(state)
         length = (8 + len(body)).to_bytes(4, "big")
-        bench.core.received(length + bytes([0x40 | kinds[what], 2, 0, 0]) + body, bench.now)
+        bench.core.on_data(length + bytes([0x40 | kinds[what], 2, 0, 0]) + body, bench.now)
         bench.core.tick(bench.now + 1000)
         bench.core.take_output()
