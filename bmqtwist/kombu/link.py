@@ -1,11 +1,12 @@
 """Link to the broker: a session core with an I/O thread, blocking calls, settings and errors.
 
-The thread answers heartbeats independently of the program, and reconnects. Deliveries go to the inboxes of readers; `news`
-counts them, and `fileno` is readable until an event loop has processed them (`calm`).
+The thread answers heartbeats independently of the program, and reconnects. Deliveries go to the inboxes of readers.
+`notifications` counts deliveries and other events for callers; `fileno` is readable until an event loop has processed them
+(`reset_fileno`).
 
 A link without readers survives a connection loss: the core reconnects and retransmits unacknowledged posts, and the broker
-drops duplicates. A link with readers ends with its connection (`LinkLost`): the broker gives unconfirmed messages to other
-consumers, so kombu and Celery discard the inboxes when they reconnect.
+drops duplicates. A link with readers ends with its connection (`LinkLost`), since the broker then delivers unconfirmed
+messages to other consumers; kombu and Celery connect again, and discard the inboxes.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class Refused(OperationalError):
     """The broker refused a request: no such domain, wrong password, queue full. An immediate retry fails again."""
 
 
-_PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY,
-                      Result.ALREADY_IN_PROGRESS))
+_RETRYABLE = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY,
+                        Result.ALREADY_IN_PROGRESS))
 
 
-def refusal(what: str, result: Result, message: str = "") -> LinkLost | Refused:
+def error_of_result(what: str, result: Result, message: str = "") -> LinkLost | Refused:
     """Return the error for a result other than SUCCESS: LinkLost if a new connection may help."""
     text = f"{what}: {result.value} {message}".rstrip()
-    return LinkLost(text) if result in _PASSING else Refused(text)
+    return LinkLost(text) if result in _RETRYABLE else Refused(text)
 
 
-def translated(what: str, error: SdkError) -> LinkLost | Refused:
-    return refusal(what, error.result, error.message)
+def error_of_request(what: str, error: SdkError) -> LinkLost | Refused:
+    return error_of_result(what, error.result, error.message)
 
 
 DOMAIN = "bmq.test.persistent.priority"
@@ -65,7 +66,9 @@ _UNACKED_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TransportSettings:
+    """Settings of a transport, from its URL and its transport_options. `_s`: seconds."""
+
     session: SessionOptions
     tls: ssl.SSLContext | None = None
     domain: str = DOMAIN
@@ -87,13 +90,13 @@ class Settings:
                 raise LocalError(f"transport_options: {name} must be greater than 0")
 
 
-def settings_of(client: Any, secure: bool = False) -> Settings:
+def transport_settings(client: Any, secure: bool = False) -> TransportSettings:
     """Return the settings of a kombu.Connection. LocalError for invalid values.
 
-    Other members of `transport_options` are left to kombu; its member `session` replaces members of SessionOptions.
+    The member `session` of `transport_options` replaces members of SessionOptions; members of kombu itself are ignored.
     """
     given: Mapping[str, Any] = client.transport_options or {}
-    tls = tls_of(client.ssl)
+    tls = tls_context(client.ssl)
     timeout = float(client.connect_timeout or CONNECT_TIMEOUT_S)
     credential = Credential.basic(client.userid, client.password or "") if client.userid else None
     address = Address(client.hostname or "localhost", int(client.port or DEFAULT_PORT), secure or tls is not None)
@@ -102,14 +105,14 @@ def settings_of(client: Any, secure: bool = False) -> Settings:
         "credential": credential, "backoff_max_s": _BACKOFF_MAX_S, "unacked_bytes_max": _UNACKED_BYTES_MAX,
         "compression": bool(given.get("compression", False))}
     session.update(given.get("session", {}))
-    options = {each.name: given[each.name] for each in fields(Settings)[2:] if each.name in given}
+    options = {each.name: given[each.name] for each in fields(TransportSettings)[2:] if each.name in given}
     host = (client.virtual_host or "").strip("/")
     if host:
         options["domain"] = host
-    return Settings(SessionOptions(**session), tls, **options)
+    return TransportSettings(SessionOptions(**session), tls, **options)
 
 
-def tls_of(given: Any) -> ssl.SSLContext | None:
+def tls_context(given: Any) -> ssl.SSLContext | None:
     """Return the TLS context for kombu's `ssl` or Celery's `broker_use_ssl`: a context, True, or a mapping with `ca_certs`,
     `certfile`, `keyfile`, `cert_reqs`, `check_hostname`."""
     if not given or isinstance(given, ssl.SSLContext):
@@ -124,37 +127,38 @@ def tls_of(given: Any) -> ssl.SSLContext | None:
     return context
 
 
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_links: weakref.WeakSet[BrokerLink] = weakref.WeakSet()
 
 
 class Reader:
-    """Consumer of a queue: `inbox` contains messages not taken yet, `unconfirmed` counts taken ones."""
+    """Consumer of a queue. `inbox`: delivered messages; `unconfirmed`: number of messages taken from it and not confirmed;
+    `configuring`: a configure request is in progress."""
 
-    __slots__ = ("configuring", "inbox", "options", "queue", "unconfirmed", "uri", "wanted")
+    __slots__ = ("configuring", "inbox", "options", "queue", "requested", "unconfirmed", "uri")
 
     def __init__(self, uri: str, options: QueueOptions, inbox_max: int | None) -> None:
         self.uri = uri
-        self.options = self.wanted = options  # in force at the broker, and requested
+        self.options = self.requested = options  # in force at the broker, and requested
         self.configuring = False
         self.inbox: deque[Message] = deque(maxlen=inbox_max)
         self.unconfirmed = 0
         self.queue: Queue
 
 
-class Link:
-    """The constructor connects. Calls that fail raise LinkLost or Refused."""
+class BrokerLink:
+    """One connection to a broker; the constructor connects. Calls that fail raise LinkLost or Refused."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TransportSettings) -> None:
         self.settings = settings
-        self.lost = ""  # reason of the end of the connection
-        self.told = False  # LinkLost was raised
-        self.news = 0
+        self.loss_reason = ""  # reason of the end of the connection
+        self.loss_raised = False  # LinkLost was raised
+        self.notifications = 0
         self._readers: dict[str, Reader] = {}
         self._queues: dict[str, Queue] = {}  # open queues, by URI
-        self._opening = threading.RLock()
-        self._near, self._far = socket.socketpair()
-        self._near.setblocking(False)
-        self._far.setblocking(False)
+        self._queues_lock = threading.RLock()
+        self._wakeup_writer, self._wakeup_reader = socket.socketpair()
+        self._wakeup_writer.setblocking(False)
+        self._wakeup_reader.setblocking(False)
         self._signalled = False
         itself = weakref.WeakMethod(self._on_effect)
 
@@ -178,36 +182,37 @@ class Link:
     # -- waiting ----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        if self.lost:
-            self.told = True
-            raise LinkLost(self.lost)
+        """Raise LinkLost if the connection has ended."""
+        if self.loss_reason:
+            self.loss_raised = True
+            raise LinkLost(self.loss_reason)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
         """Wait for a condition, evaluated under the lock; return its value. LinkLost if the connection ends first."""
-        self._here()
-        if self._threaded.wait(lambda: done() or self.lost, timeout_s) and done():
+        self._check_process()
+        if self._threaded.wait(lambda: done() or self.loss_reason, timeout_s) and done():
             return True
         self.check()
         return False
 
-    def wait_news(self, seen: int, timeout_s: float | None) -> bool:
-        return self.wait(lambda: self.news != seen, timeout_s)
+    def wait_for_notification(self, seen: int, timeout_s: float | None) -> bool:
+        return self.wait(lambda: self.notifications != seen, timeout_s)
 
-    def _here(self) -> None:
-        """Raise in a child process, before a lock is taken: it cannot use the locks of its parent."""
-        if self.forked:
+    def _check_process(self) -> None:
+        """Raise LinkLost in a child process, which cannot use the locks of its parent."""
+        if self.is_forked:
             self.check()
 
     def _request(self, what: str, make: Callable[[object, float], object], timeout_s: float) -> None:
-        """Start a request of the core and wait for its result. Without an answer the state at the broker is unknown, and the
-        link ends."""
+        """Start a request of the core and wait for its result. Without an answer the link ends, since the state at the
+        broker is unknown."""
         self.check()
         try:
             answered = self._threaded.request(make, timeout_s)
         except SdkError as error:
-            raise translated(what, error) from error
+            raise error_of_request(what, error) from error
         if not answered:
-            self._fail(f"{what}: no answer in {timeout_s:g} s")
+            self._end_connection(f"{what}: no answer in {timeout_s:g} s")
             self.check()
 
     # -- posting ----------------------------------------------------------------------------------------------------
@@ -227,7 +232,7 @@ class Link:
         if not confirm:
             return
         if not self.wait(lambda: all(each.outcome is not None for each in completions), max(end - time.monotonic(), 0.0)):
-            self._fail(f"post: no acknowledgement in {timeout_s:g} s")
+            self._end_connection(f"post: no acknowledgement in {timeout_s:g} s")
             self.check()
         for completion in completions:
             ack = completion.outcome
@@ -235,9 +240,9 @@ class Link:
             if ack.status is Result.UNKNOWN:  # the message may be stored
                 raise LinkLost(f"post to {ack.uri}: no acknowledgement")
             if not ack.ok:
-                raise refusal(f"post to {ack.uri}", ack.status)
+                raise error_of_result(f"post to {ack.uri}", ack.status)
 
-    def cast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
+    def broadcast(self, uri: str, payload: bytes, properties: Mapping[str, object]) -> None:
         """Post to a broadcast queue without acknowledgement; drop the message if there is no room."""
         self.check()
         self._post(self._writable(uri), payload, properties, Post(ack=False), 0.0)
@@ -250,7 +255,7 @@ class Link:
             except SdkError as error:
                 if error.result is Result.BW_LIMIT:
                     return False
-                raise translated(f"post to {queue.uri}", error) from error
+                raise error_of_request(f"post to {queue.uri}", error) from error
             self._threaded.transport.perform()
         return True
 
@@ -269,7 +274,7 @@ class Link:
     def _writable(self, uri: str) -> Queue:
         queue = self._queues.get(uri)
         if queue is None or not queue.is_open:
-            with self._opening:
+            with self._queues_lock:
                 queue = self._queues.get(uri)
                 if queue is None or not queue.is_open:
                     queue = self._open(uri, None)
@@ -281,10 +286,10 @@ class Link:
             self._request(f"close {uri}", lambda token, now: self._core.close(queue, token, now),
                           self.settings.request_timeout_s)
 
-    def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
+    def open_reader(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
         """Open a queue for reading. With `inbox_max`, new messages replace the oldest ones in a full inbox."""
-        self._here()
-        with self._opening:
+        self._check_process()
+        with self._queues_lock:
             self._close(uri)  # it may be open for writing only
             reader = Reader(uri, options, inbox_max)
             self._readers[uri] = reader
@@ -295,113 +300,114 @@ class Link:
                 raise
         return reader
 
-    def unread(self, reader: Reader) -> None:
+    def close_reader(self, reader: Reader) -> None:
         """Close a reader: its unconfirmed messages go to other consumers."""
-        self._here()
-        with self._opening:
+        self._check_process()
+        with self._queues_lock:
             self._readers.pop(reader.uri, None)
             self._close(reader.uri)
 
-    def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
-        """Configure a queue. During a pending change only the latest further one is stored. `wait`: until it is in force."""
-        self._here()
+    def configure(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
+        """Change the options of a reader. While a configure request is in progress, only the latest further change is
+        stored. `wait`: wait until the change is in force."""
+        self._check_process()
         with self._changed:
-            reader.wanted = options
-            self._tune(reader)
+            reader.requested = options
+            self._send_configuration(reader)
             self._threaded.transport.perform()
             timeout_s = self.settings.request_timeout_s
             if wait and not self.wait(lambda: not reader.configuring, timeout_s):
-                self._fail(f"configure {reader.uri}: no answer in {timeout_s:g} s")
+                self._end_connection(f"configure {reader.uri}: no answer in {timeout_s:g} s")
                 self.check()
 
-    def _tune(self, reader: Reader) -> None:
-        if reader.configuring or reader.wanted == reader.options or self.lost or not reader.queue.is_open:
+    def _send_configuration(self, reader: Reader) -> None:
+        if reader.configuring or reader.requested == reader.options or self.loss_reason or not reader.queue.is_open:
             return
-        reader.configuring, reader.options = True, reader.wanted
+        reader.configuring, reader.options = True, reader.requested
         try:
             self._core.configure(reader.queue, reader.options, reader, self._threaded.clock())
         except SdkError as error:
-            self._fail(str(translated(f"configure {reader.uri}", error)))
+            self._end_connection(str(error_of_request(f"configure {reader.uri}", error)))
 
-    def take(self, reader: Reader) -> Message:
+    def pop_message(self, reader: Reader) -> Message:
         """Take the next message of an inbox, or raise IndexError."""
-        self._here()
+        self._check_process()
         with self._changed:
             message = reader.inbox.popleft()
             reader.unconfirmed += 1
             return message
 
     def confirm(self, message: Message) -> None:
-        self._here()
+        self._check_process()
         with self._changed:
             self.check()
             try:
                 self._core.confirm(message)
             except SdkError as error:
-                raise translated(f"confirm in {message.uri}", error) from error
+                raise error_of_request(f"confirm in {message.uri}", error) from error
             message.queue.owner.unconfirmed -= 1
             self._threaded.transport.perform()
 
     # -- notification -----------------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        return self._far.fileno()
+        return self._wakeup_reader.fileno()
 
-    def alarm(self) -> None:
+    def notify(self) -> None:
         """Notify waiting callers and the event loop."""
-        if self.forked:
+        if self.is_forked:
             return
         with self._changed:
-            self.news += 1
+            self.notifications += 1
             if not self._signalled:
                 self._signalled = True
                 with contextlib.suppress(OSError):
-                    self._near.send(b"\0")
+                    self._wakeup_writer.send(b"\0")
             self._changed.notify_all()
 
-    def calm(self, seen: int) -> None:
-        """Make `fileno` unreadable until the next notification, unless there was one after number `seen`."""
-        self._here()
+    def reset_fileno(self, seen: int) -> None:
+        """Make `fileno` unreadable until the next notification. Has no effect if there was one after number `seen`."""
+        self._check_process()
         with self._changed:
-            if self._signalled and self.news == seen and not self.lost:
+            if self._signalled and self.notifications == seen and not self.loss_reason:
                 self._signalled = False
                 with contextlib.suppress(OSError):
-                    self._far.recv(64)
+                    self._wakeup_reader.recv(64)
 
     def _on_effect(self, effect: object) -> None:
         if isinstance(effect, Message):
             self._core.on_consumed(1)
             effect.queue.owner.inbox.append(effect)
-            self.alarm()
+            self.notify()
         elif isinstance(effect, Completed) and isinstance(effect.token, Reader):
-            self._tuned(effect.token, effect)
+            self._on_configured(effect.token, effect)
         elif isinstance(effect, SessionEvent):
-            self._event(effect)
+            self._on_session_event(effect)
 
-    def _tuned(self, reader: Reader, outcome: Completed) -> None:
+    def _on_configured(self, reader: Reader, outcome: Completed) -> None:
         reader.configuring = False
         self._changed.notify_all()
         if outcome.result is Result.SUCCESS or not reader.queue.is_open:
-            self._tune(reader)
+            self._send_configuration(reader)
         else:
-            self._fail(str(refusal(f"configure {reader.uri}", outcome.result, outcome.message)))
+            self._end_connection(str(error_of_result(f"configure {reader.uri}", outcome.result, outcome.message)))
 
-    def _event(self, event: SessionEvent) -> None:
+    def _on_session_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST and self._readers:
-            self._fail(f"the connection to {self._core.options.brokers[0]} was lost: {event.message}")
+            self._end_connection(f"the connection to {self._core.options.brokers[0]} was lost: {event.message}")
         elif event.kind is EventKind.DISCONNECTED:
-            self._fail(event.message or "the connection is closed")
+            self._end_connection(event.message or "the connection is closed")
 
-    def _fail(self, reason: str) -> None:
-        if not self.lost:
-            self.lost = reason
+    def _end_connection(self, reason: str) -> None:
+        if not self.loss_reason:
+            self.loss_reason = reason
             self._threaded.end_thread()
-            self.alarm()
+            self.notify()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        if not self.lost:
+        if not self.loss_reason:
             with contextlib.suppress(LinkLost):
                 self._request("disconnect", self._core.stop, self.settings.request_timeout_s)
         self.abandon()
@@ -409,25 +415,25 @@ class Link:
 
     def abandon(self) -> None:
         """Close without a disconnect request."""
-        if self.forked:
+        if self.is_forked:
             return
-        self._fail("the connection is closed")
+        self._end_connection("the connection is closed")
         with self._changed:
-            self._near.close()
-            self._far.close()
+            self._wakeup_writer.close()
+            self._wakeup_reader.close()
 
     @property
-    def forked(self) -> bool:
+    def is_forked(self) -> bool:
         """True if the connection belongs to the parent process."""
-        return self.lost == _FORKED
+        return self.loss_reason == _FORKED
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """Close the descriptors in a child process after a fork, so that the broker detects the end of the parent. The child
         has no I/O thread, and locks may stay locked."""
-        self.lost = _FORKED
+        self.loss_reason = _FORKED
         self._threaded.transport.close_channel()
-        self._near.close()
-        self._far.close()
+        self._wakeup_writer.close()
+        self._wakeup_reader.close()
 
 
 _FORKED = "the connection belongs to the parent process"
@@ -435,7 +441,7 @@ _FORKED = "the connection belongs to the parent process"
 
 def _after_fork() -> None:
     for link in list(_links):
-        link.forget()
+        link.close_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

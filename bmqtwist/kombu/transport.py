@@ -3,7 +3,9 @@
 
 Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. Messages between
 processes that have not declared each other's queues (fanout, events, remote control and its replies) go through a broadcast
-queue with the exchange's name; each reader selects messages by its bindings.
+queue with the exchange's name; each receiving process selects messages by its own bindings.
+
+A *mailbox* is the list of messages of a private queue in this process. Shared queues have a reader instead.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from kombu.utils.json import dumps, loads
 
 from bmqtwist import __version__
 from bmqtwist.errors import BmqError
-from bmqtwist.kombu.link import Link, LinkLost, Reader, Refused, Settings, settings_of
+from bmqtwist.kombu.link import BrokerLink, LinkLost, Reader, Refused, TransportSettings, transport_settings
 from bmqtwist.limits import QUEUE_NAME_CHARS_MAX
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import DEFAULT_PORT, QueueOptions, Subscription
@@ -46,28 +48,30 @@ def queue_uri(domain: str, name: str, prefix: str = "") -> str:
     return f"bmq://{domain}/{queue_name(prefix + name)}"
 
 
-def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_passing: bool) -> bool:
-    """Return whether a binding makes a queue private to its connection, fed by the exchange's broadcast queue.
+def is_private(kind: str, exchange_durable: bool, queue_durable: bool, queue_transient: bool) -> bool:
+    """Return whether a binding makes a queue private to its connection: it then receives from the exchange's broadcast
+    queue.
 
-    `kind`: direct, topic or fanout; `queue_passing`: exclusive or auto-deleted. Private are passing queues of a fanout
-    exchange, non-durable passing queues of a topic exchange, and of a non-durable direct exchange. So event receivers,
-    mailboxes and reply queues are private, and task queues are not.
+    `kind`: direct, topic or fanout; `queue_transient`: exclusive or auto-deleted. Private are transient queues of a fanout
+    exchange, and transient, non-durable queues of a topic exchange or of a non-durable direct exchange. Therefore the queues
+    of event receivers, of remote control and of replies are private; task queues are not.
     """
-    if not queue_passing:
+    if not queue_transient:
         return False
     return kind == "fanout" or not queue_durable and (kind == "topic" or not exchange_durable)
 
 
 MAILBOX_MESSAGES_MAX = 10_000  # per private queue or exchange; the oldest are dropped
-_BURST = 100  # messages per call from the event loop
-_MARK = "kombu"  # property of messages posted by this transport
-_IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # receives no further messages
-_QUIET_S = 0.5  # a purge ends after this time without a delivery
-_FATES_MAX = 10_000
-_KINDS = frozenset(("direct", "topic"))
+_MESSAGES_PER_CALL = 100  # messages per call from the event loop
+_ORIGIN_PROPERTY = "kombu"  # property of messages posted by this transport
+_NO_DELIVERIES = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))
+_PURGE_IDLE_S = 0.5  # a purge ends after this time without a delivery
+_EARLIER_MESSAGES_MAX = 10_000
+_EXCHANGE_TYPES = frozenset(("direct", "topic"))
 Raw = dict[str, Any]  # a message in kombu's form
 _tags = itertools.count(1)
-_fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed -> acknowledged since
+# GUIDs of messages that were unacknowledged when their channel closed -> acknowledged afterwards
+_earlier_messages: OrderedDict[bytes, bool] = OrderedDict()
 
 
 class QoS(virtual.QoS):
@@ -76,9 +80,9 @@ class QoS(virtual.QoS):
     restore_at_shutdown = False  # the broker redelivers unconfirmed messages
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.settle(delivery_tag)
+        self.channel.confirm_delivery(delivery_tag)
         super().ack(delivery_tag)
-        self.channel.nudge()
+        self.channel.notify_if_pending()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Confirm a message; with `requeue`, post it again first."""
@@ -95,40 +99,40 @@ class Channel(virtual.Channel):
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.supports_fanout = bool(connection.settings.broadcast_domain)
-        self._held: dict[str, Message] = {}  # taken and neither acknowledged nor rejected, by delivery tag
+        self._unacknowledged: dict[str, Message] = {}  # messages neither acknowledged nor rejected, by delivery tag
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def basic_publish(self, message: Raw, exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Post to the queues bound to the exchange in this process, and to its broadcast queue."""
         self._inplace_augment_message(message, exchange, routing_key)
-        queues, casting = [routing_key], False
+        queues, broadcasts = [routing_key], False
         if exchange:
-            queues, casting = self._route(exchange, routing_key)
+            queues, broadcasts = self._route(exchange, routing_key)
         self._post(queues, message, kwargs.get("timeout"))
-        if casting:
+        if broadcasts:
             transport = self.connection
-            transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
+            transport.link.broadcast(transport.exchange_uri(exchange), *_encode_message(message))
 
     def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
-        """Return (shared queues, also broadcast). Refused if no queue can receive the message.
+        """Return the bound shared queues, and whether the message is broadcast, too. Refused if no queue can receive it.
 
-        Messages for an exchange that this connection has not declared are broadcast, as Celery's Broadcast queues need.
+        Messages for an exchange that this connection has not declared are broadcast, as Celery's Broadcast queues require.
         """
         entry = self.state.exchanges.get(exchange, {"durable": False, "table": []})
         kind = self.typeof(exchange)
         mailboxes = self.connection.mailboxes
         queues = sorted(name for name in kind.lookup(entry["table"], exchange, routing_key, None) if name not in mailboxes)
-        casting = self.supports_fanout and (kind.type != "direct" or not entry["durable"])
-        if not queues and not casting and kind.type == "direct":
+        broadcasts = self.supports_fanout and (kind.type != "direct" or not entry["durable"])
+        if not queues and not broadcasts and kind.type == "direct":
             raise Refused(f"no queue known to this connection is bound to exchange {exchange!r} with routing key "
                           f"{routing_key!r}: declare the queue before publishing (declare=[queue])")
-        return queues, casting
+        return queues, broadcasts
 
     def _post(self, queues: list[str], message: Raw, timeout_s: float | None = None) -> None:
         transport, settings = self.connection, self.connection.settings
         if queues:
-            transport.link.post([transport.queue_uri(name) for name in queues], *_packed(message),
+            transport.link.post([transport.queue_uri(name) for name in queues], *_encode_message(message),
                                 confirm=settings.confirm_publish, timeout_s=timeout_s or settings.post_timeout_s)
 
     def _put(self, queue: str, message: Raw, **kwargs: Any) -> None:
@@ -149,18 +153,18 @@ class Channel(virtual.Channel):
 
     def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None,
                    **kwargs: Any) -> None:
-        """Bind a queue; a private one then reads the exchange's broadcast queue."""
+        """Bind a queue; a private queue then receives from the exchange's broadcast queue."""
         super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
         exchange = exchange or "amq.direct"
         if self.supports_fanout:
-            self.connection.listen(queue, exchange, self.typeof(exchange).type)
+            self.connection.add_mailbox(queue, exchange, self.typeof(exchange).type)
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        """Do nothing: the base class has added the binding to its table."""
+        """Have no effect: the base class has added the binding to its table."""
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Remove a queue and its bindings. A shared queue is purged unless a condition is given; the broker removes unused
-        queues."""
+        """Remove a queue and its bindings in this process. A shared queue is purged, unless a condition is given, and stays
+        at the broker, which removes unused queues."""
         private = queue in self.connection.mailboxes
         if not private and not if_unused and not if_empty:
             self._purge(queue)
@@ -169,34 +173,35 @@ class Channel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
         self.connection.declared.pop(queue, None)
         if private:
-            self.connection.hush(queue)
+            self.connection.remove_mailbox(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         if queue in self.connection.mailboxes:
             self.queue_delete(queue)
 
     def _size(self, queue: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the number of received messages: the broker does not report the length of a queue to clients."""
+        """Return the number of messages received and not delivered: a broker does not report the length of a queue to
+        clients."""
         transport = self.connection
         if queue in transport.mailboxes:
-            self._sort_mail()
+            self._distribute_broadcasts()
             return len(transport.mailboxes[queue])
         reader = transport.readers.get(queue)
         return len(reader.inbox) if reader else 0
 
     def _purge(self, queue: str) -> int:
-        """Confirm deliveries until there is none for _QUIET_S seconds; return their number."""
+        """Confirm deliveries until there is none for _PURGE_IDLE_S seconds; return their number."""
         transport, count = self.connection, self._size(queue)
         if queue in transport.mailboxes:
             transport.mailboxes[queue].clear()
             return count
         link, count = transport.link, 0
-        reader = transport.read(queue, self._options(queue, True))
-        while link.wait(lambda: reader.inbox, _QUIET_S):
+        reader = transport.open_reader(queue, self._options(queue, True))
+        while link.wait(lambda: reader.inbox, _PURGE_IDLE_S):
             while reader.inbox:
-                link.confirm(link.take(reader))
+                link.confirm(link.pop_message(reader))
                 count += 1
-        self._relax(queue)
+        self._stop_deliveries(queue)
         return count
 
     # -- consuming --------------------------------------------------------------------------------------------------
@@ -204,7 +209,7 @@ class Channel(virtual.Channel):
     def _options(self, queue: str, no_ack: bool = False) -> QueueOptions:
         settings = self.connection.settings
         window = settings.max_unconfirmed if no_ack else self.qos.prefetch_count or settings.max_unconfirmed
-        arguments = self.connection.consumed.get(queue, (no_ack, {}))[1]
+        arguments = self.connection.consumers.get(queue, (no_ack, {}))[1]
         return QueueOptions(subscriptions=(Subscription(
             str(arguments.get("x-expression", "")), window, settings.max_unconfirmed_bytes,
             int(arguments.get("x-priority", 0))),))
@@ -212,126 +217,126 @@ class Channel(virtual.Channel):
     def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str,
                       **kwargs: Any) -> None:
         if queue not in self.connection.mailboxes:
-            self.connection.consumed[queue] = bool(no_ack), kwargs.get("arguments") or {}
-            self.connection.read(queue, self._options(queue, bool(no_ack)))
+            self.connection.consumers[queue] = bool(no_ack), kwargs.get("arguments") or {}
+            self.connection.open_reader(queue, self._options(queue, bool(no_ack)))
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        self.nudge()
+        self.notify_if_pending()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is None or queue in self._active_queues:
             return
-        self.connection.consumed.pop(queue, None)
+        self.connection.consumers.pop(queue, None)
         if queue in self.connection.mailboxes:
             self.queue_delete(queue)
         else:
-            self._relax(queue)
+            self._stop_deliveries(queue)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set the limit of unconfirmed messages, also during consumption; 0 = `max_unconfirmed`."""
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
         transport = self.connection
         for queue in self._active_queues:
-            if not transport.consumed.get(queue, (True,))[0]:
-                transport.link.tune(transport.readers[queue], self._options(queue))
-        self.nudge()
+            if not transport.consumers.get(queue, (True,))[0]:
+                transport.link.configure(transport.readers[queue], self._options(queue))
+        self.notify_if_pending()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         transport = self.connection
-        if queue in transport.mailboxes or queue in transport.consumed:
-            return self._get_one(queue, no_ack)
+        if queue in transport.mailboxes or queue in transport.consumers:
+            return self._get_message(queue, no_ack)
         held = transport.readers[queue].unconfirmed if queue in transport.readers else 0
         options = QueueOptions(held + 1, transport.settings.max_unconfirmed_bytes)
-        reader = transport.read(queue, options)
+        reader = transport.open_reader(queue, options)
         try:
             transport.link.wait(lambda: reader.inbox, transport.settings.get_wait_s)
-            return self._get_one(queue, no_ack)
+            return self._get_message(queue, no_ack)
         finally:
-            self._relax(queue)
+            self._stop_deliveries(queue)
 
-    def _get_one(self, queue: str, no_ack: bool) -> Any:
+    def _get_message(self, queue: str, no_ack: bool) -> Any:
         message = super().basic_get(queue, no_ack)
         if message is not None and no_ack:
-            self.settle(str(message.delivery_tag))
+            self.confirm_delivery(str(message.delivery_tag))
         return message
 
-    def _relax(self, queue: str) -> None:
+    def _stop_deliveries(self, queue: str) -> None:
         """Close a queue without a consumer, or stop its deliveries while it has unconfirmed messages."""
         transport = self.connection
         reader = transport.readers.get(queue)
-        if reader is None or queue in transport.consumed:
+        if reader is None or queue in transport.consumers:
             return
         if reader.unconfirmed:
-            transport.link.tune(reader, _IDLE, wait=True)
+            transport.link.configure(reader, _NO_DELIVERIES, wait=True)
         else:
-            transport.unread(queue)
+            transport.close_reader(queue)
 
     def _get(self, queue: str, timeout: float | None = None) -> Raw:
         transport = self.connection
         mailbox = transport.mailboxes.get(queue)
         if mailbox is not None:
-            self._sort_mail()
+            self._distribute_broadcasts()
             if not mailbox:
                 raise Empty
-            return _tagged(mailbox.popleft())
+            return _with_delivery_tag(mailbox.popleft())
         reader = transport.readers.get(queue)
         while reader is not None and reader.inbox:
-            message = transport.link.take(reader)
-            acknowledged = _fates.pop(message.guid, None)
+            message = transport.link.pop_message(reader)
+            acknowledged = _earlier_messages.pop(message.guid, None)
             if acknowledged:
                 transport.link.confirm(message)
                 continue
-            raw = _tagged(_unpacked(message, queue, acknowledged is not None))
-            if transport.consumed.get(queue, (False,))[0]:
+            raw = _with_delivery_tag(_decode_message(message, queue, acknowledged is not None))
+            if transport.consumers.get(queue, (False,))[0]:
                 transport.link.confirm(message)
             else:
-                self._held[raw["properties"]["delivery_tag"]] = message
+                self._unacknowledged[raw["properties"]["delivery_tag"]] = message
             return raw
         raise Empty
 
-    def _sort_mail(self) -> None:
+    def _distribute_broadcasts(self) -> None:
         """Distribute broadcast messages to the private queues whose bindings match."""
         transport = self.connection
-        for exchange, (reader, _) in transport.heard.items():
+        for exchange, (reader, _) in transport.broadcast_readers.items():
             while reader.inbox:
-                raw = _unpacked(transport.link.take(reader), "")
+                raw = _decode_message(transport.link.pop_message(reader), "")
                 reader.unconfirmed -= 1  # broadcast messages are not confirmed
                 key = raw["properties"]["delivery_info"].get("routing_key") or ""
                 for name in self.typeof(exchange).lookup(self.get_table(exchange), exchange, key, None):
                     if name in transport.mailboxes:
                         transport.mailboxes[name].append(raw)
 
-    def nudge(self) -> None:
-        """Notify the event loop if messages are waiting, after a change of the limit or of consumers."""
+    def notify_if_pending(self) -> None:
+        """Notify the event loop if messages are waiting; called after a change of the limit or of consumers."""
         if any(self._size(queue) for queue in self._active_queues):
-            self.connection.link.alarm()
+            self.connection.link.notify()
 
     # -- confirmation -----------------------------------------------------------------------------------------------
 
-    def settle(self, delivery_tag: str) -> None:
-        """Confirm the message of a tag. Without a connection the acknowledgement is stored: it confirms the message if it is
-        redelivered to this process."""
-        message = self._held.get(delivery_tag)
+    def confirm_delivery(self, delivery_tag: str) -> None:
+        """Confirm the message of a tag. Without a connection LinkLost; the acknowledgement is stored, and confirms the
+        message if it is redelivered to this process."""
+        message = self._unacknowledged.get(delivery_tag)
         if self.closed:
             if message is not None:
-                _remember(message, True)
-            raise LinkLost("the channel is closed: the message goes to others")
+                _record_earlier_message(message, True)
+            raise LinkLost("the channel is closed: the broker redelivers the message")
         if message is not None:
             try:
                 self.connection.link.confirm(message)
             except LinkLost:
-                _remember(message, True)
+                _record_earlier_message(message, True)
                 raise
             finally:
-                del self._held[delivery_tag]
+                del self._unacknowledged[delivery_tag]
             reader: Reader = message.queue.owner
             if not reader.unconfirmed:
-                self._relax(self.connection.names[reader.uri])
+                self._stop_deliveries(self.connection.queue_names[reader.uri])
 
     def requeue(self, delivery_tag: str) -> None:
         """Post the message of a tag again, to the end of its queue and marked as redelivered."""
-        message = self._held.get(delivery_tag)
+        message = self._unacknowledged.get(delivery_tag)
         if message is not None and not self.closed:
             transport = self.connection
             transport.link.post([message.uri], message.payload, {**message.properties, "redelivered": True},
@@ -339,28 +344,28 @@ class Channel(virtual.Channel):
 
     def _restore(self, message: Any) -> None:
         self.requeue(message.delivery_tag)
-        self.settle(message.delivery_tag)
+        self.confirm_delivery(message.delivery_tag)
 
     def close(self) -> None:
-        """Cancel all consumers; the broker gives unconfirmed messages to other consumers."""
+        """Cancel all consumers; the broker delivers unconfirmed messages to other consumers."""
         if self.closed:
             return
-        readers: list[Reader] = [message.queue.owner for message in self._held.values()]
-        for message in self._held.values():
+        readers: list[Reader] = [message.queue.owner for message in self._unacknowledged.values()]
+        for message in self._unacknowledged.values():
             message.queue.owner.unconfirmed -= 1
-            _remember(message, False)
+            _record_earlier_message(message, False)
         for tag in list(self._consumers):
             with contextlib.suppress(LinkLost, Refused):
                 self.basic_cancel(tag)
         for reader in readers:
             with contextlib.suppress(LinkLost, Refused):
-                self._relax(self.connection.names[reader.uri])
+                self._stop_deliveries(self.connection.queue_names[reader.uri])
         super().close()
 
 
-def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
-    """Return (payload, properties): the message as JSON, and the properties for subscriptions."""
-    properties: dict[str, object] = {_MARK: True}
+def _encode_message(message: Raw) -> tuple[bytes, dict[str, object]]:
+    """Return the message as JSON, and its properties, which subscriptions can select."""
+    properties: dict[str, object] = {_ORIGIN_PROPERTY: True}
     task = message["headers"].get("task")
     key = message["properties"]["delivery_info"].get("routing_key")
     for name, value in (("task", task), ("routing_key", key)):
@@ -369,32 +374,32 @@ def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
     return dumps(message).encode(), properties
 
 
-def _remember(message: Message, acknowledged: bool) -> None:
-    _fates[message.guid] = acknowledged
-    while len(_fates) > _FATES_MAX:
-        _fates.popitem(last=False)
+def _record_earlier_message(message: Message, acknowledged: bool) -> None:
+    _earlier_messages[message.guid] = acknowledged
+    while len(_earlier_messages) > _EARLIER_MESSAGES_MAX:
+        _earlier_messages.popitem(last=False)
 
 
-def _unpacked(message: Message, queue: str, known: bool = False) -> Raw:
-    """Convert a message to kombu's form; of another producer: payload as bytes, properties as headers. `known`: this process
-    received it before, even if the broker does not mark it as redelivered (after a restart)."""
+def _decode_message(message: Message, queue: str, known: bool = False) -> Raw:
+    """Convert a message to kombu's form; of a message of another program the payload becomes the body, its properties the
+    headers. `known`: this process received it before, although the broker may not mark it as redelivered."""
     headers: dict[str, Any] = {}
     payload = b""
     with contextlib.suppress(BmqError):
         headers = message.properties
         payload = message.payload
-    again = headers.pop("redelivered", False) is True or message.redelivered or known
-    if headers.get(_MARK) is True:
+    redelivered = headers.pop("redelivered", False) is True or message.redelivered or known
+    if headers.get(_ORIGIN_PROPERTY) is True:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             raw: Raw = loads(payload)
-            raw["properties"]["delivery_info"]["redelivered"] = again
+            raw["properties"]["delivery_info"]["redelivered"] = redelivered
             return raw
-    info = {"exchange": "", "routing_key": queue, "redelivered": again}
+    info = {"exchange": "", "routing_key": queue, "redelivered": redelivered}
     return {"body": virtual.Base64().encode(payload), "content-type": "application/data", "content-encoding": "binary",
             "headers": headers, "properties": {"body_encoding": "base64", "delivery_info": info}}
 
 
-def _tagged(raw: Raw) -> Raw:
+def _with_delivery_tag(raw: Raw) -> Raw:
     return {**raw, "properties": {**raw["properties"], "delivery_tag": str(next(_tags))}}
 
 
@@ -409,20 +414,20 @@ class Transport(virtual.Transport):
     channel_errors: Any = (*virtual.Transport.channel_errors, Refused)
     recoverable_connection_errors = (LinkLost,)
     recoverable_channel_errors = ()
-    implements = virtual.Transport.implements.extend(asynchronous=True, exchange_type=_KINDS | {"fanout"})
+    implements = virtual.Transport.implements.extend(asynchronous=True, exchange_type=_EXCHANGE_TYPES | {"fanout"})
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self.settings: Settings = settings_of(client, self.secure)
+        self.settings: TransportSettings = transport_settings(client, self.secure)
         if not self.settings.broadcast_domain:
-            self.implements = self.implements.extend(exchange_type=_KINDS)
+            self.implements = self.implements.extend(exchange_type=_EXCHANGE_TYPES)
         self.readers: dict[str, Reader] = {}  # readers of shared queues, by name
-        self.names: dict[str, str] = {}  # names of these queues, by URI
-        self.consumed: dict[str, tuple[bool, Mapping[str, Any]]] = {}  # queues with a consumer -> (no_ack, arguments)
+        self.queue_names: dict[str, str] = {}  # names of these queues, by URI
+        self.consumers: dict[str, tuple[bool, Mapping[str, Any]]] = {}  # queues with a consumer -> (no_ack, arguments)
         self.declared: dict[str, tuple[bool, bool]] = {}  # queue -> (durable, exclusive or auto-deleted)
         self.mailboxes: dict[str, deque[Raw]] = {}  # messages of private queues
-        self.heard: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (broadcast reader, bound private queues)
-        self._link: Link | None = None
+        self.broadcast_readers: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (reader, bound private queues)
+        self._link: BrokerLink | None = None
         self._loop: Any = None
 
     def driver_version(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -433,23 +438,23 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Any:
         """Connect; LinkLost without a connection in time, Refused if the broker refuses the session."""
         self._collect(self)
-        self._link = Link(self.settings)
+        self._link = BrokerLink(self.settings)
         return super().establish_connection()
 
     @property
-    def link(self) -> Link:
+    def link(self) -> BrokerLink:
         if self._link is None:
             raise LinkLost("not connected")
         return self._link
 
     def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return whether the connection is usable: True until its loss was raised, since kombu would replace it silently and
-        its consumers would wait forever."""
-        return self._link is not None and not self._link.told
+        """Return whether the connection is usable. It is, until its loss was raised: kombu would replace it silently before,
+        and its consumers would wait forever."""
+        return self._link is not None and not self._link.loss_raised
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
-        self._leave_loop()
+        self._remove_from_loop()
         if self._link is not None:
             self._link.stop()
 
@@ -457,10 +462,11 @@ class Transport(virtual.Transport):
         """Release all resources without a disconnect request, after an error or in a child process."""
         link = self._link
         if link is not None:
-            self._leave_loop()
+            self._remove_from_loop()
             link.abandon()
             super().close_connection(connection)
-            for each in (self.readers, self.names, self.consumed, self.declared, self.mailboxes, self.heard, self.state):
+            for each in (self.readers, self.queue_names, self.consumers, self.declared, self.mailboxes,
+                         self.broadcast_readers, self.state):
                 each.clear()
 
     # -- queues -----------------------------------------------------------------------------------------------------
@@ -471,40 +477,40 @@ class Transport(virtual.Transport):
     def exchange_uri(self, name: str) -> str:
         return queue_uri(self.settings.broadcast_domain or "", name, self.settings.queue_name_prefix)
 
-    def read(self, name: str, options: QueueOptions) -> Reader:
+    def open_reader(self, name: str, options: QueueOptions) -> Reader:
         reader = self.readers.get(name)
         if reader is None:
             uri = self.queue_uri(name)
-            reader = self.readers[name] = self.link.read(uri, options)
-            self.names[uri] = name
+            reader = self.readers[name] = self.link.open_reader(uri, options)
+            self.queue_names[uri] = name
         else:
-            self.link.tune(reader, options)
+            self.link.configure(reader, options)
         return reader
 
-    def unread(self, name: str) -> None:
+    def close_reader(self, name: str) -> None:
         reader = self.readers.pop(name, None)
         if reader is not None:
-            self.link.unread(reader)
+            self.link.close_reader(reader)
 
-    def listen(self, queue: str, exchange: str, kind: str) -> None:
-        """Read the broadcast queue of the exchange if the bound queue is private."""
-        durable, passing = self.declared.get(queue, (True, False))
+    def add_mailbox(self, queue: str, exchange: str, kind: str) -> None:
+        """Add a mailbox if the bound queue is private, and open the broadcast queue of its exchange."""
+        durable, transient = self.declared.get(queue, (True, False))
         exchanges: Any = self.state.exchanges
-        if not is_private(kind, exchanges[exchange]["durable"], durable, passing):
+        if not is_private(kind, exchanges[exchange]["durable"], durable, transient):
             return
         self.mailboxes.setdefault(queue, deque(maxlen=MAILBOX_MESSAGES_MAX))
-        if exchange not in self.heard:
-            reader = self.link.read(self.exchange_uri(exchange), QueueOptions(), MAILBOX_MESSAGES_MAX)
-            self.heard[exchange] = reader, set()
-        self.heard[exchange][1].add(queue)
+        if exchange not in self.broadcast_readers:
+            reader = self.link.open_reader(self.exchange_uri(exchange), QueueOptions(), MAILBOX_MESSAGES_MAX)
+            self.broadcast_readers[exchange] = reader, set()
+        self.broadcast_readers[exchange][1].add(queue)
 
-    def hush(self, queue: str) -> None:
+    def remove_mailbox(self, queue: str) -> None:
         self.mailboxes.pop(queue, None)
-        for exchange, (reader, queues) in list(self.heard.items()):
+        for exchange, (reader, queues) in list(self.broadcast_readers.items()):
             queues.discard(queue)
             if not queues:
-                del self.heard[exchange]
-                self.link.unread(reader)
+                del self.broadcast_readers[exchange]
+                self.link.close_reader(reader)
 
     # -- deliveries -------------------------------------------------------------------------------------------------
 
@@ -514,13 +520,13 @@ class Transport(virtual.Transport):
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             link.check()
-            seen = link.news
+            seen = link.notifications
             with contextlib.suppress(virtual.Empty):
                 cycle.get(self._deliver)
                 return
-            link.calm(seen)
+            link.reset_fileno(seen)
             left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0 or not link.wait_news(seen, left):
+            if left is not None and left <= 0 or not link.wait_for_notification(seen, left):
                 raise TimeoutError("no message in time")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
@@ -528,9 +534,9 @@ class Transport(virtual.Transport):
         loop.add_reader(self.link.fileno(), self.on_readable, connection, loop)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        self._leave_loop()
+        self._remove_from_loop()
 
-    def _leave_loop(self) -> None:
+    def _remove_from_loop(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and self._link is not None and self._link.fileno() >= 0:
             with contextlib.suppress(KeyError, ValueError, OSError):
@@ -539,9 +545,11 @@ class Transport(virtual.Transport):
     def on_readable(self, connection: Any, loop: Any) -> None:
         """Deliver received messages; the descriptor stays readable if some remain."""
         with contextlib.suppress(TimeoutError):
-            for _ in range(_BURST):
+            for _ in range(_MESSAGES_PER_CALL):
                 self.drain_events(connection, timeout=0)
 
 
 class SecureTransport(Transport):
+    """Transport for bmqs://, with TLS."""
+
     secure = True

@@ -67,7 +67,7 @@ class MsgspecCodec(Generic[ValueT]):
         return cast(bytes, self._encode(value))
 
     def decode(self, payload: bytes, /) -> ValueT:
-        """Return a value of the type. Raises msgspec.DecodeError for a malformed payload, msgspec.ValidationError for another
+        """Return a value of the type. msgspec.DecodeError for a malformed payload, msgspec.ValidationError for another
         type."""
         return cast(ValueT, self._decode(payload))
 

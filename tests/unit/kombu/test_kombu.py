@@ -16,7 +16,16 @@ from kombu.transport import get_transport_cls
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, transport
-from bmqtwist.kombu.link import BROADCAST_DOMAIN, DOMAIN, Link, Reader, Settings, refusal, settings_of, tls_of
+from bmqtwist.kombu.link import (
+    BROADCAST_DOMAIN,
+    DOMAIN,
+    BrokerLink,
+    Reader,
+    TransportSettings,
+    error_of_result,
+    tls_context,
+    transport_settings,
+)
 from bmqtwist.kombu.transport import is_private, queue_name, queue_uri
 from bmqtwist.sdk.options import Credential, QueueOptions
 from bmqtwist.sdk.results import Result
@@ -68,41 +77,41 @@ def test_importing_the_package_makes_the_schemes_known() -> None:
 
 
 def test_settings_come_from_the_url_and_the_transport_options() -> None:
-    plain = settings_of(Connection("bmq://"))
+    plain = transport_settings(Connection("bmq://"))
     assert (str(plain.session.brokers[0]), plain.domain, plain.broadcast_domain) == (
         "tcp://localhost:30114", DOMAIN, BROADCAST_DOMAIN)
     assert plain.session.credential is None and plain.tls is None and plain.confirm_publish
-    given = settings_of(Connection("bmq://ann:s%40crt@host:1//", connect_timeout=3, transport_options={
+    given = transport_settings(Connection("bmq://ann:s%40crt@host:1//", connect_timeout=3, transport_options={
         "domain": "d", "broadcast_domain": None, "max_unconfirmed": 7, "compression": True, "confirm_publish": False,
         "session": {"drain_s": 1.0}, "visibility_timeout": 3600}))
     assert str(given.session.brokers[0]) == "tcp://host:1"
     assert given.session.credential == Credential.basic("ann", "s@crt")
     assert (given.domain, given.broadcast_domain, given.max_unconfirmed, given.confirm_publish) == ("d", None, 7, False)
     assert (given.session.connect_timeout_s, given.session.drain_s, given.session.compression) == (3.0, 1.0, True)
-    assert settings_of(Connection("bmq://h/e", transport_options={"domain": "d"})).domain == "e"
-    assert settings_of(Connection("bmqs://h"), secure=True).session.brokers[0].tls
+    assert transport_settings(Connection("bmq://h/e", transport_options={"domain": "d"})).domain == "e"
+    assert transport_settings(Connection("bmqs://h"), secure=True).session.brokers[0].tls
 
 
 @pytest.mark.parametrize("options", [{"max_unconfirmed": 0}, {"domain": "no/domain"}, {"post_timeout_s": -1}])
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(LocalError):
-        settings_of(Connection("bmq://", transport_options=options))
+        transport_settings(Connection("bmq://", transport_options=options))
 
 
 def test_tls_from_what_kombu_calls_ssl() -> None:
-    assert tls_of(None) is None and tls_of(False) is None
-    made = tls_of(True)
+    assert tls_context(None) is None and tls_context(False) is None
+    made = tls_context(True)
     assert made is not None and made.check_hostname and made.verify_mode is ssl.CERT_REQUIRED
-    assert tls_of(made) is made
-    lax = tls_of({"cert_reqs": ssl.CERT_NONE})
+    assert tls_context(made) is made
+    lax = tls_context({"cert_reqs": ssl.CERT_NONE})
     assert lax is not None and not lax.check_hostname and lax.verify_mode is ssl.CERT_NONE
-    assert settings_of(Connection("bmq://h", ssl=True)).session.brokers[0].tls
+    assert transport_settings(Connection("bmq://h", ssl=True)).session.brokers[0].tls
 
 
 def test_what_may_pass_is_a_lost_link_and_what_will_not_is_refused() -> None:
-    assert isinstance(refusal("x", Result.TIMEOUT), LinkLost)
-    assert isinstance(refusal("x", Result.LIMIT_MESSAGES), Refused)
-    assert str(refusal("open bmq://d/q", Result.REFUSED, "no")) == "open bmq://d/q: REFUSED no"
+    assert isinstance(error_of_result("x", Result.TIMEOUT), LinkLost)
+    assert isinstance(error_of_result("x", Result.LIMIT_MESSAGES), Refused)
+    assert str(error_of_result("open bmq://d/q", Result.REFUSED, "no")) == "open bmq://d/q: REFUSED no"
     assert LinkLost in Transport.connection_errors and Refused in Transport.channel_errors
 
 
@@ -127,23 +136,24 @@ class FakeLink:
 
     made: list[FakeLink] = []
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self.lost, self.told, self.news, self.alarms = settings, "", False, 0, 0
+    def __init__(self, settings: TransportSettings) -> None:
+        self.settings, self.loss_reason, self.loss_raised = settings, "", False
+        self.notifications = self.notify_calls = 0
         self.log: list[tuple[Any, ...]] = []
         self.readers: dict[str, Reader] = {}
         FakeLink.made.append(self)
 
     def check(self) -> None:
-        if self.lost:
-            self.told = True
-            raise LinkLost(self.lost)
+        if self.loss_reason:
+            self.loss_raised = True
+            raise LinkLost(self.loss_reason)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
         self.check()
         return bool(done())
 
-    def wait_news(self, seen: int, timeout_s: float | None) -> bool:
-        return self.wait(lambda: self.news != seen, timeout_s)
+    def wait_for_notification(self, seen: int, timeout_s: float | None) -> bool:
+        return self.wait(lambda: self.notifications != seen, timeout_s)
 
     def post(self, uris: Iterable[str], payload: bytes, properties: Mapping[str, Any], *, confirm: bool,
              timeout_s: float) -> None:
@@ -151,31 +161,31 @@ class FakeLink:
             self.log.append(("post", uri, confirm))
             self.deliver(uri, payload, properties)
 
-    def cast(self, uri: str, payload: bytes, properties: Mapping[str, Any]) -> None:
-        self.log.append(("cast", uri))
+    def broadcast(self, uri: str, payload: bytes, properties: Mapping[str, Any]) -> None:
+        self.log.append(("broadcast", uri))
         self.deliver(uri, payload, properties)
 
     def deliver(self, uri: str, payload: bytes, properties: Mapping[str, Any]) -> None:
         reader = self.readers.get(uri)
         if reader is not None:
             reader.inbox.append(FakeMessage(reader, payload, properties))  # type: ignore[arg-type]
-            self.news += 1
+            self.notifications += 1
 
-    def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
-        self.log.append(("read", uri, options.effective()[0].max_unconfirmed_messages))
+    def open_reader(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
+        self.log.append(("open_reader", uri, options.effective()[0].max_unconfirmed_messages))
         self.readers[uri] = Reader(uri, options, inbox_max)
         return self.readers[uri]
 
-    def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
+    def configure(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
         if options != reader.options:
             reader.options = options
-            self.log.append(("tune", reader.uri, options.effective()[0].max_unconfirmed_messages))
+            self.log.append(("configure", reader.uri, options.effective()[0].max_unconfirmed_messages))
 
-    def unread(self, reader: Reader) -> None:
-        self.log.append(("unread", reader.uri))
+    def close_reader(self, reader: Reader) -> None:
+        self.log.append(("close_reader", reader.uri))
         del self.readers[reader.uri]
 
-    def take(self, reader: Reader) -> Any:
+    def pop_message(self, reader: Reader) -> Any:
         reader.unconfirmed += 1
         return reader.inbox.popleft()
 
@@ -184,18 +194,18 @@ class FakeLink:
         message.owner.unconfirmed -= 1
         self.log.append(("confirm", message.uri))
 
-    def alarm(self) -> None:
-        self.alarms += 1
-        self.news += 1
+    def notify(self) -> None:
+        self.notify_calls += 1
+        self.notifications += 1
 
-    def calm(self, seen: int) -> None:
+    def reset_fileno(self, seen: int) -> None:
         pass
 
     def fileno(self) -> int:
         return -1
 
     def stop(self) -> None:
-        self.lost = "stopped"
+        self.loss_reason = "stopped"
 
     abandon = stop
 
@@ -204,7 +214,7 @@ class FakeLink:
 def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
     """Connection with a fake link."""
     FakeLink.made = []
-    monkeypatch.setattr(transport, "Link", FakeLink)
+    monkeypatch.setattr(transport, "BrokerLink", FakeLink)
     return Connection(URL, transport_options=OPTIONS)
 
 
@@ -228,8 +238,8 @@ def test_the_window_follows_the_prefetch_count(connection: Connection) -> None:
     channel.basic_qos(0, 5, False)
     channel.basic_qos(0, 5, False)
     channel.basic_qos(0, 0, False)
-    assert link().log == [("read", "bmq://d/q", 4), ("read", "bmq://d/loud", 1000), ("tune", "bmq://d/q", 5),
-                          ("tune", "bmq://d/q", 1000)]
+    assert link().log == [("open_reader", "bmq://d/q", 4), ("open_reader", "bmq://d/loud", 1000),
+                          ("configure", "bmq://d/q", 5), ("configure", "bmq://d/q", 1000)]
 
 
 def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(connection: Connection) -> None:
@@ -243,9 +253,9 @@ def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(conn
         connection.drain_events(timeout=0)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
-    before = link().alarms
+    before = link().notify_calls
     got[0].ack()
-    assert link().alarms == before + 1  # an event loop looks again
+    assert link().notify_calls == before + 1  # an event loop looks again
     connection.drain_events(timeout=0)
     assert len(got) == 3
     channel.basic_qos(0, 3, False)
@@ -281,9 +291,9 @@ def test_a_cancelled_consumer_gets_nothing_more_and_closes_with_its_last_message
     connection.drain_events(timeout=0)
     link().log.clear()
     consumer.cancel()
-    assert link().log == [("tune", "bmq://d/q", 0)]
+    assert link().log == [("configure", "bmq://d/q", 0)]
     got[0].ack()
-    assert link().log[1:] == [("confirm", "bmq://d/q"), ("unread", "bmq://d/q")]
+    assert link().log[1:] == [("confirm", "bmq://d/q"), ("close_reader", "bmq://d/q")]
 
 
 def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connection) -> None:
@@ -293,7 +303,7 @@ def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connec
     connection.drain_events(timeout=0)
     link().log.clear()
     channel.close()
-    assert link().log == [("unread", "bmq://d/q")]
+    assert link().log == [("close_reader", "bmq://d/q")]
     with pytest.raises(LinkLost):
         got[0].ack()
 
@@ -329,13 +339,13 @@ def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_l
             Queue(f"{exchange.name}{number}", exchange, key)(channel).declare()
         link().log.clear()
         producer.publish("x", exchange=exchange, routing_key="a.x")
-        assert link().log == ([("post", "bmq://d/t0", True), ("post", "bmq://d/t1", True), ("cast", "bmq://b/t")]
+        assert link().log == ([("post", "bmq://d/t0", True), ("post", "bmq://d/t1", True), ("broadcast", "bmq://b/t")]
                               if exchange.type == "topic" else [("post", "bmq://d/d0", True), ("post", "bmq://d/d2", True)])
     with pytest.raises(Refused):
         producer.publish("x", exchange="d", routing_key="nobody")
     link().log.clear()
     producer.publish("x", exchange="never declared", routing_key="k")
-    assert [entry[0] for entry in link().log] == ["cast"]
+    assert [entry[0] for entry in link().log] == ["broadcast"]
 
 
 def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
@@ -352,18 +362,18 @@ def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
     for _ in range(2):
         connection.drain_events(timeout=0)
     assert [message.payload for message in got] == ["task.2", "task.3"] and queue.get() is None
-    assert ("read", "bmq://b/ev", 1000) in link().log and not [e for e in link().log if e[0] in ("post", "confirm")]
+    assert ("open_reader", "bmq://b/ev", 1000) in link().log and not [e for e in link().log if e[0] in ("post", "confirm")]
     link().log.clear()
     queue.delete()
     assert link().log == []
     channel.close()
-    assert link().log == [("unread", "bmq://b/ev")]
+    assert link().log == [("close_reader", "bmq://b/ev")]
 
 
 def test_a_lost_link_is_raised_once_before_kombu_may_connect_again(connection: Connection) -> None:
     channel = connection.channel()
     consume(channel, Queue("q"))
-    link().lost = "gone"
+    link().loss_reason = "gone"
     assert connection.connected
     with pytest.raises(LinkLost, match="gone"):
         connection.drain_events(timeout=0)
@@ -386,7 +396,7 @@ def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
 def test_posts_that_nobody_waits_for_wait_for_room_of_their_size() -> None:
     """Half of the room is used: the next post is sent when the broker has acknowledged the first."""
     broker = Broker()
-    link = Link(settings_of(Connection(broker.listen().replace("tcp", "bmq"), transport_options={
+    link = BrokerLink(transport_settings(Connection(broker.listen().replace("tcp", "bmq"), transport_options={
         "confirm_publish": False, "session": {"unacked_bytes_max": 10_000}})))
     try:
         for _ in range(20):
