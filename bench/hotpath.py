@@ -50,7 +50,7 @@ WARM_UP_ROUNDS = 2
 class NullLink(MemoryLink):
     """A link whose output is thrown away."""
 
-    def arrive(self, data: bytes) -> int:
+    def write(self, data: bytes) -> int:
         """The broker wrote; everything is taken."""
         return 0
 

@@ -42,7 +42,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
 
     # -- LoopEnd ----------------------------------------------------------------------------------------------------
 
-    def on_data(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         if self._paused is not None:
             self._paused.append(data)
         elif not self._lost and not self._closing:
@@ -61,7 +61,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
             protocol.buffer_updated(size)
             at += size
 
-    def on_lost(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         if not self._lost:
             self._lost = self._closing = True
             self._protocol.connection_lost(ConnectionResetError(reason) if reason else None)
@@ -94,7 +94,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
         if not self._closing:
             self._closing = True
             self.disconnect()
-            self._bridge.call_soon(self.on_lost, "")
+            self._bridge.call_soon(self.end, "")
 
     close = abort
 
@@ -111,7 +111,7 @@ class AsyncioTransport(LoopEnd, asyncio.Transport):
     def resume_reading(self) -> None:
         deferred, self._paused = self._paused or [], None
         for data in deferred:
-            self._bridge.call_soon(self.on_data, data)
+            self._bridge.call_soon(self.receive, data)
 
     def is_reading(self) -> bool:
         return self._paused is None and not self._closing

@@ -81,7 +81,7 @@ class Broker:
             before = runner.table.texts.get(name)
             runner.table.texts[name] = text
             if self.up:
-                runner.touch()
+                runner.set_node_time()
                 try:
                     runner.node.broker.domains.reconfigure(name)
                 except BaseException:
@@ -90,7 +90,7 @@ class Broker:
                     if before is not None:
                         runner.table.texts[name] = before
                     raise
-                runner.node.due = True
+                runner.node.turn_requested = True
                 runner.run()
         return name
 
@@ -197,10 +197,10 @@ class Broker:
         `Queue.post`. Raises LocalError if the queue refuses the message."""
         runner = self._runner
         with runner.lock:
-            runner.touch()
+            runner.set_node_time()
             guid = self._guids.make(int(self.clock() * 1e9))
             content = stored.put(runner.node, uri, guid, payload, properties, types, compress)
-            runner.note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
+            runner.record_note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
             runner.run()
             return guid
 
@@ -208,17 +208,17 @@ class Broker:
         """Return the unconfirmed messages of a queue (with `?id=`: of that app), oldest first."""
         runner = self._runner
         with runner.lock:
-            runner.touch()
-            return stored.messages(runner.node, uri, runner.began)
+            runner.set_node_time()
+            return stored.messages(runner.node, uri, runner.started_at)
 
     def drain(self, uri: str) -> list[Stored]:
         """Remove all messages from a queue (with `?id=`: for that app), delivered or not, and return them."""
         runner = self._runner
         with runner.lock:
-            runner.touch()
-            found = stored.drain(runner.node, uri, runner.began)
+            runner.set_node_time()
+            found = stored.drain(runner.node, uri, runner.started_at)
             if found:
-                runner.note(f"drained   {uri}: {len(found)}")
+                runner.record_note(f"drained   {uri}: {len(found)}")
             runner.run()
             return found
 
@@ -226,9 +226,9 @@ class Broker:
         """Run an admin command and return the text of the answer."""
         runner = self._runner
         with runner.lock:
-            runner.touch()
+            runner.set_node_time()
             answer = runner.node.broker.commands.run_at_once(command, "test").text
-            runner.node.due = True
+            runner.node.turn_requested = True
             runner.run()
             return answer
 

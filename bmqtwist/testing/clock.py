@@ -10,11 +10,8 @@ WALL_S = 1_790_000_000.0  # seconds since the epoch at time 0 of a simulated clo
 
 
 class Clock:
-    """Monotonic clock in seconds.
-
-    A new clock is stopped. `follow` couples it to the clock of an event loop, a reactor or the machine. `advance` shifts it
-    permanently.
-    """
+    """Monotonic clock in seconds. A new clock is stopped; `follow` couples it to the clock of an event loop, a reactor or
+    the machine; `advance` shifts it permanently."""
 
     def __init__(self) -> None:
         self._base = START_S
@@ -29,10 +26,10 @@ class Clock:
         return self._base + max(0.0, self._source() - self._since)
 
     def advance(self, seconds: float) -> None:
-        """Add seconds; negative values are ignored."""
+        """Advance the clock by seconds; negative values are ignored."""
         self._base += max(0.0, seconds)
 
-    def reach(self, moment: float) -> None:
+    def advance_to(self, moment: float) -> None:
         """Advance to a time, unless it has passed."""
         self.advance(moment - self())
 
@@ -48,7 +45,7 @@ class Clock:
 
 
 class SimulatedClock:
-    """`loop.performer.Clock` of a node, with the time that `moment` returns."""
+    """`loop.performer.Clock` of a node; `moment` returns its time."""
 
     def __init__(self, moment: Callable[[], float], wall_offset: float = WALL_S) -> None:
         self.now, self.wall_offset = moment, wall_offset

@@ -114,7 +114,7 @@ class Cluster:
         end = self.now + seconds
         while not condition():
             if self.now >= end:
-                raise NotInTime(f"condition not met within {seconds:g} s:\n{self.story()}")
+                raise NotInTime(f"condition not met within {seconds:g} s:\n{self.describe()}")
             self.run(_STEP_S)
 
     def jump(self, name: str, seconds: float, wall: float = 0.0) -> None:
@@ -218,8 +218,8 @@ class Cluster:
         """Return the log of a node, of all its runs."""
         return self._brokers[name].log()
 
-    def story(self) -> str:
-        """Describe state, term and leader of each node, a line each."""
+    def describe(self) -> str:
+        """Return a line with state, term and leader for each node."""
         lines = []
         for name, node in self._nodes.items():
             state = "down" if not node.up else "paused" if node.paused else ""

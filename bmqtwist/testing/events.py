@@ -1,8 +1,8 @@
 """Recorded events: one object for each action of a client, the broker or the test.
 
 `time`: seconds since the broker was created, on its clock. `client`: name of the connection. URIs are canonical; `app` is
-the appId of a consumer of a fanout queue, else "". `fate`: effect of a fault on the event, "" = none, else "dropped",
-"delayed 2 s", "refused", "killed", ...
+the appId of a consumer of a fanout queue, else "". `fault_effect`: effect of a fault on the event, such as "dropped",
+"delayed 2 s", "refused" or "killed"; "" = none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Event:
 
     time: float
     client: str = ""
-    fate: str = ""
+    fault_effect: str = ""
 
     shown: ClassVar[str]  # format of the text; its argument is the event
 
@@ -37,13 +37,13 @@ class Event:
         return self.shown.format(self).rstrip()
 
     def __str__(self) -> str:
-        fate = f"   [{self.fate}]" if self.fate else ""
-        return f"{self.time:9.3f}  {self.client or '-':<12} {self.text}{fate}"
+        effect = f"   [{self.fault_effect}]" if self.fault_effect else ""
+        return f"{self.time:9.3f}  {self.client or '-':<12} {self.text}{effect}"
 
 
 @dataclass(kw_only=True)
 class Note(Event):
-    """An action of the test, the begin or end of a connection, a start or stop of the broker."""
+    """An action of the test, the start or end of a connection, or a start or stop of the broker."""
 
     what: str = ""
 
@@ -51,7 +51,7 @@ class Note(Event):
 
 
 @dataclass(kw_only=True)
-class OfQueue(Event):
+class QueueEvent(Event):
     """An event of a queue."""
 
     uri: str = ""
@@ -64,8 +64,8 @@ class OfQueue(Event):
 
 
 @dataclass(kw_only=True)
-class OfMessage(OfQueue):
-    """An event of a message; `guid`: 16 bytes."""
+class MessageEvent(QueueEvent):
+    """An event with the GUID of a message; `guid`: 16 bytes."""
 
     guid: bytes = b""
 
@@ -75,8 +75,8 @@ class OfMessage(OfQueue):
 
 
 @dataclass(kw_only=True)
-class Content(OfMessage):
-    """An event with the content of a message."""
+class ContentEvent(MessageEvent):
+    """An event with the payload and the properties of a message."""
 
     data: bytes = field(default=b"", repr=False)  # application data, as encoded on the wire
     has_properties: bool = False
@@ -123,7 +123,7 @@ class Content(OfMessage):
 
 
 @dataclass(kw_only=True)
-class Post(Content):
+class Post(ContentEvent):
     """A client posted a message. `status`: result of the acknowledgement, None = none yet."""
 
     status: Result | None = None
@@ -131,7 +131,7 @@ class Post(Content):
 
 
 @dataclass(kw_only=True)
-class Delivery(Content):
+class Delivery(ContentEvent):
     """The broker sent a message to a consumer."""
 
     redelivered: bool = False
@@ -143,7 +143,7 @@ class Delivery(Content):
 
 
 @dataclass(kw_only=True)
-class Ack(OfMessage):
+class Ack(MessageEvent):
     """The broker acknowledged a post, or refused it."""
 
     status: Result = Result.SUCCESS
@@ -151,14 +151,14 @@ class Ack(OfMessage):
 
 
 @dataclass(kw_only=True)
-class Confirm(OfMessage):
+class Confirm(MessageEvent):
     """A consumer confirmed a message."""
 
     shown = "confirm   {0.full_uri} {0._name}"
 
 
 @dataclass(kw_only=True)
-class Request(OfQueue):
+class Request(QueueEvent):
     """A request of a client. `status` and `reason`: the broker's answer, None = no answer yet."""
 
     status: Result | None = None
@@ -184,8 +184,8 @@ class Open(Request):
         return " and ".join(name for name, wanted in (("read", self.read), ("write", self.write)) if wanted) or "nothing"
 
 
-class Wanted(NamedTuple):
-    """One subscription of a consumer."""
+class RequestedSubscription(NamedTuple):
+    """One subscription of a configure request."""
 
     expression: str  # "" = all messages
     max_unconfirmed_messages: int
@@ -197,7 +197,7 @@ class Wanted(NamedTuple):
 class Configure(Request):
     """A client configured a queue; without subscriptions it receives no messages."""
 
-    subscriptions: tuple[Wanted, ...] = ()
+    subscriptions: tuple[RequestedSubscription, ...] = ()
     shown = "configure {0.full_uri}: {0._each} {0._answer}"
 
     @property

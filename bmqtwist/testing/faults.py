@@ -20,7 +20,7 @@ from typing import Literal, Self, get_args
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.sdk import Result
-from bmqtwist.testing.events import Event, OfQueue
+from bmqtwist.testing.events import Event, QueueEvent
 
 ToBroker = Literal["negotiation", "authentication", "open", "configure", "close", "disconnect", "post", "confirm"]
 ToClient = Literal["answer", "ack", "delivery"]
@@ -36,7 +36,7 @@ REQUEST_STATUSES = (Result.REFUSED, Result.UNKNOWN, Result.TIMEOUT, Result.NOT_C
 
 @dataclass(eq=False)
 class Fault:
-    """One armed fault; `end` or the end of its `with` block disarms it. `hits`: number of events it was applied to."""
+    """One armed fault; `end`, or the end of its `with` block, disarms it. `hits`: number of events it was applied to."""
 
     action: str
     kinds: frozenset[str]
@@ -103,7 +103,7 @@ class Faults:
         return self._arm(Fault("delay", frozenset(kinds), client, uri, times, seconds=seconds))
 
     def stall(self, *kinds: Kind, client: str | None = None, uri: str | None = None) -> Fault:
-        """Hold events until the fault ends. Held data fills the client's send buffer."""
+        """Delay events until the fault ends. Delayed data fills the client's send buffer."""
         return self._arm(Fault("stall", frozenset(kinds), client, uri))
 
     def kill(self, *kinds: Kind, client: str | None = None, uri: str | None = None, times: int | None = 1,
@@ -148,7 +148,7 @@ class Faults:
 
     def first(self, kind: str, client: str, event: Event | None = None) -> Fault | None:
         """From the broker: return the first fault that applies to an event, and count it."""
-        uri, app = (event.uri, event.app) if isinstance(event, OfQueue) else ("", "")
+        uri, app = (event.uri, event.app) if isinstance(event, QueueEvent) else ("", "")
         for fault in self.armed:
             if fault.matches(kind, client, uri, app):
                 fault.hit()

@@ -87,7 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
-        """Shut the executor down; its waiting thread is counted, too."""
+        """Shut the executor down; the thread that waits for it is counted, too."""
         self.threads += 1
         try:
             await super().shutdown_default_executor(*args, **options)

@@ -2,7 +2,7 @@
 
     place                the host of an end: the name of a node, or the address of a client's machine
     connect, dial        connect from a place to the node at an address; `dial` takes time and can fail late
-    ConnectionEnd        one end: send, read, finish, drop; its `receiver` handles received data
+    ConnectionEnd        one end: send, read, finish, drop; its `handler` handles received data
     cut, heal, slow      faults of the link from one place to another
 
 Data arrives in order, split at random positions, each slice with its own delay. On a cut link, data and the end of
@@ -21,17 +21,17 @@ CONNECT_SECONDS_MAX = 5.0  # timeout of a dial into a cut link
 LOOPBACK = "127.0.0.1"  # default place of clients
 
 
-class Receiver:
+class ConnectionHandler:
     """Handler of one end's events; the base class ignores them."""
 
-    def take(self, data: bytes) -> None:
-        """Data from the other end."""
+    def on_data(self, data: bytes) -> None:
+        """Handle data from the other end."""
 
-    def cut(self) -> None:
-        """The connection has ended."""
+    def on_end(self) -> None:
+        """Handle the end of the connection."""
 
-    def drained(self) -> None:
-        """The other end has received all sent data, after a congestion."""
+    def on_drained(self) -> None:
+        """Handle the end of a congestion: the other end has received all sent data."""
 
 
 class ConnectionEnd:
@@ -41,8 +41,8 @@ class ConnectionEnd:
 
     def __init__(self, network: Network, place: str) -> None:
         self._network, self._simulation, self.place = network, network.simulation, place
-        self.receiver = Receiver()  # replaced by the owner
-        self.open = True  # as this end knows
+        self.handler = ConnectionHandler()  # replaced by the owner
+        self.open = True  # False after this end was notified of the end
         self.paused = False  # the process is paused: arriving events wait
         self._reading = True
         self._deferred: list[Callable[[], None]] = []  # events that arrived while the end was paused or did not read
@@ -60,7 +60,7 @@ class ConnectionEnd:
         simulation, latency = self._simulation, self._network.latency(self)
         for piece in simulation.slices(data):
             self._arrives_at = max(self._arrives_at, simulation.now + simulation.delay() + latency)
-            self._carry(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
+            self._schedule_at_other_end(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
         self._in_flight += len(data)
         self._congested = self._congested or self._in_flight > KERNEL_BYTES
         return self.waiting
@@ -81,11 +81,11 @@ class ConnectionEnd:
             now = self._simulation.now
             if self._network.abrupt:
                 self.other.end()
-            self._carry(max(self._arrives_at, now + self._network.latency(self)), self.other.end)
+            self._schedule_at_other_end(max(self._arrives_at, now + self._network.latency(self)), self.other.end)
             self._simulation.at(now + self._simulation.delay(), self._close)
 
     def drop(self, silently: bool = False) -> None:
-        """Abort and discard data in flight; `silently`: the other end is not notified, as by a pulled cable."""
+        """Abort and discard data in flight. `silently`: the other end is not notified, as with a pulled cable."""
         self.open, self._discarding = False, True
         if not silently:
             self._end_other()
@@ -105,9 +105,9 @@ class ConnectionEnd:
             self._discarding = True
             self._close()
 
-    def die(self, silently: bool = False) -> None:
-        """End of the process: sent data arrives, then its kernel closes the connection. `silently`: the machine has failed,
-        too; it resets the connection when it is up again and receives data."""
+    def end_process(self, silently: bool = False) -> None:
+        """End the process of this end: sent data arrives, then its kernel closes the connection. `silently`: its machine
+        fails, too, and resets the connection when it receives data after its restart."""
         self.open, self._must_reset = False, silently
         if not silently:
             self._end_other()
@@ -120,14 +120,14 @@ class ConnectionEnd:
     def _close(self) -> None:
         if self.open:
             self.open = False
-            self.receiver.cut()
+            self.handler.on_end()
 
     def _end_other(self) -> None:
         when = self._simulation.now + self._simulation.delay() + self._network.latency(self)
-        self._carry(when, self.other.end)
+        self._schedule_at_other_end(when, self.other.end)
 
-    def _carry(self, when: float, action: Callable[[], None]) -> None:
-        self._simulation.at(when, lambda: self._network.carry(self, action))
+    def _schedule_at_other_end(self, when: float, action: Callable[[], None]) -> None:
+        self._simulation.at(when, lambda: self._network.deliver_or_defer(self, action))
 
     def _arrive(self, piece: bytes) -> None:
         there = self.other
@@ -144,9 +144,9 @@ class ConnectionEnd:
         if self._congested and not self._in_flight and self.open:
             self._congested = False
             self.read(True)
-            self.receiver.drained()
+            self.handler.on_drained()
         self._simulation.trace(f"{self.place} to {there.place}", piece)
-        there.receiver.take(piece)
+        there.handler.on_data(piece)
 
     def _process_deferred(self) -> None:
         if self._reading and not self.paused:
@@ -155,7 +155,7 @@ class ConnectionEnd:
                 action()
 
 
-class Listener(Protocol):
+class NetworkNode(Protocol):
     """A node that listens at an address."""
 
     name: str
@@ -177,12 +177,12 @@ class Network:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.abrupt = False  # a close ends both ends at once and discards data in flight
-        self._nodes: dict[str, Listener] = {}  # by address
+        self._nodes: dict[str, NetworkNode] = {}  # by address
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> events that wait for `heal`
         self._slow: dict[tuple[str, str], float] = {}
         self._ports = 40000
 
-    def add(self, node: Listener) -> None:
+    def add(self, node: NetworkNode) -> None:
         self._nodes[node.address] = node
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -235,8 +235,8 @@ class Network:
         """From an end: the additional delay of its data, in seconds."""
         return self._slow.get((end.place, end.other.place), 0.0)
 
-    def carry(self, end: ConnectionEnd, action: Callable[[], None]) -> None:
-        """From an end: run an arrival, or defer it while the link is cut."""
+    def deliver_or_defer(self, end: ConnectionEnd, action: Callable[[], None]) -> None:
+        """From an end: run the arrival of data or of a close, or defer it while the link is cut."""
         waiting = self._cut.get((end.place, end.other.place))
         if waiting is None:
             action()

@@ -1,7 +1,7 @@
 """Nodes without sockets, files, threads and clock: successive runs of a broker over a disk in memory.
 
-The node is that of `daemon.assemble`, with a performer that acts synchronously. `run` runs turns until no work is pending;
-waiting without advancing the clock has no further effect.
+`daemon.assemble` constructs the node; its performer acts synchronously. `run` runs turns until no work is pending: after it,
+only an advance of the clock or an event changes the node.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ STOP_SECONDS_MAX = 600.0  # limit of a graceful stop, on the node's clock
 class SessionTransport(Protocol):
     """Transport of a session of a node, as the broker uses it."""
 
-    def arrive(self, data: bytes) -> int:
+    def write(self, data: bytes) -> int:
         """Write data of the broker; return the number of bytes that remain unsent."""
         ...
 
-    def end(self) -> None:
-        """Close the connection."""
+    def close(self) -> None:
+        """Close the connection after the written data."""
 
-    def read(self, wanted: bool) -> None:
+    def set_reading(self, wanted: bool) -> None:
         """Resume or stop reading."""
 
 
 class ImmediatePerformer:
-    """`loop.performer.Performer` that acts at once, or in the next round of `run`."""
+    """`loop.performer.Performer` that performs each call at once, or in the next round of `run`."""
 
     def __init__(self, node: ImmediateNode) -> None:
         self._node = node
 
     def turn_due(self) -> None:
-        self._node.due = True
+        self._node.turn_requested = True
 
     def clock(self) -> float:
         return self._node.now
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
-        """Run the work in the next round, unless the disk is stalled."""
+        """Run the work in the next round in which the disk is not stalled."""
         def complete() -> None:
             try:
                 work()
@@ -67,12 +67,12 @@ class ImmediatePerformer:
         def complete() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
             self._node.broker.sessions.on_authenticated(session, effect.token, outcome, self._node.now)
-        self._node.later.append(complete)
+        self._node.next_round.append(complete)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         data = b"".join(parts)
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
-        return transport.arrive(data) if transport is not None and data else 0
+        return transport.write(data) if transport is not None and data else 0
 
     def unread(self, session: Session) -> tuple[int, int]:
         """Report no unread output, so that the broker closes no connection that a fault stalls."""
@@ -80,7 +80,7 @@ class ImmediatePerformer:
 
     def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        self._node.later.append(lambda: failed("Connection refused", self._node.now))
+        self._node.next_round.append(lambda: failed("Connection refused", self._node.now))
 
     def chance(self) -> float:
         return 0.5
@@ -88,12 +88,12 @@ class ImmediatePerformer:
     def finish(self, session: Session) -> None:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
-            self._node.later.append(transport.end)
+            self._node.next_round.append(transport.close)
 
     def read(self, session: Session, wanted: bool) -> None:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         if transport is not None:
-            transport.read(wanted)
+            transport.set_reading(wanted)
 
     def dump(self, text: str) -> str:
         return self._node.dump(text)
@@ -150,17 +150,17 @@ class ImmediateNode(MemoryNode):
         super().__init__(configure, domains, lambda: self.now)
         self._observed = observed
         self.now = START_S
-        self.due = False  # a turn is due
-        self.syncs: list[Callable[[], None]] = []
-        self.later: list[Callable[[], None]] = []
-        self.stalled = False  # syncs of the disk do not complete
+        self.turn_requested = False
+        self.syncs: list[Callable[[], None]] = []  # work of threads, for the next round
+        self.next_round: list[Callable[[], None]] = []  # other actions for the next round
+        self.disk_stalled = False  # syncs of the disk do not complete
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start a broker over the present files and run its recovery."""
-        self.due = self.stalled = False
-        self.syncs, self.later = [], []
+        self.turn_requested = self.disk_stalled = False
+        self.syncs, self.next_round = [], []
         self.open_node(ImmediatePerformer(self), self._observed)
         self.run()
 
@@ -188,17 +188,17 @@ class ImmediateNode(MemoryNode):
     def run(self) -> None:
         """Run turns until no work is pending."""
         for _ in range(ROUNDS_MAX):
-            later, self.later = self.later, []
-            for action in later:
+            actions, self.next_round = self.next_round, []
+            for action in actions:
                 action()
             syncs: list[Callable[[], None]] = []
-            if not self.stalled:
+            if not self.disk_stalled:
                 syncs, self.syncs = self.syncs, []
                 for complete in syncs:
                     complete()
-            if not (self.due or later or syncs):
+            if not (self.turn_requested or actions or syncs):
                 return
-            self.due = False
+            self.turn_requested = False
             self.broker.turn(self.now)
         raise AssertionError(f"the broker has pending work after {ROUNDS_MAX} turns")
 
@@ -209,8 +209,8 @@ class ImmediateNode(MemoryNode):
         while (deadline := self.broker.next_deadline()) is not None and deadline <= target:
             self.now = max(self.now, deadline)
             self.broker.tick(self.now)
-            self.due = True
+            self.turn_requested = True
             self.run()
         self.now = target
-        self.due = True
+        self.turn_requested = True
         self.run()

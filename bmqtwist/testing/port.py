@@ -32,10 +32,10 @@ class _Accepted(LoopEnd, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.disconnect()
 
-    def on_data(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def on_lost(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         if reason:
             self.transport.abort()
         else:
@@ -59,7 +59,7 @@ class Port:
 
     @property
     def url(self) -> str:
-        """`tcp://127.0.0.1:PORT`"""
+        """The address `tcp://127.0.0.1:PORT`."""
         return f"tcp://{LOOPBACK}:{self._number}"
 
     def close(self) -> None:

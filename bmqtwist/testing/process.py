@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class _Started:
-    """Context manager that calls `start` and `close`; also a failed start is closed."""
+    """Context manager that calls `start` and `close`, also after a failed start."""
 
     def start(self) -> object:
         """Start and wait until the service is ready."""
@@ -57,9 +57,9 @@ class _Started:
 
 
 class BrokerProcess(_Started):
-    """Successive runs of the command `bmqbrkr` over one directory; `start` begins the first.
+    """Successive runs of the command `bmqbrkr` over one directory; `start` starts the first.
 
-    `root`: the directory with configuration in `etc/`, storage and logs, created if missing. `port`: None = a free one.
+    `root`: the directory with configuration in `etc/`, storage and logs, created if missing. `port`: None = a free port.
     `app` and `cluster` replace members of the configuration (`testing.config`). `samples`: add the sample domains. As a
     context manager it starts the process, and kills it at the end.
     """

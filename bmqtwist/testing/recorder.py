@@ -10,15 +10,15 @@ from bmqtwist.testing.events import (
     Close,
     Configure,
     Confirm,
-    Content,
+    ContentEvent,
     Delivery,
     Event,
     Negotiation,
     Note,
-    OfQueue,
     Open,
     Other,
     Post,
+    QueueEvent,
 )
 from bmqtwist.testing.faults import covers
 
@@ -56,7 +56,7 @@ class Recorder:
 
     def _find(self, kind: type[E], uri: str | None, client: str | None) -> list[E]:
         return [event for event in self._events if isinstance(event, kind) and client in (None, event.client)
-                and (uri is None or isinstance(event, OfQueue) and covers(uri, event.uri, event.app))]
+                and (uri is None or isinstance(event, QueueEvent) and covers(uri, event.uri, event.app))]
 
     def posts(self, uri: str | None = None, client: str | None = None) -> list[Post]:
         """Return the posts (to a queue, of a client); `post.status`: result of the acknowledgement."""
@@ -104,4 +104,4 @@ class Recorder:
 
 
 def _size(event: Event) -> int:
-    return EVENT_BYTES + (len(event.data) if isinstance(event, Content) else 0)
+    return EVENT_BYTES + (len(event.data) if isinstance(event, ContentEvent) else 0)

@@ -1,7 +1,8 @@
 """Runner of an in-process broker: clock and timers, connections, start, stop and crash, and bridges to event loops.
 
-From connections: `run` after each change, `at`, `note`, `forget`. From clients' ends (`aio`, `tx`, `transport`, `port`):
-`connect`, `bridge`, `jump`. All methods run in the thread of the caller, with `lock` held.
+Connections call `run` after each change, `at`, `record_note` and `remove_connection`. Clients' ends (`aio`, `tx`,
+`transport`, `port`) call `connect`, `bridge` and `advance_to_next_timer`. All methods run in the thread of the caller, with
+`lock` held.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.loop.loop import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
-from bmqtwist.testing.connection import ClientEnd, Surroundings, TappedConnection
+from bmqtwist.testing.connection import ClientEnd, ConnectionContext, TappedConnection
 from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import CONNECTION, Fault, Faults
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
 
 _JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # sizes of storage files; small for a fast start
-_HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
+_HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # maxima of missed ones, 3 s
 _PORT = 30114  # not opened; the configuration requires a port
 _ADVANCE_STEPS_MAX = 1000  # per `advance`; timers within one step fire late, but in order
 
 
 @dataclass(frozen=True, slots=True)
 class EventLoop:
-    """Functions of an event loop that an in-process broker uses. `virtual`: the loop does not use the machine's clock."""
+    """Functions of an event loop that an in-process broker uses. `virtual`: the loop's clock is not the machine's."""
 
     clock: Callable[[], float]
     virtual: bool
@@ -68,29 +69,29 @@ class LoopBridge:
 
 
 class LoopEnd:
-    """ClientEnd of a client with an event loop, which calls `on_data`, `on_lost` and `check_room`."""
+    """ClientEnd of a client with an event loop, which calls `receive`, `end` and `check_room`."""
 
     def __init__(self, runner: BrokerRunner, bridge: LoopBridge) -> None:
         self._runner, self._bridge = runner, bridge
         self.connection: TappedConnection | None = None
 
-    def data(self, data: bytes) -> None:
-        self._bridge.call_soon(self.on_data, data)
-
-    def lost(self, reason: str) -> None:
-        self._bridge.call_soon(self.on_lost, reason)
-
-    def room(self) -> None:
-        self._bridge.call_soon(self.check_room)
-
     def on_data(self, data: bytes) -> None:
-        """Handle received bytes."""
+        self._bridge.call_soon(self.receive, data)
 
     def on_lost(self, reason: str) -> None:
-        """Handle the end of the connection; "" = closed by the broker."""
+        self._bridge.call_soon(self.end, reason)
+
+    def on_room(self) -> None:
+        self._bridge.call_soon(self.check_room)
+
+    def receive(self, data: bytes) -> None:
+        """Pass received bytes to the client, in its event loop."""
+
+    def end(self, reason: str) -> None:
+        """Notify the client of the end of the connection, in its event loop; "" = closed by the broker."""
 
     def check_room(self) -> None:
-        """Handle a change of `waiting`."""
+        """Pause or resume the client by `waiting`, in its event loop."""
 
     def connect(self, name: str) -> None:
         """Connect. Raises ConnectionRefusedError if the broker does not accept the connection."""
@@ -103,24 +104,24 @@ class LoopEnd:
             self.check_room()
 
     def disconnect(self) -> None:
-        """Close the connection; `on_lost` is not called."""
+        """Close the connection; `end` is not called."""
         if self.connection is not None:
             with self._runner.lock:
-                self.connection.close()
+                self.connection.disconnect()
 
     @property
     def waiting(self) -> int:
-        """Bytes that a fault holds back."""
+        """Number of sent bytes that a fault delays."""
         return self.connection.waiting_bytes if self.connection is not None else 0
 
 
 class BrokerRunner:
-    """Environment of one in-process broker."""
+    """Runs one in-process broker. `clock`: its clock; `table`: its domains; `node`: the node."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.clock = Clock()
-        self.began = self.clock()
+        self.started_at = self.clock()
         self.recorder = Recorder()
         self.faults = Faults(self._fault_ended)
         self.up = False
@@ -135,8 +136,8 @@ class BrokerRunner:
         self._ports = 0  # number of ports used for clients' addresses
         self._running = False
         self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
-        self._env = Surroundings(self.node, self.faults, self.recorder, self.began, self.run, self.at, self.name_of,
-                                    self.forget)
+        self._context = ConnectionContext(self.node, self.faults, self.recorder, self.started_at, self.run, self.at,
+                                          self.name_client, self.remove_connection)
         self.start()
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
@@ -147,16 +148,16 @@ class BrokerRunner:
                 self.node.now = self.clock()
                 self.node.start()
                 self.up = True
-                self.note("broker started")
+                self.record_note("broker started")
                 self.run()
 
     def stop(self) -> None:
         with self.lock:
             if self.up:
-                self.note("broker stops")
-                self.touch()
+                self.record_note("broker stops")
+                self.set_node_time()
                 self.node.stop()
-                self.clock.reach(self.node.now)
+                self.clock.advance_to(self.node.now)
                 self.up = False
                 for connection in list(self.connections):
                     connection.abandon("the broker stopped")
@@ -165,7 +166,7 @@ class BrokerRunner:
     def crash(self) -> None:
         with self.lock:
             if self.up:
-                self.note("broker crashes")
+                self.record_note("broker crashes")
                 self.up = False
                 for connection in list(self.connections):
                     connection.abandon("the broker crashed")
@@ -188,19 +189,19 @@ class BrokerRunner:
             if not self.up or not self.node.broker.sessions.serving:
                 raise ConnectionRefusedError("the broker is down")
             if self.faults.first(CONNECTION, name):
-                self.note("connection refused by the test", name)
+                self.record_note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
-            self.touch()
+            self.set_node_time()
             self._ports += 1
-            connection = TappedConnection(self._env, name, end, 40000 + self._ports % 20000)
+            connection = TappedConnection(self._context, name, end, 40000 + self._ports % 20000)
             self.connections[connection] = None
             if name:
-                self.note("connected", name)
+                self.record_note("connected", name)
             return connection
 
     def disconnect(self, client: str | None) -> int:
         with self.lock:
-            self.touch()
+            self.set_node_time()
             connections = [connection for connection in self.connections if client in (None, connection.name)]
             for connection in connections:
                 connection.cut("cut by the test")
@@ -214,19 +215,19 @@ class BrokerRunner:
             step = seconds / _ADVANCE_STEPS_MAX
             target = self.clock() + seconds
             while (deadline := self.next_deadline()) is not None and deadline < target:
-                self.clock.reach(min(target, max(deadline, self.clock() + step)))
+                self.clock.advance_to(min(target, max(deadline, self.clock() + step)))
                 self._reset_heartbeats()
                 self.run()
-            self.clock.reach(target)
+            self.clock.advance_to(target)
             self._reset_heartbeats()
             self.run()
 
     def _reset_heartbeats(self) -> None:
-        """Count no missed heartbeats for clients, whose clocks did not advance."""
+        """Reset the missed heartbeats of clients, since their clocks did not advance."""
         for connection in self.connections:
             connection.session.channel.last_received, connection.session.channel.missed_heartbeats = self.clock(), 0
 
-    def jump(self, seconds: float | None) -> float:
+    def advance_to_next_timer(self, seconds: float | None) -> float:
         """Advance the clock to the broker's next deadline, by at most `seconds` and 1 s; return the advance in seconds."""
         with self.lock:
             now, deadline = self.clock(), self.next_deadline()
@@ -249,13 +250,13 @@ class BrokerRunner:
             self._running = True
             try:
                 while True:
-                    self.touch()
+                    self.set_node_time()
                     self._timers.run(self.node.now)
                     if self.up:
                         deadline = self.node.broker.next_deadline()
                         if deadline is not None and deadline <= self.node.now:
                             self.node.broker.tick(self.node.now)
-                            self.node.due = True
+                            self.node.turn_requested = True
                         self.node.run()
                     due = self.next_deadline()
                     if due is None or due > self.node.now:
@@ -270,7 +271,7 @@ class BrokerRunner:
             for bridge in self._bridges.values():
                 bridge.schedule(None if due is None else due - self.clock())
 
-    def touch(self) -> None:
+    def set_node_time(self) -> None:
         """Set the node's time to the clock's, before a call to the broker."""
         self.node.now = max(self.node.now, self.clock())
 
@@ -289,21 +290,21 @@ class BrokerRunner:
                 self._bridges[loop] = LoopBridge(self, found)
             return self._bridges[loop]
 
-    def name_of(self, process: str) -> str:
-        """From connections: the generated name of an unnamed client, by its negotiated process."""
+    def name_client(self, process: str) -> str:
+        """From connections: return the generated name of an unnamed client, by its negotiated process."""
         return self._names.setdefault(process, f"client{len(self._names) + 1}")
 
-    def forget(self, connection: TappedConnection, reason: str) -> None:
+    def remove_connection(self, connection: TappedConnection, reason: str) -> None:
         self.connections.pop(connection, None)
-        self.note(reason, connection.name)
+        self.record_note(reason, connection.name)
 
-    def note(self, what: str, client: str = "") -> None:
-        self.recorder.add(Note(time=self.clock() - self.began, client=client, what=what))
+    def record_note(self, what: str, client: str = "") -> None:
+        self.recorder.add(Note(time=self.clock() - self.started_at, client=client, what=what))
 
     def _fault_ended(self, fault: Fault) -> None:
         with self.lock:
             if fault.action == "stall" and not self._running:
-                self.touch()
+                self.set_node_time()
                 for connection in list(self.connections):
                     connection.release()
                 self.run()

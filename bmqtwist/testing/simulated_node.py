@@ -18,7 +18,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.testing.clock import WALL_S
-from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
+from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler, Network
 from bmqtwist.testing.node import MemoryNode
 
 TURN_SECONDS_MAX = 0.0005  # delay of a turn
@@ -27,24 +27,24 @@ STOP_POLL_S = 0.05
 DRAIN_SECONDS_MAX = 6.0  # time for connections to receive their last data in a graceful stop
 
 
-class SessionReceiver(Receiver):
+class SessionReceiver(ConnectionHandler):
     """The broker's end of a connection."""
 
     def __init__(self, node: SimulatedNode, session: Session, end: ConnectionEnd) -> None:
         self._node, self._session = node, session
         session.transport = end
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         node = self._node
         node.act(lambda: node.broker.sessions.received(self._session, data, node.local_now))
         node.turn_due()
 
-    def cut(self) -> None:
+    def on_end(self) -> None:
         node = self._node
         node.act(lambda: node.broker.sessions.lost(self._session, node.local_now))
         node.turn_due()
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         self._node.broker.sessions.drained(self._session)
         self._node.turn_due()
 
@@ -115,7 +115,7 @@ class SimulatedPerformer:
 
     def read(self, session: Session, wanted: bool) -> None:
         if isinstance(session.transport, ConnectionEnd):
-            self._node.slowed += not wanted
+            self._node.stopped_reads += not wanted
             session.transport.read(wanted)
 
     def dump(self, text: str) -> str:
@@ -125,9 +125,10 @@ class SimulatedPerformer:
 class SimulatedNode(MemoryNode):
     """One node of a simulation with its disk and clocks; `boot` starts it.
 
-    `name`: its place in the network; `address`: where it listens. Its monotonic clock is `clock_ahead` seconds ahead of the
-    simulation's, its wall clock `wall_ahead` seconds fast. `hidden`: a path to omit from the trace, because it differs
-    between runs.
+    `name`: its place in the network; `address`: the address at which it listens. Its monotonic clock is `clock_ahead`
+    seconds ahead of the simulation's, its wall clock `wall_ahead` seconds fast. `run_number`: number of the current run; it
+    is also incremented at the end of a run. `trace_hidden`: a path that is omitted from the trace, since it differs between
+    simulations.
     """
 
     def __init__(self, network: Network, name: str, address: str, configure: Callable[[], Configuration],
@@ -136,13 +137,15 @@ class SimulatedNode(MemoryNode):
         super().__init__(configure, domains, lambda: self.local_now, WALL_S - clock_ahead + wall_ahead,
                          make_client_id(name, 0, 1, 0))
         self.network, self.simulation, self.name, self.address = network, network.simulation, name, address
-        self._ahead, self.hidden = clock_ahead, ""
-        self.life = 0  # number of the run
+        self._ahead, self.trace_hidden = clock_ahead, ""
+        self.run_number = 0
         self.up = self.paused = False
-        self.mistakes = False  # internal errors of the broker do not fail the simulation
-        self.slowed = self.torn = self.died = 0  # stopped reads; losses of power with torn writes; deaths at a disk fault
-        self.on_boot: Callable[[], None] = lambda: None  # after the recovery
-        self.on_restart: Callable[[bool], None] = lambda power: None  # after the end of a run; True = by a loss of power
+        self.allow_internal_errors = False  # internal errors of the broker do not fail the simulation
+        self.stopped_reads = 0  # times that the broker stopped reading a connection
+        self.torn_writes = 0  # writes that were not synced at losses of power
+        self.disk_deaths = 0  # ends of the process at a disk fault
+        self.on_boot: Callable[[], None] = lambda: None  # called after the recovery
+        self.on_restart: Callable[[bool], None] = lambda power: None  # called after the end of a run; True = a loss of power
         self.disk_delay_s = 0.0  # additional duration of disk operations in threads
         self._turning = False
         self._ends: list[ConnectionEnd] = []
@@ -159,10 +162,10 @@ class SimulatedNode(MemoryNode):
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Run an action at a time of the simulation, unless this run has ended; a paused node defers it."""
-        life = self.life
+        run_number = self.run_number
 
         def due() -> None:
-            if self.life != life or not self.up:
+            if self.run_number != run_number or not self.up:
                 return
             self._run_or_defer(action)
         self.simulation.at(when, due)
@@ -171,7 +174,7 @@ class SimulatedNode(MemoryNode):
         try:
             action()
         except Died:
-            self.died += 1
+            self.disk_deaths += 1
             self.crash(power=False)
 
     def next_deadline(self) -> float | None:
@@ -181,9 +184,9 @@ class SimulatedNode(MemoryNode):
         return None if moment is None else moment - self._ahead
 
     def tick(self) -> None:
-        """Run the broker's due timers; a deadline is not missed by rounding."""
+        """Run the broker's due timers."""
         deadline = self.broker.next_deadline()
-        self.act(lambda: self.broker.tick(max(self.local_now, deadline or 0.0)))
+        self.act(lambda: self.broker.tick(max(self.local_now, deadline or 0.0)))  # `max`: despite rounding
 
     def turn_due(self) -> None:
         """Schedule a turn within TURN_SECONDS_MAX."""
@@ -225,13 +228,13 @@ class SimulatedNode(MemoryNode):
             return
         for severity, text in lines[self._lines_recorded:] if len(lines) > self._lines_recorded else ():
             self._trace(f"{severity} {text}")
-            assert self.mistakes or f"[{INTERNAL_ERROR}]" not in text, text
+            assert self.allow_internal_errors or f"[{INTERNAL_ERROR}]" not in text, text
         for operation, path in steps[self._steps_recorded:] if len(steps) > self._steps_recorded else ():
             self._trace(f"{operation} {path}")
         self._lines_recorded, self._steps_recorded = len(lines), len(steps)
 
     def _trace(self, what: str) -> None:
-        self.simulation.trace(f"{self.name} {what.replace(self.hidden, '') if self.hidden else what}")
+        self.simulation.trace(f"{self.name} {what.replace(self.trace_hidden, '') if self.trace_hidden else what}")
 
     # -- connections ------------------------------------------------------------------------------------------------
 
@@ -249,20 +252,20 @@ class SimulatedNode(MemoryNode):
 
     def dial(self, address: str, done: Callable[[ConnectionEnd | None], None]) -> None:
         """Connect to an address and call `done` with the end, None = failed; no call if this run ends before."""
-        life = self.life
+        run_number = self.run_number
 
         def on_dialed(end: ConnectionEnd | None) -> None:
             if end is not None:
                 self._add_end(end)
-            if self.life == life and self.up:
+            if self.run_number == run_number and self.up:
                 self._run_or_defer(partial(done, end))
             elif end is not None:
-                end.die()
+                end.end_process()
         self.network.dial(address, self.name, on_dialed)
 
     def attach(self, end: ConnectionEnd, session: Session) -> None:
         """Connect an end with a session of the broker."""
-        end.receiver = SessionReceiver(self, session, end)
+        end.handler = SessionReceiver(self, session, end)
 
     def _add_end(self, end: ConnectionEnd) -> None:
         self._ends = [*(each for each in self._ends if each.open), end]
@@ -278,15 +281,15 @@ class SimulatedNode(MemoryNode):
 
     def boot(self) -> None:
         """Start a new run; if a disk fault ends it during recovery, it is started again."""
-        self.life += 1
+        self.run_number += 1
         self._turning = False
         self._trace("boot")
         try:
             self.open_node(SimulatedPerformer(self))
         except (Died, Exception) as error:
-            if not self.mistakes and not isinstance(error, (Died, LocalError, OSError)):
+            if not self.allow_internal_errors and not isinstance(error, (Died, LocalError, OSError)):
                 raise
-            self.died += isinstance(error, Died)
+            self.disk_deaths += isinstance(error, Died)
             self.crash(power=False)
             return
         self.up = True
@@ -295,26 +298,26 @@ class SimulatedNode(MemoryNode):
         self.record_events()
 
     def crash(self, power: bool, down: float | None = DOWN_S, silently: bool = False) -> None:
-        """Kill the process, or lose `power`, which tears unsynced writes. The node restarts after `down` seconds, None = by
-        `boot`. `silently`: peers are not notified until the machine is up again."""
+        """Kill the process, or simulate a loss of `power`, which tears unsynced writes. The node restarts after `down`
+        seconds, None = by `boot`. `silently`: peers are not notified until the machine is up again."""
         self._trace("crash")
         self._end_run(silently)
         if power:
-            self.torn += self.disk.unsynced
+            self.torn_writes += self.disk.unsynced
             self.disk.crash(self.simulation.random)
         else:
             self.disk.kill()
-        self.mend()
-        self._down(power, down)
+        self.clear_disk_faults()
+        self._schedule_boot(power, down)
 
     def stop(self, down: float | None = DOWN_S) -> None:
         """Stop gracefully, as `daemon.service` does; restart after `down` seconds, None = by `boot`."""
         if self.up:
-            self.mend()
+            self.clear_disk_faults()
             self.act(lambda: self.broker.stop(self.local_now))
-            self.at(self.simulation.now + STOP_POLL_S, lambda: self._stopping(None, down))
+            self.at(self.simulation.now + STOP_POLL_S, lambda: self._continue_stop(None, down))
 
-    def _stopping(self, drain_until: float | None, down: float | None) -> None:
+    def _continue_stop(self, drain_until: float | None, down: float | None) -> None:
         broker, now = self.broker, self.simulation.now
         if drain_until is None:
             if broker.shutdown is not None and broker.shutdown.done:
@@ -325,27 +328,27 @@ class SimulatedNode(MemoryNode):
         elif not broker.sessions.open or now > drain_until:
             self.assembled.close()
             self._end_run()
-            self._down(False, down)
+            self._schedule_boot(False, down)
             return
-        self.at(now + STOP_POLL_S, lambda: self._stopping(drain_until, down))
+        self.at(now + STOP_POLL_S, lambda: self._continue_stop(drain_until, down))
 
     def _end_run(self, silently: bool = False) -> None:
         self.up = self.paused = False
-        self.life += 1
+        self.run_number += 1
         ends, self._ends, self._deferred = self._ends, [], []
         for end in ends:
             if end.open:
-                end.die(silently)
+                end.end_process(silently)
 
-    def _down(self, power: bool, down: float | None) -> None:
+    def _schedule_boot(self, power: bool, down: float | None) -> None:
         self.on_restart(power)
-        life = self.life
+        run_number = self.run_number
         if down is not None:
-            self.simulation.at(self.simulation.now + down, lambda: self.boot() if self.life == life else None)
+            self.simulation.at(self.simulation.now + down, lambda: self.boot() if self.run_number == run_number else None)
 
     # -- disk -------------------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def clear_disk_faults(self) -> None:
         """End all disk faults; lost data stays lost."""
         self.disk.capacity, self.disk.stop_after, self.disk_delay_s = None, None, 0.0
         self.disk.fail = lambda operation, path: None

@@ -8,26 +8,26 @@ from functools import partial
 from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.sdk.pump import Connect, Dispatch
 from bmqtwist.testing.loop import SECONDS_MAX
-from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
+from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler, Network
 from bmqtwist.testing.transport import Inbox, VirtualTransport
 
 _STEP_S = 0.005  # simulated time between two checks for received data
 
 
-class _End(Receiver):
-    """Receiver of a connection that fills an inbox."""
+class _InboxHandler(ConnectionHandler):
+    """Passes the events of a connection to an inbox."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    def take(self, data: bytes) -> None:
-        self._inbox.data(data)
+    def on_data(self, data: bytes) -> None:
+        self._inbox.on_data(data)
 
-    def cut(self) -> None:
-        self._inbox.lost("")
+    def on_end(self) -> None:
+        self._inbox.on_lost("")
 
-    def drained(self) -> None:
-        self._inbox.room()
+    def on_drained(self) -> None:
+        self._inbox.on_room()
 
 
 class SimulatedPump(VirtualTransport):
@@ -59,7 +59,7 @@ class SimulatedPump(VirtualTransport):
             self.core.on_connect_failed(attempt, "connection refused, or the link is cut", self.clock())
         else:
             self._end, self._inbox = end, Inbox(attempt, self.interrupt_step)
-            end.receiver = _End(self._inbox)
+            end.handler = _InboxHandler(self._inbox)
             self.core.on_connected(attempt, self.clock())
         self.interrupt_step()
 
@@ -76,7 +76,7 @@ class SimulatedPump(VirtualTransport):
             return
         if chunks:
             end.send(b"".join(chunks))
-        self.limit(end.waiting)
+        self.apply_watermarks(end.waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Process pending work; without any, advance simulated time by at most `timeout_s` seconds."""

@@ -16,7 +16,7 @@ from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message
-from bmqtwist.testing.events import Content
+from bmqtwist.testing.events import ContentEvent
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
@@ -24,11 +24,11 @@ from bmqtwist.wire.properties import PropertyType
 
 
 @dataclass(kw_only=True)
-class Stored(Content):
+class Stored(ContentEvent):
     """An unconfirmed message in a queue. `time`: its arrival.
 
-    `apps`: the appIds that have not confirmed it ("" in the other modes). `held_by`: the clients to which it is delivered at
-    present. `attempts_left`: remaining delivery attempts, None = no limit; of a fanout queue the minimum of its apps.
+    `apps`: the appIds that have not confirmed it ("" in modes without apps). `held_by`: the clients to which it is delivered
+    at present. `attempts_left`: remaining delivery attempts, None = no limit; in a fanout queue the minimum of its apps.
     """
 
     apps: tuple[str, ...] = ()
@@ -38,8 +38,8 @@ class Stored(Content):
 
 
 def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
-    """Find a queue by its URI, None = it does not exist (with `create`, it is created). Raises LocalError for an unknown
-    domain."""
+    """Return the parsed URI and its queue; None = it does not exist, and `create` is not set. Raises LocalError for an
+    unknown domain."""
     parsed, broker = parse_uri(uri), node.broker
     broker.loop.now = node.now
     try:
@@ -56,7 +56,7 @@ def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
     answers: list[RootQueue | Refused] = []
     wall = node.broker.loop.wall(node.now)
     node.broker.clusters[domain.cluster].changes.create_queue(domain, uri.canonical, node.now, wall, answers.append)
-    node.due = True
+    node.turn_requested = True
     node.run()
     if not answers:
         raise LocalError(f"{uri.canonical}: a queue cannot be created while the storage is stalled")
@@ -66,7 +66,7 @@ def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
 
 
 def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
-        types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
+        types: Mapping[str, PropertyType] | None, compress: bool) -> ContentEvent:
     """Post a message without a client. Raises LocalError if the queue refuses it."""
     parsed, queue = find_queue(node, uri, True)
     if not payload:
@@ -82,12 +82,12 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
     refused = queue.post(Put(None, message, 0, False), now, wall)
     if refused:
         raise LocalError(f"{uri} refused the message: {AckStatus(refused).name}")
-    node.due = True
-    return Content(time=now, uri=parsed.canonical, guid=guid, data=data, has_properties=bool(area),
+    node.turn_requested = True
+    return ContentEvent(time=now, uri=parsed.canonical, guid=guid, data=data, has_properties=bool(area),
                    compression=compression, schema_id=schema_id)
 
 
-def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
+def messages(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:
     """Return the unconfirmed messages of a queue, or of the app of the URI, oldest first."""
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
@@ -100,19 +100,19 @@ def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
             if app is None or substream.app is app:
                 for guid in substream.unconfirmed:
                     holders.setdefault(guid, []).append(name)
-    return [_stored(queue, message, began, tuple(holders.get(message.guid, ())))
+    return [_stored(queue, message, started_at, tuple(holders.get(message.guid, ())))
             for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
 
 
-def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
+def drain(node: ImmediateNode, uri: str, started_at: float) -> list[Stored]:
     """Purge a queue, or the app of the URI, and return the messages. Raises LocalError for a broadcast queue."""
-    found = messages(node, uri, began)
+    found = messages(node, uri, started_at)
     parsed, queue = find_queue(node, uri, False)
     if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue stores no messages; see recorder.posts")
     if queue is not None and found:
         at_once(queue.purge(_app(queue, parsed), node.broker.loop.wall(node.now)))
-        node.due = True
+        node.turn_requested = True
     return found
 
 
@@ -125,10 +125,10 @@ def _app(queue: RootQueue, uri: QueueUri) -> App | None:
     return app
 
 
-def _stored(queue: RootQueue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
+def _stored(queue: RootQueue, message: Message, started_at: float, held_by: tuple[str, ...]) -> Stored:
     pending = [app for app in queue.active if message.pending & app.bit]
     left = [each for app in pending if (each := queue.attempts_left(app, message)) is not None]
-    return Stored(time=message.arrived - began, uri=queue.uri, guid=message.guid, data=queue.payload(message),
+    return Stored(time=message.arrived - started_at, uri=queue.uri, guid=message.guid, data=queue.payload(message),
                   has_properties=message.has_properties, compression=message.compression, schema_id=message.schema_id,
                   apps=tuple("" if app.app_id == DEFAULT_APP_ID else app.app_id for app in pending), held_by=held_by,
                   attempts_left=min(left) if left else None)

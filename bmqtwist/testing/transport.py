@@ -28,17 +28,20 @@ class Inbox:
     """ClientEnd that queues the received bytes of one connection, then the reason of its end, and calls `notify`."""
 
     def __init__(self, attempt: int, notify: Callable[[], None]) -> None:
-        self.attempt, self.room = attempt, notify
+        self.attempt, self._notify = attempt, notify
         self.arrived: deque[bytes] = deque()
         self.reason: str | None = None
 
-    def data(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         self.arrived.append(data)
-        self.room()
+        self._notify()
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         self.reason = reason or "closed by the broker"
-        self.room()
+        self._notify()
+
+    def on_room(self) -> None:
+        self._notify()
 
 
 class VirtualTransport(Pump):
@@ -72,8 +75,8 @@ class VirtualTransport(Pump):
         if self._idle_s > SECONDS_MAX:
             raise Stuck(f"nothing has arrived in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait{more()}")
 
-    def limit(self, waiting: int) -> None:
-        """Pause or resume the core by the number of bytes that wait in the channel."""
+    def apply_watermarks(self, waiting: int) -> None:
+        """Pause or resume posts by the number of bytes that wait in the channel."""
         if waiting > self.options.channel_high_bytes:
             self.core.pause_posts(self.clock())
         elif self.core.blocked and waiting <= self.options.channel_low_bytes:
@@ -86,7 +89,7 @@ class MemoryTransport(VirtualTransport):
     def __init__(self, runner: BrokerRunner, name: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
         self._runner, self._name = runner, name
-        self._news = threading.Condition()
+        self._work_available = threading.Condition()
         self._interrupted = False
         self._dial: Connect | None = None
         self._connection: TappedConnection | None = None
@@ -96,9 +99,9 @@ class MemoryTransport(VirtualTransport):
         return self._runner.clock()
 
     def interrupt_step(self) -> None:
-        with self._news:
+        with self._work_available:
             self._interrupted = True
-            self._news.notify_all()
+            self._work_available.notify_all()
 
     def dial(self, effect: Connect) -> None:
         """Connect in the next step."""
@@ -109,7 +112,7 @@ class MemoryTransport(VirtualTransport):
         connection, self._connection, self._inbox, self._dial = self._connection, None, None, None
         if connection is not None:
             with self._runner.lock:
-                connection.close()
+                connection.disconnect()
 
     def dispose(self) -> None:
         with self.lock:
@@ -124,10 +127,10 @@ class MemoryTransport(VirtualTransport):
             if data:
                 connection.send(data)
             waiting = connection.waiting_bytes
-        self.limit(waiting)
+        self.apply_watermarks(waiting)
 
     def step(self, timeout_s: float | None = None) -> None:
-        """Process pending work; without any, wait or advance the clock for at most `timeout_s` seconds."""
+        """Process pending work. Without any, wait, or advance the virtual clock, for at most `timeout_s` seconds."""
         if self._work():
             return
         due, now = self.core.next_deadline(), self.clock()
@@ -135,7 +138,7 @@ class MemoryTransport(VirtualTransport):
         if self._runner.clock.real:
             self._wait(max(0.0, min([*wait, _WAIT_S])))
         else:
-            passed = self._runner.jump(min(wait) if wait else None)
+            passed = self._runner.advance_to_next_timer(min(wait) if wait else None)
             self.count_idle(passed, timeout_s, lambda: f"\n{self._runner.recorder.transcript()}")
         self._work()
 
@@ -143,13 +146,13 @@ class MemoryTransport(VirtualTransport):
         deadline = self._runner.next_deadline()
         if deadline is not None:
             seconds = max(0.0, min(seconds, deadline - self.clock()))
-        with self._news:
+        with self._work_available:
             if not self._interrupted:
-                self._news.wait(seconds)
+                self._work_available.wait(seconds)
         self._runner.run()
 
     def _work(self) -> bool:
-        with self._news:
+        with self._work_available:
             interrupted, self._interrupted = self._interrupted, False
         with self.lock:
             dial, self._dial = self._dial, None

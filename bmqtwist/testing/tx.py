@@ -51,11 +51,11 @@ class TwistedTransport(LoopEnd):
         self.connect(name)
         protocol.makeConnection(self)
 
-    def on_data(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         if self._protocol is not None and not self.disconnecting:
             self._protocol.dataReceived(data)
 
-    def on_lost(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         protocol, self._protocol, self.connection = self._protocol, None, None
         if protocol is not None:
             protocol.connectionLost(Failure(ConnectionLost(reason) if reason else ConnectionDone()))
@@ -82,7 +82,7 @@ class TwistedTransport(LoopEnd):
         if not self.disconnecting:
             self.disconnecting = True
             self.disconnect()
-            self._bridge.call_soon(self.on_lost, "")
+            self._bridge.call_soon(self.end, "")
 
     loseConnection = abortConnection
 

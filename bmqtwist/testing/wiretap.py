@@ -1,7 +1,7 @@
-"""Decoder of the traffic of one connection into units for faults and recorder.
+"""Decoder of the traffic of one connection into units, for faults and the recorder.
 
 A unit is one message of a data event, or one event of another kind. Queue ids and subscription ids are translated to URIs
-and appIds by the open and configure requests of the connection.
+and appIds, which the decoder reads from the open and configure requests of the connection.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Wiretap:
         app, found = _app(app_id), []
         for one in subscriptions:
             self._apps[q_id, one.s_id] = app
-            found += [_wanted(one.expression.text, each) for each in one.consumers]
+            found += [_requested_subscription(one.expression.text, each) for each in one.consumers]
         return Unit("configure", whole, events.Configure(time=self.now, client=self.client, uri=self._uri(q_id), app=app,
                                                          subscriptions=tuple(found)), q_id)
 
@@ -202,15 +202,15 @@ class Wiretap:
         sub = parameters.sub_id_info
         app = _app(sub.app_id) if sub else ""
         self._apps[value.q_id, sub.sub_id if sub else 0] = app
-        found = () if parameters.consumer_priority == schema.INVALID_PRIORITY else (_wanted("", parameters),)
+        found = () if parameters.consumer_priority == schema.INVALID_PRIORITY else (_requested_subscription("", parameters),)
         return Unit("configure", whole, events.Configure(time=self.now, client=self.client, uri=self._uri(value.q_id),
                                                          app=app, subscriptions=found), value.q_id)
 
     def _answer(self, message: control.ControlMessage, whole: bytes) -> Unit:
-        asked = self._requests.pop(message.r_id or 0, None)
-        if asked is not None:
+        request = self._requests.pop(message.r_id or 0, None)
+        if request is not None:
             status = message.value if isinstance(message.value, schema.Status) else schema.Status()
-            asked.status, asked.reason = result_of(status.category), status.message
+            request.status, request.reason = result_of(status.category), status.message
         return self._other("answer", whole, message.choice)
 
 
@@ -218,8 +218,10 @@ def _app(app_id: str) -> str:
     return "" if app_id == DEFAULT_APP_ID else app_id
 
 
-def _wanted(expression: str, info: schema.ConsumerInfo | schema.QueueStreamParameters) -> events.Wanted:
-    return events.Wanted(expression, info.max_unconfirmed_messages, info.max_unconfirmed_bytes, info.consumer_priority)
+def _requested_subscription(expression: str,
+                            info: schema.ConsumerInfo | schema.QueueStreamParameters) -> events.RequestedSubscription:
+    return events.RequestedSubscription(expression, info.max_unconfirmed_messages, info.max_unconfirmed_bytes,
+                                        info.consumer_priority)
 
 
 def _items(buffer: bytes, start: int, end: int, kind: EventType) -> Iterator[bytes]:

@@ -73,7 +73,7 @@ def end_stop(world: MemoryWorld) -> None:
     assert world.broker.shutdown.done
     for session in list(world.broker.sessions.open):
         session.leave()
-    world.due = True
+    world.turn_requested = True
     world.run()
 
 

@@ -189,7 +189,7 @@ async def main(reactor):
     assert (await queue.post(b"again")).ok
     assert {{(await queue.get()).payload for _ in range(3)}} == {{b"late", b"again"}}
     await session.stop()
-    assert broker.clock.real and broker.recorder.posts()[0].fate == "delayed 0.2 s"
+    assert broker.clock.real and broker.recorder.posts()[0].fault_effect == "delayed 0.2 s"
     print("good")
 
 react(main)

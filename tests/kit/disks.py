@@ -1,4 +1,4 @@
-"""Faults of the disk of a simulated node; `SimulatedNode.mend` ends them."""
+"""Faults of the disk of a simulated node; `SimulatedNode.clear_disk_faults` ends them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class MemoryLink:
         """Hand bytes to the session; nothing is processed further before somebody receives."""
         if self.session is not None:
             self._world.broker.sessions.received(self.session, data, self._world.now)
-            self._world.due = True
+            self._world.turn_requested = True
 
     def receive(self, deadline: float) -> bytes:
         """Run the broker until it rests, then what has arrived."""
@@ -55,17 +55,17 @@ class MemoryLink:
 
     # What the broker's side does
 
-    def arrive(self, data: bytes) -> int:
+    def write(self, data: bytes) -> int:
         """The broker wrote; everything is taken at once."""
         self._arrived.append(data)
         return 0
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The broker closed the connection."""
         self._ended = True
         self.lose()
 
-    def read(self, wanted: bool) -> None:
+    def set_reading(self, wanted: bool) -> None:
         """Nobody is slowed down here."""
 
     def lose(self) -> None:
@@ -73,7 +73,7 @@ class MemoryLink:
         session, self.session = self.session, None
         if session is not None:
             self._world.broker.sessions.lost(session, self._world.now)
-            self._world.due = True
+            self._world.turn_requested = True
 
 
 class MemoryWorld(ImmediateNode, World):
@@ -87,7 +87,7 @@ class MemoryWorld(ImmediateNode, World):
         ImmediateNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
         self._peers = self._told = 0
-        self.mistakes = False  # whether the broker may meet mistakes of its own
+        self.allow_internal_errors = False  # whether the broker may meet mistakes of its own
         if start:
             self.start()
 
@@ -95,16 +95,16 @@ class MemoryWorld(ImmediateNode, World):
         """A mistake that the broker contains is a failure of the test all the same."""
         super().run()
         lines, self._told = self.report.lines[self._told:], len(self.report.lines)
-        assert self.mistakes or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
+        assert self.allow_internal_errors or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
 
     @contextmanager
     def storage_stalled(self) -> Iterator[None]:
         """No sync completes within the `with` block."""
-        self.stalled = True
+        self.disk_stalled = True
         try:
             yield
         finally:
-            self.stalled = False
+            self.disk_stalled = False
             self.run()
 
     def link(self, listener: int = 0) -> MemoryLink:

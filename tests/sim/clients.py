@@ -16,7 +16,7 @@ from kit.client import FEATURES, READ, WRITE, consumer_info
 from kit.codec import Event, Push
 from kit.guard import Guard
 
-from bmqtwist.testing.network import ConnectionEnd, Receiver
+from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler
 from sim.judge import OutsideJudge, PostedMessage, Violation
 from sim.world import SimulatedWorld
 
@@ -26,7 +26,7 @@ BATCH_MAX = 4
 POSTS_MAX = 300  # of one producer: what is stored must not fill the journals
 
 
-class ClientConnection(Receiver):
+class ClientConnection(ConnectionHandler):
     """One connection of a client: frames, negotiation, requests and their answers, under the guard's eyes."""
 
     def __init__(self, owner: SimulatedClient, end: ConnectionEnd) -> None:
@@ -38,7 +38,7 @@ class ClientConnection(Receiver):
         self._r_id = 0
         self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {}
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes from the broker."""
         self._buffer += data
         frames, self._buffer = codec.split_frames(self._buffer)
@@ -65,7 +65,7 @@ class ClientConnection(Receiver):
         elif event.kind == "control":
             self._waiting.pop(event.control["rId"])(event.control)
 
-    def cut(self) -> None:
+    def on_end(self) -> None:
         """The broker or the network ended it."""
         self.owner.on_cut(self)
 
@@ -108,7 +108,7 @@ class SimulatedClient:
         if end is None:
             self.world.at(self.world.now + RECONNECT_S, self.connect)
             return
-        end.receiver = self.connection = self.connection_type(self, end)
+        end.handler = self.connection = self.connection_type(self, end)
         end.send(codec.control_frame({"clientIdentity": {
             "protocolVersion": 1, "sdkVersion": 11300, "clientType": "E_TCPCLIENT", "processName": self.name, "pid": 1,
             "sessionId": 1, "hostName": "", "features": FEATURES, "clusterName": "", "clusterNodeId": -1,

@@ -14,7 +14,7 @@ from kit.client import Client
 
 from bmqtwist.testing.cluster import PORT, make_nodes
 from bmqtwist.testing.config import DomainTable, proxy_configuration, sample_domains
-from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
+from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, ConnectionHandler, Network
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
 
@@ -23,20 +23,20 @@ PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlis
              "maxCSLFileSize": 1 << 18}
 
 
-class SimulatedLink(Receiver):
+class SimulatedLink(ConnectionHandler):
     """`kit.client.ClientLink` of a client in the simulation."""
 
     def __init__(self, simulation: Simulation, end: ConnectionEnd) -> None:
         self._simulation, self.end = simulation, end
         self.closed = False
         self._arrived = b""
-        end.receiver = self
+        end.handler = self
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """From the network: bytes."""
         self._arrived += data
 
-    def cut(self) -> None:
+    def on_end(self) -> None:
         """From the network: the connection is gone."""
         self.closed = True
 

@@ -180,7 +180,7 @@ class FaultWorld(CampaignWorld):
             if isinstance(node, SimulatedNode):
                 if node.paused:
                     node.resume()
-                node.mend()
+                node.clear_disk_faults()
                 if not node.up:
                     node.boot()
         for producer in self.producers:

@@ -99,7 +99,7 @@ def reconfigure(*apps: str, **parameters: int) -> Callable[[Life], None]:
     def begin(life: Life) -> None:
         life.world.domain("f", "fanout", apps=apps, **parameters)
         life.world.broker.commands.run_at_once("DOMAINS RECONFIGURE f", "test")
-        life.world.due = True
+        life.world.turn_requested = True
     return begin
 
 
@@ -108,7 +108,7 @@ def delete(life: Life) -> None:
     queue = next(opened[0] for opened in life.producer.queues.values() if opened[0].uri == EMPTY)
     queue.close_only()
     life.world.broker.commands.run_at_once("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
-    life.world.due = True
+    life.world.turn_requested = True
 
 
 OPERATIONS = {

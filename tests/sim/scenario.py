@@ -82,7 +82,7 @@ class Scenario:
         self.judge = OutsideJudge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
         node = self.world.node
-        self.judge.mistaken = node.mistakes = self.world.network.abrupt = mistakes is not None
+        self.judge.mistaken = node.allow_internal_errors = self.world.network.abrupt = mistakes is not None
         node.on_restart = self._restarted
         node.boot()
         self.clients: list[SimulatedClient] = []
@@ -144,7 +144,7 @@ class Scenario:
     def _fill_disk(self) -> None:
         self.judge.faulty()
         fill_disk(self.world.node, self.random.choice((0, 100, 5000)))
-        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.mend)
+        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.clear_disk_faults)
 
     def _fail_syncs(self) -> None:
         """The broker closes its partitions then; somebody restarts it."""
@@ -169,14 +169,15 @@ class Scenario:
             self.mistakes.active = False
             node.crash(power=False)
         world.play(end)
-        node.mend()
+        node.clear_disk_faults()
         self._settle()
         self._close()
         node.crash(power=self.durability != "none" and self.random.random() < 0.5)
         world.play(world.now + 2.0)
         self._settle()
         self._close()
-        counts = self.judge.counts + Counter({"torn": node.torn, "died": node.died, "slowed": node.slowed})
+        counts = self.judge.counts + Counter({"torn": node.torn_writes, "died": node.disk_deaths,
+                                              "slowed": node.stopped_reads})
         counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
         return ScenarioResult(world.digest, counts)
 

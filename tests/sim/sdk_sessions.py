@@ -25,7 +25,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 from bmqtwist.testing.cluster import PORT
-from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Receiver
+from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, ConnectionHandler
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 from sim.campaign.messages import APPS
 from sim.campaign.world import CampaignWorld
@@ -35,7 +35,7 @@ STATUSES = {Result.SUCCESS: 0, Result.LIMIT_MESSAGES: AckStatus.LIMIT_MESSAGES, 
             Result.STORAGE_FAILURE: AckStatus.STORAGE_FAILURE, Result.NOT_READY: AckStatus.NOT_READY}
 
 
-class SdkSession(Receiver):
+class SdkSession(ConnectionHandler):
     """A session that has one queue open. `places`: names of nodes, tried in this order. `events`: what it told of itself."""
 
     read, write = False, False
@@ -108,7 +108,7 @@ class SdkSession(Receiver):
         if end is None:
             self.core.on_connect_failed(attempt, "refused", self.world.now)
         else:
-            self.end, end.receiver = end, self
+            self.end, end.handler = end, self
             self.core.on_connected(attempt, self.world.now)
         self._turn()
 
@@ -117,12 +117,12 @@ class SdkSession(Receiver):
         if end is not None:
             end.drop()
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes from the broker."""
         self.core.on_data(data, self.world.now)
         self._turn()
 
-    def cut(self) -> None:
+    def on_end(self) -> None:
         """The connection is gone."""
         self.end = None
         self.core.on_connection_lost(self.core.attempt, "lost", self.world.now)

@@ -15,7 +15,7 @@ from sim.campaign.judges import Violation
 from sim.campaign.partitions import PartitionJudge
 from sim.campaign.world import CampaignWorld
 
-NODE: Any = SimpleNamespace(name="n1", life=1)
+NODE: Any = SimpleNamespace(name="n1", run_number=1)
 
 
 def judge_of(*leases: Psn, committed: Psn) -> tuple[PartitionJudge, Any]:

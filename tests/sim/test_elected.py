@@ -221,7 +221,7 @@ def test_a_node_whose_disk_fails_does_not_lead() -> None:
     nodes.assign(former)
     nodes.run(5.0)
     assert former not in nodes.believed()
-    former.mend()
+    former.clear_disk_faults()
     nodes.run(SETTLE_S)
     assert nodes.leader is not None
 

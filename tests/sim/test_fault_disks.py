@@ -59,7 +59,7 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
     world = next(world for world in (FaultWorld(seed, spread=True) for seed in range(20, 40))
                  if world.primary(STRONG) not in (world.leader, world.primary(EVENTUAL)))
     primary = world.primary(STRONG)
-    life, terms = primary.life, world.terms()
+    run_number, terms = primary.run_number, world.terms()
     fill_disk(primary, 100)
     full_at = world.now
     world.live(5.0)
@@ -69,9 +69,9 @@ def test_row_20_the_disk_of_the_primary_is_full() -> None:
     world.propose(world.leader, AssignQueue(NEW_QUEUE, ("__default",), 1), done.append)
     world.live(5.0)
     assert done, "the metadata are not affected"
-    primary.mend()
+    primary.clear_disk_faults()
     world.live(5.0)
-    assert primary.life == life and world.terms() == terms
+    assert primary.run_number == run_number and world.terms() == terms
     world.finish()
     assert all(refused[1] is Result.STORAGE_FAILURE for refused in world.refusals())
 

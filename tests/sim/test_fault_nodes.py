@@ -37,7 +37,7 @@ def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
 
 def test_row_02_the_leader_hangs() -> None:
     world = FaultWorld(2)
-    former, life = world.leader, world.leader.life
+    former, run_number = world.leader, world.leader.run_number
     former.pause()
     world.until(lambda: [each for each in world.believed() if each is not former], FAILOVER_S)
     world.live(20.0)
@@ -46,7 +46,7 @@ def test_row_02_the_leader_hangs() -> None:
     world.propose(former, AssignQueue(NEW_QUEUE, ("__default",), 1), lambda record: pytest.fail("a stale leader commits"))
     world.live(5.0)
     assert term < world.cluster(former.name).metadata.log.committed[0] in new, "by the next leader alone"
-    assert former.life == life and world.leader is not former
+    assert former.run_number == run_number and world.leader is not former
     assert world.cluster(former.name).leadership.standing.state is ElectionState.FOLLOWER
     world.finish()
     assert not world.refusals()
@@ -56,10 +56,10 @@ def test_row_02_the_leader_hangs() -> None:
 def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
     world = FaultWorld(3, spread=True)
     uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not world.leader)
-    primary, lease, life = world.primary(uri), world.lease(uri), world.leader.life
+    primary, lease, run_number = world.primary(uri), world.lease(uri), world.leader.run_number
     primary.crash(power=how == "power", down=None)
     world.until(lambda: world.primaries(world.index(uri)), FAILOVER_S)
-    assert world.lease(uri) > lease and world.leader.life == life
+    assert world.lease(uri) > lease and world.leader.run_number == run_number
     world.live(5.0)
     world.finish()
     assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
@@ -226,7 +226,7 @@ def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
     waiting = world.producer(EVENTUAL, [former.name], pause_s=1000.0)
     reader = world.consumer(STRONG, [former.name])
     world.until(lambda: waiting.queue is not None and reader.queue is not None)
-    life, lease, had = former.life, world.lease(), len(reader.got)
+    run_number, lease, had = former.run_number, world.lease(), len(reader.got)
     former.pause()
     late = waiting.post(2)
     world.live(30.0)
@@ -235,7 +235,7 @@ def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
     world.run(0.001)
     assert former not in world.primaries(world.index()) and len(reader.got) == had and not waiting.waits
     world.live(5.0)
-    assert former.life == life and world.lease() > lease
+    assert former.run_number == run_number and world.lease() > lease
     world.finish()
     assert set(waiting.waits) == set(late) and not world.refusals()
 

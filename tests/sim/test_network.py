@@ -12,7 +12,7 @@ from kit.client import Client, Closed, Expired, Queue
 
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.cluster import PORT
-from bmqtwist.testing.network import CONNECT_SECONDS_MAX, KERNEL_BYTES, ConnectionEnd, Receiver
+from bmqtwist.testing.network import CONNECT_SECONDS_MAX, KERNEL_BYTES, ConnectionEnd, ConnectionHandler
 from sim.cluster import SimulatedCluster, SimulatedLink
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
@@ -52,7 +52,7 @@ def test_every_node_has_a_disk_and_a_life_of_its_own(nodes: SimulatedCluster) ->
     nodes.node("n2").stop()
     assert not nodes.node("n1").up and nodes.node("n3").up
     nodes.run(5.0)
-    assert [nodes.node(name).life for name in ("n1", "n2", "n3")] == [3, 3, 1]
+    assert [nodes.node(name).run_number for name in ("n1", "n2", "n3")] == [3, 3, 1]
     assert [received(nodes, name) for name in ("n1", "n2", "n3")] == [[b"n1"], [b"n2"], [b"n3"]]
 
 
@@ -153,7 +153,7 @@ def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: Simu
     assert end is not None
     node.pause()
     told = []
-    end.receiver = receiver = Receiver()
+    end.handler = receiver = ConnectionHandler()
     receiver.drained = lambda: told.append(nodes.now)  # type: ignore[method-assign]
     assert end.send(bytes(KERNEL_BYTES)) == 0
     assert end.send(bytes(1000)) == 1000
@@ -198,7 +198,7 @@ def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes:
     node.dial(f"n2:{PORT}", found.append)
     node.crash(power=False, down=0.0)
     nodes.run(1.0)
-    assert node.up and node.life == 3 and not found
+    assert node.up and node.run_number == 3 and not found
     assert not nodes.node("n2").broker.sessions.open, "its kernel closed the connection"
 
 

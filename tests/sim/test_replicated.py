@@ -379,7 +379,7 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
     node.disk.fail = lambda operation, path: 5 if operation == "write" and "journal" in path else None
     nodes.post(5)
     nodes.run(3.0)
-    node.mend()
+    node.clear_disk_faults()
     nodes.run(3.0)
     nodes.post(5)
     nodes.run(1.0)
@@ -608,7 +608,7 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
     elif kind == "full":
         fill_disk(node, random.randrange(2000))
     elif kind == "mend":
-        node.mend()
+        node.clear_disk_faults()
     elif kind == "post":
         post(nodes, random)
 
@@ -644,7 +644,7 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
     heal(nodes)
     resume(nodes)
     for node in nodes.machines:
-        node.mend()
+        node.clear_disk_faults()
         if node.up and any(hosted.broken for hosted in nodes.replication(node).hosted):
             node.crash(power=False, down=0.5)  # as an operator does when a disk has failed
     nodes.settle()

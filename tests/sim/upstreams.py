@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.errors import Category
-from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
+from bmqtwist.testing.network import ConnectionEnd, ConnectionHandler, Network
 from bmqtwist.wire import control, events
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, NegotiationMessage
@@ -29,7 +29,7 @@ FEATURES = ("PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V
 PRIORITY_FLAGS = 2
 
 
-class ScriptedNode(Receiver):
+class ScriptedNode(ConnectionHandler):
     """One node; `acks`: it answers each PUT with this status, None = not at all."""
 
     def __init__(self, network: Network, name: str, address: str, *, features: str = FEATURES,
@@ -61,16 +61,16 @@ class ScriptedNode(Receiver):
     def accept(self, end: ConnectionEnd, peer: str) -> None:
         """A proxy connects."""
         self.connections += 1
-        self.end, self._negotiated, end.receiver = end, False, self
+        self.end, self._negotiated, end.handler = end, False, self
         self._frames = FrameBuffer(1 << 30, Held())
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """What the proxy says."""
         buffer, frames = self._frames.receive(data)
         for kind, specific, start, end in frames:
             self._event(EventType(kind), specific, buffer[start:end])
 
-    def cut(self) -> None:
+    def on_end(self) -> None:
         """The proxy is gone."""
         self.end = None
 

@@ -30,7 +30,7 @@ class SimulatedWorld(Simulation):
         self.node = SimulatedNode(self.network, NODE, f"{NODE}:{PORT}",
                                   lambda: load(str(self.config.etc), environment={}).configuration,
                                   lambda configuration: DomainReader(configuration.directory))
-        self.node.hidden = str(root)
+        self.node.trace_hidden = str(root)
 
     def dial(self) -> ConnectionEnd | None:
         """A connection; None if nobody listens."""

@@ -312,7 +312,7 @@ class Campaign:
         what = f"{source.name}: {done} ({', '.join(path.name for path in touched)})"
         since = len(world.report.lines)
         world._told = since
-        world.mistakes = True  # they are looked for here
+        world.allow_internal_errors = True  # they are looked for here
         try:
             world.start()
         except StartFailure as failure:

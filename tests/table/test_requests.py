@@ -40,7 +40,7 @@ class Later:
 
     def _hold(self, method: Callable[..., None], arguments: tuple[Any, ...], answer: Callable[[Any], None]) -> None:
         def now(instead: Refused | None) -> None:
-            self.world.due = True  # an answer comes within a turn
+            self.world.turn_requested = True  # an answer comes within a turn
             if instead is not None:
                 answer(instead)
             else:

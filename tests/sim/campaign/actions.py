@@ -82,8 +82,8 @@ def blackout(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 def pause(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up and not node.paused:
         node.pause()
-        life = node.life
-        world.at(world.now + step.share * PAUSED_S, lambda: node.resume() if node.life == life and node.paused else None)
+        run = node.run_number
+        world.at(world.now + step.share * PAUSED_S, lambda: node.resume() if node.run_number == run and node.paused else None)
 
 
 def jump(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
@@ -178,7 +178,7 @@ def full(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
 
 def mend(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for each in world.machines:
-        each.mend()
+        each.clear_disk_faults()
 
 
 def slow_disk(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
@@ -443,7 +443,7 @@ def calm(world: CampaignWorld) -> None:
     for node in world.machines:
         if node.paused:
             node.resume()
-        node.mend()
+        node.clear_disk_faults()
         if node.up:
             _leadership(node).set_mode(ElectionMode.NORMAL)
             _put_right(world, node)

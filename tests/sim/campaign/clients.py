@@ -36,10 +36,10 @@ class CampaignConnection(ClientConnection):
         self.heard_at = self.asked_at = owner.world.now
         self.lease = 0  # of the primary at which the queue was opened; 0 = it was opened elsewhere
 
-    def take(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Bytes from the broker."""
         self.heard_at = self.owner.world.now
-        super().take(data)
+        super().on_data(data)
 
 
 class CampaignClient(SimulatedClient, ABC):

@@ -70,8 +70,8 @@ class PartitionJudge(Judge):
         self._safe: dict[tuple[str, int], Psn] = {}  # up to here it is on its disk
         self._safe_in_time: dict[tuple[str, int], Psn] = {}  # the same, before the node had promised a newer lease
         self._promised: dict[tuple[str, int], int] = {}  # the highest lease that it has promised to anybody
-        self._begun: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease): node and life that write under it
-        self._known: dict[tuple[str, int], tuple[int, Psn]] = {}  # (node, partition): life, and what was committed there
+        self._begun: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease): node and run that write under it
+        self._known: dict[tuple[str, int], tuple[int, Psn]] = {}  # (node, partition): run, and what was committed there
         self._heard: dict[tuple[str, int], tuple[int, dict[int, float]]] = {}  # lease, node -> newest stamp it answered
         self._images: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}  # that take one
         self._active: dict[tuple[str, int], tuple[SimulatedNode, HostedPartition]] = {}
@@ -185,12 +185,12 @@ class PartitionJudge(Judge):
                     output.psn):
                 raise Violation("R8", f"{node.name}, partition {hosted.index}: {output.psn} counts as committed, but "
                                       f"{self.history(hosted.index).committed} was")
-        life, before = self._known.get(key, (0, NO_PSN))
-        if machine.leads and machine.committed > (before if life == node.life else machine.committed):
+        run_number, before = self._known.get(key, (0, NO_PSN))
+        if machine.leads and machine.committed > (before if run_number == node.run_number else machine.committed):
             self._commits(node, hosted, machine.committed)
-        if life == node.life and machine.committed < before:
+        if run_number == node.run_number and machine.committed < before:
             raise Violation("R4", f"{node.name}, partition {hosted.index}: {before} was committed, now {machine.committed}")
-        self._known[key] = node.life, machine.committed
+        self._known[key] = node.run_number, machine.committed
         if machine.role is PartitionRole.PRIMARY_HEALED:
             self._active[key] = node, hosted
         else:
@@ -242,11 +242,11 @@ class PartitionJudge(Judge):
 
     def _begins(self, node: SimulatedNode, hosted: HostedPartition, lease: int) -> None:
         """The first record of a lease."""
-        who = self._begun.setdefault((hosted.index, lease), (node.name, node.life))
-        if who != (node.name, node.life):
+        who = self._begun.setdefault((hosted.index, lease), (node.name, node.run_number))
+        if who != (node.name, node.run_number):
             rule = "A9" if who[0] == node.name else "A5"
             raise Violation(rule, f"lease {lease} of partition {hosted.index} is that of {who}, and of "
-                                  f"{node.name}, {node.life}")
+                                  f"{node.name}, {node.run_number}")
         committed = self.history(hosted.index).committed
         # a node that was paused when it had the promises may begin when others are leases ahead: it can commit nothing
         if lease > committed[0] and self._shared(node, hosted, committed) < committed:

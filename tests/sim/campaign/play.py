@@ -78,8 +78,8 @@ def _judged(schedule: Schedule) -> Run:
         rule, text = type(error).__name__, "".join(traceback.format_exception(error)[-6:])
     world.counts["steps"] += len(schedule.steps)
     world.counts["seconds"] += int(world.now)
-    world.counts["writes torn"] = sum(node.torn for node in world.machines)
-    world.counts["deaths between operations on a disk"] = sum(node.died for node in world.machines)
+    world.counts["writes torn"] = sum(node.torn_writes for node in world.machines)
+    world.counts["deaths between operations on a disk"] = sum(node.disk_deaths for node in world.machines)
     return Run(schedule, world.digest, world.counts, rule, text)
 
 

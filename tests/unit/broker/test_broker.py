@@ -215,7 +215,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_nothing_more_is_taken(t
     producer = world.producer()
     world.run()
     in_thread = shell.in_thread
-    shell.in_thread = lambda work, done, failed: world.later.append(  # type: ignore[method-assign]
+    shell.in_thread = lambda work, done, failed: world.next_round.append(  # type: ignore[method-assign]
         lambda: failed(OSError(5, "EIO"), world.now))
     producer.put(b"first")
     world.run()

@@ -281,7 +281,7 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
     def create() -> None:
         domain = memory.broker.domains.domain("d")
         memory.broker.clusters["c3"].changes.create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
-        memory.due = True
+        memory.turn_requested = True
 
     assert dies(memory, operations, create) or operations > 3
     memory.crash_and_start()
@@ -302,7 +302,7 @@ def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
     def delete() -> None:
         cluster = memory.broker.clusters["c3"]
         cluster.changes.delete_queue(cluster.queues["bmq://d/q"], 1)
-        memory.due = True
+        memory.turn_requested = True
 
     assert dies(memory, operations, delete) or operations > 2
     memory.crash_and_start()
@@ -325,7 +325,7 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
     with memory.storage_stalled():
         for _ in range(2):
             cluster.changes.create_queue(domain, "bmq://d/q", memory.now, 1, found.append)
-        memory.due = True
+        memory.turn_requested = True
         memory.run()
         assert not found and not cluster.queues and cluster.changes.queue_count("d") == 1
     assert len(found) == 2 and found[0] is found[1] is cluster.queues["bmq://d/q"]
@@ -338,7 +338,7 @@ def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
     before = len(memory.disk.log)
     for number in range(50):
         cluster.changes.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
-    memory.due = True
+    memory.turn_requested = True
     memory.run()
     done = [operation for operation, path in memory.disk.log[before:] if path.endswith(".bmq_csl")]
     assert done == ["write", "sync"] and len(cluster.queues) == 50
@@ -354,7 +354,7 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
         cluster.changes.delete_queue(old, 1)
         assert cluster.changes.is_changing(old)
         cluster.changes.create_queue(memory.broker.domains.domain("d"), old.uri, memory.now, 1, found.append)
-        memory.due = True
+        memory.turn_requested = True
     new = cluster.queues["bmq://d/q"]
     assert found == [new] and new is not old and new.key != old.key
     memory.producer().post(b"1")
@@ -372,7 +372,7 @@ def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memo
     with memory.storage_stalled():
         cluster.changes.delete_queue(old, 1)
         memory.broker.queues.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
-        memory.due = True
+        memory.turn_requested = True
         memory.run()
         assert not found and old.domain.opening == 1
     assert found == [cluster.queues[old.uri]] and found[0] is not old and old.domain.opening == 0

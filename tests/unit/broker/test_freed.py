@@ -76,7 +76,7 @@ def busy_client(memory: MemoryWorld) -> Peer:
 def waiting_client(memory: MemoryWorld) -> Peer:
     """A client with an unanswered open and PUTs that wait for it."""
     client = memory.client()
-    memory.stalled = True
+    memory.disk_stalled = True
     client.send_request({"openQueue": {"handleParameters": client.handle_parameters("bmq://d/new", 0, write=1)}})
     client.send(codec.put_frame([codec.put_message(0, client.new_guid(), b"x" * 1000)]))
     memory.run()
@@ -112,7 +112,7 @@ def test_a_session_is_freed_with_its_connection(memory: MemoryWorld, monkeypatch
     del session
     memory.run()
     peer.drop()
-    memory.stalled = False
+    memory.disk_stalled = False
     for client in list(memory.clients):
         client.drop()
     memory.advance(1.0)

@@ -32,15 +32,15 @@ def with_messages(world: MemoryWorld) -> list[Queue]:
     consumers, producers = [world.consumer(uri) for uri in uris], [world.producer(uri) for uri in uris]
     for producer in producers:
         producer.put(ack=False)
-    assert world.due
+    assert world.turn_requested
     return consumers
 
 
 def turns(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
     """The number of consumers with output after each turn, until no turn is due."""
     found = []
-    while world.due:
-        world.due = False
+    while world.turn_requested:
+        world.turn_requested = False
         world.broker.turn(world.now)
         found.append(sum(bool(each.client.link._arrived) for each in consumers))  # type: ignore[attr-defined]
     assert [come(consumer, "push") for consumer in consumers] == [1] * QUEUES

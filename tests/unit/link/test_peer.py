@@ -63,11 +63,11 @@ class Wire:
         self.reads = True
         self.ended = False
 
-    def arrive(self, data: bytes) -> int:
+    def write(self, data: bytes) -> int:
         self.waiting.append(data)
         return self.untaken
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.ended = True
 
     def lose(self) -> None:
@@ -75,9 +75,9 @@ class Wire:
             session, each.session = each.session, None
             if session is not None:
                 session.on_lost(each.world.now, each.world.broker.loop.wall(each.world.now))
-                each.world.due = True
+                each.world.turn_requested = True
 
-    def read(self, wanted: bool) -> None:
+    def set_reading(self, wanted: bool) -> None:
         self.reads = wanted
 
 
@@ -96,14 +96,14 @@ class Pair:
         dialling, listening = (world.broker.sessions for world in self.worlds)
         made = dialling.dialled("2:30114", identity(1), self.others[0], self.worlds[0].now)
         for wire, session in zip(self.wires, (made, listening.connect("1:40000", self.worlds[1].now)), strict=True):
-            wire.session, session.transport, wire.world.due = session, wire, True
+            wire.session, session.transport, wire.world.turn_requested = session, wire, True
         self.pass_on()
 
     def pass_on(self) -> None:
         """Run both brokers until no output is pending."""
         moved = True
         for world in self.worlds:
-            world.due = True
+            world.turn_requested = True
         while moved:
             moved = False
             for wire, world in zip(self.wires, self.worlds, strict=True):
@@ -112,7 +112,7 @@ class Pair:
                 there = wire.other
                 if data and there.session is not None:
                     there.session.receive(data, there.world.now, there.world.broker.loop.wall(there.world.now))
-                    there.world.due = moved = True
+                    there.world.turn_requested = moved = True
                 if wire.ended and wire.session is not None:
                     wire.lose()
                     moved = True
@@ -147,7 +147,7 @@ def test_whole_events_go_both_ways_in_order(pair: Pair) -> None:
 def test_events_of_a_turn_leave_in_one_write(pair: Pair) -> None:
     for _ in range(3):
         pair.others[0].peers[0].send(event_header(EventType.ELECTOR, 4) + b"vote")
-    pair.worlds[0].due = True
+    pair.worlds[0].turn_requested = True
     pair.worlds[0].run()
     assert len(pair.wires[0].waiting) == 1
     pair.pass_on()
@@ -193,7 +193,7 @@ def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: P
     for untaken, alive in ((1000, True), (1001, False)):
         pair.wires[0].untaken = untaken
         one.send(event_header(EventType.ELECTOR, 4) + b"vote")
-        pair.worlds[0].due = True
+        pair.worlds[0].turn_requested = True
         pair.worlds[0].run()
         assert pair.wires[0].reads and (one in pair.others[0].peers) is alive
     assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 unsent bytes (limit: 1000)")

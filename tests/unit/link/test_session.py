@@ -250,7 +250,7 @@ def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_
     assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
     monkeypatch.setattr(memory.broker.loop.performer, "write", original)
     memory.broker.sessions.drained(lagging)
-    memory.due = True
+    memory.turn_requested = True
     assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
 
 

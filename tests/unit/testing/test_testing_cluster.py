@@ -47,7 +47,7 @@ def test_a_partition_leaves_the_majority_a_leader_and_the_other_side_none(cluste
     former = cluster.leader
     cluster.partition([former], others(cluster, former))
     cluster.run(10)
-    assert cluster.leader == "" and "leader, term" in cluster.story()
+    assert cluster.leader == "" and "leader, term" in cluster.describe()
     assert [name for name in cluster.names if "STATE" in cluster.admin(name, "CLUSTERS CLUSTER c3 STATUS").upper()]
     cluster.heal()
     assert cluster.elect() != former

@@ -70,7 +70,8 @@ def test_posts_are_refused_with_a_status(broker: Broker, status: Result) -> None
                 assert fault.hits == 1 and not fault.active
                 assert (await queue.post(b"yes")).ok
     run(scenario())
-    assert [(post.status, post.fate) for post in broker.recorder.posts(URI)] == [(status, "refused"), (Result.SUCCESS, "")]
+    assert [(post.status, post.fault_effect) for post in broker.recorder.posts(URI)] == [
+        (status, "refused"), (Result.SUCCESS, "")]
     assert [each.payload for each in broker.messages(URI)] == [b"yes"]
 
 
@@ -100,7 +101,7 @@ def test_opens_and_configures_are_refused(broker: Broker) -> None:
                 await queue.configure(QueueOptions(max_unconfirmed_messages=1))
             assert caught.value.result is Result.INVALID_ARGUMENT
     run(scenario())
-    assert [(each.status, each.fate) for each in broker.recorder.opens(URI)] == [
+    assert [(each.status, each.fault_effect) for each in broker.recorder.opens(URI)] == [
         (Result.NOT_READY, "refused"), (Result.SUCCESS, "")]
 
 
@@ -151,7 +152,7 @@ def test_a_dropped_ack_after_a_reconnect_is_made_good_without_a_second_message(b
     run(scenario())
     assert len(broker.recorder.posts(URI)) == 2
     assert len(broker.messages(URI)) == 1
-    assert [ack.fate for ack in broker.recorder.acks(URI)] == ["dropped", ""]
+    assert [ack.fault_effect for ack in broker.recorder.acks(URI)] == ["dropped", ""]
 
 
 def test_a_silent_broker_is_noticed_and_left(broker: Broker) -> None:
@@ -198,7 +199,7 @@ def test_what_is_delayed_arrives_later_and_in_order(broker: Broker) -> None:
     took = run(scenario())
     assert all(seconds == pytest.approx(30, abs=0.1) for seconds in took)
     assert [each.payload for each in broker.messages(URI)] == [b"0", b"1"]
-    assert broker.recorder.posts(URI)[0].fate == "delayed 30 s"
+    assert broker.recorder.posts(URI)[0].fault_effect == "delayed 30 s"
 
 
 def test_a_slow_line_delays_everything_but_the_connection_itself(broker: Broker) -> None:
@@ -310,7 +311,7 @@ def test_a_connection_is_killed_before_or_after_a_post_arrives(broker: Broker, a
     run(scenario())
     assert held == [1 if after else 0]
     assert len(broker.messages(URI)) == 1, "the second attempt is known for what it is"
-    assert [post.fate for post in broker.recorder.posts(URI)] == ["then killed" if after else "killed", ""]
+    assert [post.fault_effect for post in broker.recorder.posts(URI)] == ["then killed" if after else "killed", ""]
     assert len(broker.recorder.negotiations()) == 2
 
 
@@ -321,7 +322,7 @@ def test_what_stood_behind_in_the_same_write_is_lost_with_the_connection(broker:
             broker.faults.kill("post")
             assert all(ack.ok for ack in await queue.post_many([b"1", b"2"]))
     run(scenario())
-    assert [post.fate for post in broker.recorder.posts(URI)] == ["killed", "lost with the connection", "", ""]
+    assert [post.fault_effect for post in broker.recorder.posts(URI)] == ["killed", "lost with the connection", "", ""]
     assert [each.payload for each in broker.messages(URI)] == [b"1", b"2"]
 
 
