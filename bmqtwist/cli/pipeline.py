@@ -141,10 +141,10 @@ def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spar
     SOURCE: the records of an archive, storage directories or journals.
     """
     session = spark.session()
-    from bmqtwist.spark.pipelines.replay import Posting, Selection
+    from bmqtwist.spark.pipelines.replay import MessageSelection, ReplayOptions
     from bmqtwist.spark.pipelines.replay import replay as run
 
-    selection, posting = Selection(**wanted), Posting(**how)
+    selection, posting = MessageSelection(**wanted), ReplayOptions(**how)
     if posting.dry_run:
         click.echo(f"{run(session, source, bmq, selection, posting)} messages would be posted")
         return

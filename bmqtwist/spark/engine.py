@@ -1,10 +1,10 @@
-"""Engine of the queue source, without Spark: the calls of Spark's planner, in their order.
+"""Engine of a query over the queue source, without Spark: the calls of Spark's planner, in their order.
 
-For each batch Spark calls `latest(start)`, writes the result to its offset log, calls `commit` for the batch before and
-`parts(start, end)`, runs the tasks, writes its commit log, and calls `latest(start = end)`. The last call and `commit` prove
-that the batch is in the commit log, so both confirm all messages before their offset. (With `commit` alone the last batch
-would never be confirmed, and a window smaller than a batch would block.) After a restart with an unfinished batch `parts`
-is the first call.
+For each batch Spark calls `latest_offset(start)`, writes the result to its offset log, calls `commit` for the previous batch
+and `parts(start, end)`, runs the tasks, writes its commit log, and calls `latest_offset(start = end)`. Both this last call
+and `commit` prove that a batch is in the commit log, so both confirm all messages before their offset. (With `commit` alone
+the last batch would never be confirmed, and a window smaller than a batch would block.) After a restart with an unfinished
+batch `parts` is the first call.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import logging
 import time
 from collections.abc import Callable
 
-from bmqtwist.spark.messages import from_ipc, record_batch, slices, to_ipc
+from bmqtwist.spark.messages import from_ipc, record_batch, split_batch, to_ipc
 from bmqtwist.spark.options import SourceOptions
-from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment, keys_of
+from bmqtwist.spark.plan import BatchPlan, CommitResult, Key, Offset, OffsetError, Segment, keys_of
 from bmqtwist.spark.receiver import Receiver, Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")
-POLL_S = 0.2  # maximum wait of `latest` for messages; Spark calls it again at once
+POLL_S = 0.2  # maximum wait of `latest_offset` for messages; Spark calls it again at once
 
 
 Source = Receiver | Receivers
 
 
-class Engine:
+class QueryEngine:
     """One running query over the queues of one source. The first call opens spool and sessions."""
 
     def __init__(self, options: SourceOptions, make_source: Callable[[SourceOptions], Source] | None = None,
                  clock: Callable[[], float] = time.time) -> None:
         self._options, self._clock = options, clock
         self._make_source = make_source or (Receivers if options.receivers > 1 else Receiver)
-        self._plan = Plan(options.guid_retention)
+        self._plan = BatchPlan(options.guid_retention)
         self._spool: Spool | None = None
         self._source: Source | None = None
         self._epoch = ""
-        self._began = False  # Spark has named its start offset
+        self._started = False  # Spark has passed its start offset
         self._content: dict[int, bytes] = {}  # batches as Arrow IPC, by start of the planned segment
         self._drain_until: float | None = None  # end of availableNow
         self._draining = self._drained = False
@@ -45,7 +45,7 @@ class Engine:
 
     # -- calls of Spark ---------------------------------------------------------------------------------------------
 
-    def initial(self) -> Offset:
+    def initial_offset(self) -> Offset:
         """Return the first offset of a query without a checkpoint; the same at each call."""
         spool = self._open_spool()
         if not self._epoch:
@@ -53,26 +53,27 @@ class Engine:
                 segments = spool.segments()
                 if any(each.start and not index for index, each in enumerate(segments)) or any(
                         not spool.has_content(each) for each in segments):
-                    raise OffsetError(f"spool {spool.directory} belongs to another checkpoint: some of its batches are "
-                                      "done. Give the query the old checkpointLocation, or a new spoolDir.")
+                    raise OffsetError(f"spool {spool.directory} belongs to another checkpoint, which has committed some of "
+                                      "its batches. Give the query the old checkpointLocation, or a new spoolDir.")
                 self._epoch = spool.epoch
             else:
                 self._set_epoch(new_epoch())
         return Offset(self._epoch, 0)
 
-    def latest(self, start: Offset, messages_max: int | None) -> Offset:
-        self._begin(start)
-        self._settle_before(start.seq)
-        planned = self._plan.following(start.seq)
+    def latest_offset(self, start: Offset, messages_max: int | None) -> Offset:
+        """Confirm the messages before `start`, plan the next batch, and return its end; `start` = no batch is due."""
+        self._start(start)
+        self._commit_before(start.seq)
+        planned = self._plan.segment_at(start.seq)
         if planned is not None:
             return Offset(self._epoch, planned.end)
         if start.seq > self._plan.end:
-            self._plan.skip(start.seq)
+            self._plan.skip_to(start.seq)
         most = self._options.batch_messages_max if messages_max is None else messages_max
         self._wait_for_messages()
         if self._draining:
             most = min(most, self._drain_left())
-        segment = self._plan.take(start.seq, most) if self._is_batch_due() else None
+        segment = self._plan.plan_segment(start.seq, most) if self._is_batch_due() else None
         if segment is None:
             if self._draining:
                 self._drained = True
@@ -83,12 +84,12 @@ class Engine:
 
     def parts(self, start: Offset, end: Offset) -> list[bytes]:
         """Return the batch between two offsets, in parts for tasks."""
-        self._begin(start)
+        self._start(start)
         if self._spool is None:
             self._epoch = end.epoch  # another process planned the first batch and created the epoch
         if end.seq <= start.seq:
             return []
-        segments = self._plan.within(start.seq, end.seq)
+        segments = self._plan.segments_between(start.seq, end.seq)
         contents = [self._content_of(each) for each in segments] if segments is not None else [None]
         if any(each is None for each in contents):
             if self._spool is not None and self._options.fail_on_data_loss:
@@ -98,19 +99,21 @@ class Engine:
                         "delivered again", start.seq, end.seq)
         options = self._options
         return [to_ipc(part) for each in contents if each is not None
-                for part in slices(from_ipc(each), options.partitions_min, options.partition_messages_max,
+                for part in split_batch(from_ipc(each), options.partitions_min, options.partition_messages_max,
                                    options.partition_bytes_max)]
 
     def commit(self, end: Offset) -> None:
-        if self._began:
-            self._settle_before(end.seq)
+        if self._started:
+            self._commit_before(end.seq)
 
-    def drain(self) -> None:
-        """Trigger availableNow: take messages until none arrives within the idle time or a limit is reached."""
+    def start_drain(self) -> None:
+        """Handle the trigger availableNow: process messages until none arrives within the idle time, or to a limit."""
         self._draining = True
 
-    def report(self) -> dict[str, object]:
-        oldest = self._plan.oldest()
+    def progress(self) -> dict[str, object]:
+        """Return the latest offset with metrics, for Spark's progress reports. `lagSeconds`: age of the oldest message that
+        is not in a batch."""
+        oldest = self._plan.oldest_time()
         return {**Offset(self._epoch, self._plan.end + self._plan.waiting).as_json(),
                 "buffered": self._plan.waiting, "unconfirmed": self._plan.unconfirmed, "repeated": self._plan.repeated,
                 "lagSeconds": 0.0 if oldest is None else round(max(self._clock() - oldest, 0.0), 3)}
@@ -133,10 +136,10 @@ class Engine:
     def _set_epoch(self, epoch: str) -> None:
         self._epoch = epoch
         if self._spool is not None:
-            self._spool.begin(epoch)
+            self._spool.set_epoch(epoch)
 
-    def _begin(self, start: Offset) -> None:
-        if self._began:
+    def _start(self, start: Offset) -> None:
+        if self._started:
             if start.epoch != self._epoch and self._spool is not None:
                 raise OffsetError(f"offset {start} belongs to another checkpoint than {self._epoch}")
             self._epoch = start.epoch
@@ -154,20 +157,20 @@ class Engine:
         done = self._plan.restore(segments, start.seq)
         self._source = self._make_source(self._options)
         self._source.start()
-        self._began = True
-        self._finish(done)
+        self._started = True
+        self._apply_commit(done)
 
-    def _settle_before(self, until: int) -> None:
-        self._finish(self._plan.settle(until))
+    def _commit_before(self, until: int) -> None:
+        self._apply_commit(self._plan.commit(until))
 
-    def _finish(self, done: Done) -> None:
+    def _apply_commit(self, done: CommitResult) -> None:
         self._confirm(done.confirm)
-        for segment in done.settled:
+        for segment in done.committed:
             self._content.pop(segment.start, None)
             if self._spool is not None:
                 self._spool.remove_content(segment)
         if self._spool is not None:
-            for segment in done.forgotten:
+            for segment in done.expired:
                 self._spool.remove(segment)
 
     def _confirm(self, keys: list[Key]) -> None:
@@ -194,19 +197,19 @@ class Engine:
         source, plan = self._source, self._plan
         if source is None:
             return
-        source.check()
-        again: list[Key] = []
+        source.raise_error()
+        to_confirm: list[Key] = []
         now = self._clock()
-        for each in source.take():
+        for each in source.take_messages():
             if each.messages:
                 items = ((each.queue, message, each.arrived) for message in each.messages)
-                again += plan.deliver(keys_of(each.queue, each.messages), items, each.receiver, now)
+                to_confirm += plan.deliver(keys_of(each.queue, each.messages), items, each.receiver, now)
             else:
                 plan.drop_waiting(each.receiver)
-        self._confirm(again)
+        self._confirm(to_confirm)
 
     def _is_batch_due(self) -> bool:
-        least, oldest = self._options.batch_messages_min, self._plan.oldest()
+        least, oldest = self._options.batch_messages_min, self._plan.oldest_time()
         return self._draining or self._plan.waiting >= least or (
             oldest is not None and self._clock() - oldest >= self._options.delay_max_s)
 

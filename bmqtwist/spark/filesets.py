@@ -31,8 +31,9 @@ class Journal:
     apps: dict[bytes, str] = field(default_factory=dict)
 
 
-def find(paths: tuple[str, ...], include_archive: bool) -> list[Journal]:
-    """Return the journals of files, directories, or patterns with an asterisk, by partition and age. InputError if none."""
+def find_journals(paths: tuple[str, ...], include_archive: bool) -> list[Journal]:
+    """Return the journals at these paths (files, directories, patterns with an asterisk), by partition and age. InputError
+    if there are none."""
     found: dict[str, Journal] = {}
     for path in paths:
         matches = sorted(glob.glob(path)) if "*" in path else [path]
@@ -54,7 +55,7 @@ def _journals_at(path: str, include_archive: bool) -> list[Journal]:
         stem = path.removesuffix(".bmq_journal")
         files = {kind: name if os.path.isfile(name := f"{stem}.bmq_{kind}") else "" for kind in ("data", "qlist")}
         journals = [Journal(path, files["data"], files["qlist"], partition, stamp)]
-        _set_names(journals, os.path.dirname(path) or ".")
+        _set_key_names(journals, os.path.dirname(path) or ".")
         return journals
     directories = [path]
     if include_archive:
@@ -62,12 +63,12 @@ def _journals_at(path: str, include_archive: bool) -> list[Journal]:
                         if os.path.isdir(each)]
     journals = [Journal(each.journal, each.data, each.qlist, each.partition_id, each.stamp)
                 for directory in directories for each in file_sets(directory) if each.journal]
-    _set_names(journals, path)
+    _set_key_names(journals, path)
     return journals
 
 
-def _set_names(journals: list[Journal], directory: str) -> None:
-    """Set the names of keys, from the ledger of the directory and from the QLIST of each file set."""
+def _set_key_names(journals: list[Journal], directory: str) -> None:
+    """Set URIs and appIds by key, from the ledger of the directory and from the QLIST of each file set."""
     queues: dict[bytes, str] = {}
     apps: dict[bytes, str] = {}
     for path in ledger_files(directory):
@@ -91,6 +92,6 @@ def _qlist_names(path: str) -> tuple[dict[bytes, str], dict[bytes, str]]:
             {key + app_key: app_id for _, _, key, listed in records for app_id, app_key in listed})
 
 
-def check(file: ReadOnlyFile) -> str | None:
+def header_problem(file: ReadOnlyFile) -> str | None:
     """Return the error in the header of a journal, or None."""
     return check_file_header(file.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)

@@ -22,7 +22,7 @@ from bmqtwist.spark.records import (
     WITH_GUID,
     Array,
     Block,
-    Names,
+    KeyNames,
     binary_column,
     enum_text,
     text_column,
@@ -35,8 +35,8 @@ _CONFIRM = pa.struct([("time", TIME), ("appId", pa.string()), ("appKey", pa.bina
 SCHEMA = pa.schema([
     ("partition", pa.int32()), ("queueKey", pa.binary()), ("queue", pa.string()), ("guid", pa.binary()),
     ("lease", pa.int64()), ("sequence", pa.int64()), ("arrived", TIME), ("refCount", pa.int32()),
-    ("confirms", pa.list_(_CONFIRM)), ("gone", TIME), ("deletionReason", pa.string()), ("state", pa.string()),
-    ("again", pa.bool_()), ("crc", pa.int64()), ("dataBytes", pa.int64())])
+    ("confirms", pa.list_(_CONFIRM)), ("removed", TIME), ("deletionReason", pa.string()), ("state", pa.string()),
+    ("duplicate", pa.bool_()), ("crc", pa.int64()), ("dataBytes", pa.int64())])
 _NUMBERS = ("high", "low", "queue", "kind", "flags", "lease", "sequence", "wall", "references", "crc", "size", "app")
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
@@ -91,7 +91,7 @@ class LifelineRecords:
             self.endings.append((int(queues[at]), int(rows.raw["lease"][at]), int(rows.sequences[at]),
                                  int(rows.raw["wall"][at])))
 
-    def lines(self, partition: int, names: Names) -> pa.RecordBatch:
+    def lines(self, partition: int, names: KeyNames) -> pa.RecordBatch:
         columns = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in self.parts.items()}
         self.parts = {}
         order = _order(columns)
@@ -123,7 +123,7 @@ def _same(columns: Mapping[str, Array], *names: str) -> Array:
     return found
 
 
-def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: Names,
+def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: KeyNames,
            endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
     count = len(columns["kind"])
     if not count:
@@ -141,14 +141,14 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
     at = {name: values[first] for name, values in columns.items()}
     deleted = deletion < count
     reasons = np.where(deleted, columns["flags"][np.minimum(deletion, count - 1)], -1)
-    gone = np.where(deleted, columns["wall"][np.minimum(deletion, count - 1)], -1)
+    removed = np.where(deleted, columns["wall"][np.minimum(deletion, count - 1)], -1)
     states = deleted.astype(np.int64)
     for reason, state in _STATE_OF_REASON.items():
         states[reasons == reason] = state
     for queue, lease, sequence, wall in sorted(endings, reverse=True):
         before = (at["lease"] < lease) | (at["lease"] == lease) & (at["sequence"] < sequence)
         ended = ~deleted & (at["queue"] == queue) & before
-        states[ended], gone[ended] = 4, wall
+        states[ended], removed[ended] = 4, wall
     made: dict[str, pa.Array] = {
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(first)),
         "queueKey": _key_column(at["queue"]),
@@ -158,13 +158,13 @@ def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: N
         "refCount": pa.array(at["references"].astype(np.int32)),
         "confirms": pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(confirms)), pa.int32()),
                                              _confirms(columns, rows_of_confirms, names)),
-        "gone": _times(gone), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
-        "state": pa.array(_STATES).take(pa.array(states)), "again": pa.array(last > first), "crc": pa.array(at["crc"]),
+        "removed": _times(removed), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
+        "state": pa.array(_STATES).take(pa.array(states)), "duplicate": pa.array(last > first), "crc": pa.array(at["crc"]),
         "dataBytes": pa.array(at["size"], mask=at["size"] == 0)}
     return pa.RecordBatch.from_arrays([made[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _confirms(columns: Mapping[str, Array], rows: Array, names: Names) -> pa.Array:
+def _confirms(columns: Mapping[str, Array], rows: Array, names: KeyNames) -> pa.Array:
     queues, apps, walls = columns["queue"][rows], columns["app"][rows], columns["wall"][rows]
     pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
     texts = [names.apps.get(b"".join(int(each).to_bytes(KEY_BYTES, "big") for each in pair)) for pair in pairs]

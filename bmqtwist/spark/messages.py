@@ -22,7 +22,7 @@ SCHEMA = pa.schema([
 OF_PROPERTIES = ("properties", "propertyTypes")
 
 
-def texts_of(properties: Properties) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def property_texts(properties: Properties) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return (name, value as text) and (name, type) of each property. Bytes are converted to hexadecimal digits."""
     return ([(name, value_text(value)) for name, (_, value) in properties.items()],
             [(name, kind.name) for name, (kind, _) in properties.items()])
@@ -68,7 +68,7 @@ def _properties(messages: Sequence[Message[bytes]], problems: dict[int, str]) ->
         if at not in problems:
             try:
                 given = message.property_types
-                found = texts_of({name: (given[name], each) for name, each in message.properties.items()})
+                found = property_texts({name: (given[name], each) for name, each in message.properties.items()})
             except PeerError as error:
                 problems[at] = str(error)
         values.append(found[0])
@@ -88,7 +88,7 @@ def from_ipc(data: bytes) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def slices(batch: pa.RecordBatch, parts_min: int, rows_max: int, bytes_max: int) -> list[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, parts_min: int, rows_max: int, bytes_max: int) -> list[pa.RecordBatch]:
     """Cut a batch into at least `parts_min` parts of at most `rows_max` rows (0 = no limit) and about `bytes_max` bytes."""
     rows = batch.num_rows
     if not rows:

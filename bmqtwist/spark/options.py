@@ -28,7 +28,7 @@ class OptionError(LocalError):
 
 
 class OptionReader:
-    """Options of one source or sink: `take` reads and removes one, `finish` refuses the rest."""
+    """Options of one source or sink: `take` reads and removes an option; `finish` refuses the remaining ones."""
 
     def __init__(self, what: str, given: Mapping[str, str]) -> None:
         self._what, self._left = what, {key.lower(): value for key, value in given.items()}
@@ -155,9 +155,10 @@ class SourceOptions:
     guid_retention: int = _option(1_000_000, whole(1), "guidRetention")
     fail_on_data_loss: bool = _option(True, flag, "failOnDataLoss")
     include_properties: bool = _option(True, flag, "includeProperties")
-    drain_idle_s: float = _option(1.0, seconds, "availableNow.idle", "availableNow.idleMs")  # ends if idle so long
-    drain_max_s: float = _option(0.0, seconds, "availableNow.max", "availableNow.maxMs")  # or after this; 0 = no limit
-    drain_messages_max: int = _option(0, whole(), "availableNow.maxMessages")  # or after this number; 0 = no limit
+    # Limits of the trigger availableNow; 0 = no limit.
+    drain_idle_s: float = _option(1.0, seconds, "availableNow.idle", "availableNow.idleMs")  # time without a message
+    drain_max_s: float = _option(0.0, seconds, "availableNow.max", "availableNow.maxMs")  # duration
+    drain_messages_max: int = _option(0, whole(), "availableNow.maxMessages")  # number of messages
     browse_messages_max: int = _option(1000, whole(1), "maxMessages")  # of a batch read
     browse_max_s: float = _option(5.0, seconds, "maxWait", "maxMs")  # maximum duration of a batch read
     receivers: int = _option(1, whole(1), "receivers")  # sessions; above 1: child processes
@@ -200,7 +201,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of a queue as a sink. `queue` "" = the column of that name has it."""
+    """Options of a queue as a sink. `queue` "" = each row has a column `queue`."""
 
     broker: BrokerOptions
     queue: str = _option("", lambda text: parse_uri(text).canonical, "queue")
@@ -208,7 +209,7 @@ class SinkOptions:
     unacked_messages_max: int = _option(10_000, whole(1), "maxUnackedMessages")
     unacked_bytes_max: int = _option(64 << 20, size, "maxUnackedBytes")
     compression: bool = _option(False, flag, "compression")
-    # Of a batch write: part of the digest of its GUIDs; "" = random.
+    # Identifies a batch write in the digest of its GUIDs; "" = random.
     write_id: str = _option("", str, "writeId")
 
 
@@ -251,7 +252,7 @@ class StorageOptions:
 
     paths: tuple[str, ...]
     record_types: tuple[str, ...] = ()
-    columns: tuple[str, ...] = _option((), words, "columns")  # () = all except the costly ones
+    columns: tuple[str, ...] = _option((), words, "columns")  # () = all; those of payloads only with `payload`
     queues: tuple[str, ...] = _option((), words, "queues")
     partition_ids: tuple[int, ...] = _option((), lambda text: tuple(map(int, words(text))), "partitionIds")
     guids: tuple[bytes, ...] = _option((), _guid, "guid")
@@ -273,7 +274,7 @@ class StorageOptions:
 
 
 def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> StorageOptions:
-    """Parse the options; `types`: valid names of recordTypes. OptionError."""
+    """Parse the options of the storage reader. `types`: valid names of recordTypes. OptionError if an option is invalid."""
     def record_types(text: str) -> tuple[str, ...]:
         found = tuple(each.upper() for each in words(text))
         for each in found:
@@ -283,7 +284,7 @@ def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> Sto
 
     paths = words(options.get("path", "") or options.get("paths", ""))
     given = OptionReader("the storage reader", {key: value for key, value in options.items()
-                                         if key.lower() not in ("path", "paths")})
+                                                if key.lower() not in ("path", "paths")})
     if not paths:
         raise OptionError("the storage reader: no files: use load('directory') or option path, several separated by commas")
     none: tuple[str, ...] = ()

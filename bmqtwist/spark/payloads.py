@@ -11,7 +11,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from bmqtwist.errors import PeerError
-from bmqtwist.spark.messages import STRING_MAP, texts_of
+from bmqtwist.spark.messages import STRING_MAP, property_texts
 from bmqtwist.spark.records import Block
 from bmqtwist.storage.records import COMPRESSION_MASK, RecordType
 from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
@@ -23,7 +23,7 @@ ARROW_TYPES = {"value": pa.binary(), "size": pa.int32(), "properties": STRING_MA
                "crcGood": pa.bool_(), "problem": pa.string()}
 
 
-class Payloads:
+class PayloadReader:
     """Reads a DATA file; path "" if it is missing."""
 
     def __init__(self, path: str, verify_crc: bool) -> None:
@@ -79,4 +79,4 @@ def decode_record(record: DataRecord, compression: int, with_properties: bool) -
     area, value = open_data(record.data, record.has_properties, compression, record.schema_wire_id)
     if not with_properties:
         return value, None
-    return value, texts_of(decode(area, record.schema_wire_id != 0) if area else {})
+    return value, property_texts(decode(area, record.schema_wire_id != 0) if area else {})

@@ -1,13 +1,13 @@
-"""Batches of a streaming query, without I/O: which messages are in which batch, which may be confirmed, and which are
-repeated.
+"""Batches of a streaming query, without I/O: assignment of messages to batches, confirmations, repeated deliveries.
 
-    delivered --> waiting --> planned (a segment: start, end) --> settled: confirmed, its GUIDs are remembered
-                     |             |                                  |
-          dropped when the    same GUID again:                 same GUID again:
-          connection is lost  in its segment already           confirm once more
+    delivered --> waiting --> planned (in a segment) --> committed: confirmed, its GUIDs are stored
+                     |             |                         |
+          dropped when the    a repeated delivery       a repeated delivery
+          connection is lost  is ignored                is confirmed again
 
-A position is the number of messages that this query has taken before. A segment is planned when Spark receives its end, and
-settled when Spark requests the batch after it: the batch is then in Spark's commit log. Messages are confirmed only then.
+A position is the number of messages in earlier batches of the query. A segment, a range of positions, is planned when Spark
+receives its end, and committed when Spark requests the next batch: the segment's batch is then in Spark's commit log.
+Messages are confirmed only then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk.message import Message
 
 Key = bytes  # number of the queue in the source, one byte; then the GUID
-Waiting = tuple[Any, float, int]  # message, time of delivery, number of the receiver that received it last
+Waiting = tuple[Any, float, int]  # message, time of its first delivery, number of the receiver of its last delivery
 
 
 def keys_of(queue: int, messages: Iterable[Message[Any]]) -> list[Key]:
@@ -61,8 +61,8 @@ class Segment:
     items: list[Any] | None = None
 
 
-class Settled:
-    """GUIDs of the latest confirmed messages, at least `retention` of them; whole segments are dropped."""
+class CommittedKeys:
+    """Keys of the latest committed messages, at least `retention` of them; older segments are dropped as a whole."""
 
     def __init__(self, retention: int) -> None:
         self._retention = retention
@@ -75,29 +75,29 @@ class Settled:
     def add(self, segment: Segment) -> list[Segment]:
         self.keys.update(segment.keys)
         self._segments.append(segment)
-        gone = []
+        expired = []
         while len(self.keys) - len(self._segments[0].keys) >= self._retention:
-            old = self._segments.popleft()
-            self.keys.difference_update(old.keys)
-            gone.append(old)
-        return gone
+            oldest = self._segments.popleft()
+            self.keys.difference_update(oldest.keys)
+            expired.append(oldest)
+        return expired
 
 
 @dataclass(slots=True)
-class Done:
-    """Result of settling: keys to confirm, and segments that the spool drops."""
+class CommitResult:
+    """Result of a commit: keys to confirm, the committed segments, and those whose keys are dropped (`expired`)."""
 
     confirm: list[Key] = field(default_factory=list)
-    settled: list[Segment] = field(default_factory=list)
-    forgotten: list[Segment] = field(default_factory=list)
+    committed: list[Segment] = field(default_factory=list)
+    expired: list[Segment] = field(default_factory=list)
 
 
-class Plan:
+class BatchPlan:
     """Batches of one query. `end`: position after the last planned message."""
 
     def __init__(self, retention: int) -> None:
         self.end = 0
-        self.settled = Settled(retention)
+        self.committed = CommittedKeys(retention)
         self._segments: deque[Segment] = deque()
         self._planned: set[Key] = set()
         self._waiting: dict[Key, Waiting] = {}  # not in a batch yet
@@ -105,9 +105,9 @@ class Plan:
 
     # -- restart ------------------------------------------------------------------------------------------------------
 
-    def restore(self, segments: Iterable[Segment], start: int) -> Done:
-        """Take over the segments of the spool, in order, when Spark continues at `start`."""
-        done = Done()
+    def restore(self, segments: Iterable[Segment], start: int) -> CommitResult:
+        """Restore the segments of the spool, in order, when Spark continues at `start`; segments before it are committed."""
+        done = CommitResult()
         for segment in segments:
             if segment.start < self.end:
                 raise OffsetError(f"the spool has two segments for position {segment.start}: it was used by two queries")
@@ -118,9 +118,9 @@ class Plan:
                 self._segments.append(segment)
                 self._planned.update(segment.keys)
             else:
-                done.settled.append(segment)
+                done.committed.append(segment)
                 done.confirm += segment.keys
-                done.forgotten += self.settled.add(segment)
+                done.expired += self.committed.add(segment)
             self.end = segment.end
         self.end = max(self.end, start)
         return done
@@ -128,20 +128,20 @@ class Plan:
     # -- deliveries ---------------------------------------------------------------------------------------------------
 
     def deliver(self, keys: Iterable[Key], items: Iterable[Any], receiver: int, now: float) -> list[Key]:
-        """Record deliveries. Return the keys that were settled before, which must be confirmed again."""
-        settled, planned, waiting = self.settled.keys, self._planned, self._waiting
-        again = []
+        """Record deliveries. Return the keys of committed messages, which must be confirmed again."""
+        committed, planned, waiting = self.committed.keys, self._planned, self._waiting
+        repeated = []
         for key, item in zip(keys, items, strict=True):
-            if key in settled:
-                again.append(key)
+            if key in committed:
+                repeated.append(key)
             elif key in planned:
                 self.repeated += 1
             elif key in waiting:
                 waiting[key] = *waiting[key][:2], receiver
             else:
                 waiting[key] = item, now, receiver
-        self.repeated += len(again)
-        return again
+        self.repeated += len(repeated)
+        return repeated
 
     def drop_waiting(self, receiver: int) -> None:
         """Drop the waiting messages of a receiver whose connection is lost: the broker delivers them again."""
@@ -155,15 +155,17 @@ class Plan:
     def unconfirmed(self) -> int:
         return len(self._planned) + len(self._waiting)
 
-    def oldest(self) -> float | None:
+    def oldest_time(self) -> float | None:
+        """Return the time of delivery of the oldest waiting message, None = none is waiting."""
         return next(iter(self._waiting.values()))[1] if self._waiting else None
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def following(self, start: int) -> Segment | None:
+    def segment_at(self, start: int) -> Segment | None:
+        """Return the planned segment that starts at a position, None = there is none."""
         return next((each for each in self._segments if each.start == start), None)
 
-    def within(self, start: int, end: int) -> list[Segment] | None:
+    def segments_between(self, start: int, end: int) -> list[Segment] | None:
         """Return the planned segments of a range; None if a part of it is unknown."""
         found, at = [], start
         for segment in self._segments:
@@ -172,7 +174,8 @@ class Plan:
                 at = segment.end
         return found if at == end else None
 
-    def take(self, start: int, messages_max: int) -> Segment | None:
+    def plan_segment(self, start: int, messages_max: int) -> Segment | None:
+        """Plan a segment of waiting messages, oldest first; None if none is waiting."""
         if start != self.end:
             raise OffsetError(f"Spark continues at {start}, but {self.end} messages are planned: the checkpoint was changed")
         if not self._waiting or messages_max < 1:
@@ -188,17 +191,18 @@ class Plan:
         self.end = segment.end
         return segment
 
-    def skip(self, start: int) -> None:
-        """Continue at `start`; messages of unknown earlier batches are delivered again."""
+    def skip_to(self, start: int) -> None:
+        """Continue at `start`; the broker redelivers the messages of unknown earlier batches."""
         self.end = max(self.end, start)
 
-    def settle(self, until: int) -> Done:
-        done = Done()
+    def commit(self, until: int) -> CommitResult:
+        """Commit the segments up to a position."""
+        done = CommitResult()
         while self._segments and self._segments[0].end <= until:
             segment = self._segments.popleft()
             segment.items = None
             self._planned.difference_update(segment.keys)
             done.confirm += segment.keys
-            done.settled.append(segment)
-            done.forgotten += self.settled.add(segment)
+            done.committed.append(segment)
+            done.expired += self.committed.add(segment)
         return done

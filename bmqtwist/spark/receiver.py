@@ -1,16 +1,16 @@
-"""Receivers of the queue source: sessions with own threads that receive messages and send confirmations. Independent of
-Spark.
+"""Receivers of the queue source: sessions with their own threads, which receive messages and send confirmations. Independent
+of Spark.
 
-Spark's source runner is one process whose single thread calls the reader; heartbeats and messages must be handled between
-these calls. The limits maxUnconfirmedMessages and maxUnconfirmedBytes bound the messages in memory.
+Spark calls the reader from the single thread of one process; the receiver handles heartbeats and messages between these
+calls. The options maxUnconfirmedMessages and maxUnconfirmedBytes limit the messages in memory.
 
 With option `receivers` above 1 each session is a child process, since one process is limited to one core. The broker
-distributes the messages among them as among any consumers.
+distributes the messages among the children as among any consumers.
 
     this process                                    child
     pickled SourceOptions                    -->    connects, opens the queues
-                                            <--     None: ready; list of messages; text: the error that ended it
-    list of keys to confirm                  -->
+                                            <--     None = ready; a list of messages; a text = the error that ended the child
+    list of keys to confirm                  -->    confirms
     end of the stream                        -->    stops gracefully, also when this process was killed
 """
 
@@ -42,10 +42,10 @@ STOP_SECONDS_MAX = 10.0
 
 
 @dataclass(slots=True)
-class Delivery:
-    """Messages of one queue. Without messages: the connection was lost, unconfirmed messages are redelivered."""
+class ReceivedMessages:
+    """Messages of one queue. An empty list reports a lost connection: the broker redelivers unconfirmed messages."""
 
-    queue: int = 0
+    queue: int = 0  # number of the queue in the options
     messages: list[Message[bytes]] = field(default_factory=list)
     arrived: float = 0.0  # epoch seconds
     receiver: int = 0  # number of the receiver
@@ -63,7 +63,7 @@ def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
         user_agent="bmqtwist-spark", **changes)
 
 
-def tls_of(broker: BrokerOptions) -> Any:
+def tls_context(broker: BrokerOptions) -> Any:
     if not broker.tls_ca and not broker.tls_insecure:
         return None
     import ssl
@@ -81,11 +81,11 @@ def queue_options(options: SourceOptions) -> QueueOptions:
 
 
 class Receiver:
-    """A session with a thread; `start` connects. `take` returns the deliveries since the last call, in order."""
+    """A session with a thread; `start` connects. `take_messages` returns the messages since the last call, in order."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._incoming: deque[Delivery] = deque()
+        self._incoming: deque[ReceivedMessages] = deque()
         self._step_messages: dict[int, list[Message[bytes]]] = {}  # of the current step of the thread, by queue
         self._queues: list[Queue] = []
         self._threaded: ThreadedCore | None = None
@@ -93,14 +93,14 @@ class Receiver:
 
     def start(self) -> None:
         broker, wanted = self._options.broker, queue_options(self._options)
-        self._threaded = threaded = ThreadedCore(session_options(broker), self._on_effect, tls_of(broker),
-                                                 name="bmq-receiver", on_step=self._publish)
+        self._threaded = threaded = ThreadedCore(session_options(broker), self._on_effect, tls_context(broker),
+                                                 name="bmq-receiver", on_step=self._publish_step)
         threaded.start()
         try:
             threaded.request(threaded.core.start)
             for uri in self._options.queues:
                 threaded.request(partial(self._open, uri, wanted))
-            self.check()
+            self.raise_error()
         except BaseException:
             self.stop()
             raise
@@ -111,7 +111,7 @@ class Receiver:
         queue.owner = len(self._queues)
         self._queues.append(queue)
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         if self._error is not None:
             raise self._error
         if self._threaded is not None and self._threaded.error is not None:
@@ -121,7 +121,7 @@ class Receiver:
         if self._threaded is not None:
             self._threaded.wait(lambda: self._incoming or self._error is not None, timeout_s)
 
-    def take(self) -> list[Delivery]:
+    def take_messages(self) -> list[ReceivedMessages]:
         assert self._threaded is not None
         with self._threaded.lock:
             found = list(self._incoming)
@@ -135,11 +135,11 @@ class Receiver:
         with self._threaded.lock:
             known = [(queue, queue.options.effective()[0]) for queue in self._queues]
             for key in keys:
-                with contextlib.suppress(SdkError):  # no connection: redelivered, then confirmed
+                with contextlib.suppress(SdkError):  # no connection: the message is redelivered, then confirmed
                     self._threaded.core.confirm(Message(*known[key[0]], key[1:], b"", 0, 0))
 
     def stop(self) -> None:
-        """Send confirmations, close the queues, disconnect: unconfirmed messages return without a delivery attempt."""
+        """Send confirmations, close the queues, disconnect: unconfirmed messages return and do not count as attempts."""
         threaded = self._threaded
         if threaded is None:
             return
@@ -158,17 +158,18 @@ class Receiver:
             self._step_messages.setdefault(effect.queue.owner, []).append(effect)
         elif isinstance(effect, SessionEvent):
             if effect.kind is EventKind.CONNECTION_LOST:
-                self._publish()
-                self._incoming.append(Delivery())
+                self._publish_step()
+                self._incoming.append(ReceivedMessages())
             elif effect.kind is EventKind.QUEUE_REOPEN_RESULT and effect.result is not Result.SUCCESS:
                 self._error = SdkError(effect.result, effect.message)
 
-    def _publish(self) -> None:
+    def _publish_step(self) -> None:
         threaded = self._threaded
         if threaded is not None:
             with threaded.changed:
                 now = time.time()
-                self._incoming.extend(Delivery(number, messages, now) for number, messages in self._step_messages.items())
+                self._incoming.extend(ReceivedMessages(number, messages, now)
+                                      for number, messages in self._step_messages.items())
                 self._step_messages = {}
                 if self._incoming or self._error is not None:
                     threaded.changed.notify_all()
@@ -179,16 +180,16 @@ class ReceiverFailed(LocalError):
 
 
 class Receivers:
-    """The interface of Receiver over several child processes."""
+    """Several receivers, each in a child process, with the methods of Receiver."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._changed = threading.Condition()
-        self._incoming: deque[Delivery] = deque()
+        self._incoming: deque[ReceivedMessages] = deque()
         self._children: list[_Child] = []
         self._owners: dict[Key, int] = {}  # number of the child that received it last
         self._error = ""
         self._count = options.receivers
-        # All children share the limits.
+        # Each child has an equal share of the limits.
         self._options = replace(options, receivers=1,
                                 unconfirmed_messages_max=-(-options.unconfirmed_messages_max // self._count),
                                 unconfirmed_bytes_max=-(-options.unconfirmed_bytes_max // self._count))
@@ -198,9 +199,9 @@ class Receivers:
         with self._changed:
             while not all(child.ready for child in self._children) and not self._error:
                 self._changed.wait()
-        self.check()
+        self.raise_error()
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         if self._error:
             raise ReceiverFailed(self._error)
 
@@ -209,7 +210,7 @@ class Receivers:
             if not self._incoming and not self._error:
                 self._changed.wait(timeout_s)
 
-    def take(self) -> list[Delivery]:
+    def take_messages(self) -> list[ReceivedMessages]:
         with self._changed:
             found = list(self._incoming)
             self._incoming.clear()
@@ -221,7 +222,7 @@ class Receivers:
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        """Confirm each message at the child that received it last; unknown ones are redelivered and then confirmed."""
+        """Confirm each message at the child that received it last. Unknown messages are confirmed after their redelivery."""
         shares: dict[int, list[Key]] = {}
         for key in keys:
             shares.setdefault(self._owners.pop(key, 0), []).append(key)
@@ -230,9 +231,9 @@ class Receivers:
 
     def stop(self) -> None:
         for child in self._children:
-            child.close()
+            child.request_stop()
         for child in self._children:
-            child.end()
+            child.join()
 
     def on_message(self, child: _Child, found: Any) -> None:
         with self._changed:
@@ -243,8 +244,8 @@ class Receivers:
             else:
                 no_queue: Any = None  # messages of a child are confirmed by GUID
                 for queue, messages, arrived in found:
-                    self._incoming.append(Delivery(queue, [Message(no_queue, no_queue, *each) for each in messages], arrived,
-                                               child.number))
+                    rebuilt = [Message(no_queue, no_queue, *each) for each in messages]
+                    self._incoming.append(ReceivedMessages(queue, rebuilt, arrived, child.number))
             self._changed.notify_all()
 
 
@@ -274,13 +275,13 @@ class _Child:
             pickle.dump(value, self._process.stdin)
             self._process.stdin.flush()
 
-    def close(self) -> None:
+    def request_stop(self) -> None:
         self._closing = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
-    def end(self) -> None:
+    def join(self) -> None:
         try:
             self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -288,8 +289,8 @@ class _Child:
             self._process.wait()
 
 
-def serve(source: IO[bytes], target: IO[bytes]) -> None:
-    """Run a child process at the other end of the pipes."""
+def run_child(source: IO[bytes], target: IO[bytes]) -> None:
+    """Run a receiver in a child process; both pipes lead to its parent."""
     receiver = Receiver(pickle.load(source))
 
     def read_confirmations() -> None:
@@ -309,9 +310,9 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         threading.Thread(target=read_confirmations, daemon=True).start()
         while True:
             receiver.wait(STEP_SECONDS_MAX)
-            receiver.check()
+            receiver.raise_error()
             rows = [(each.queue, [(message.guid, message._data, message._flags, message._form) for message in each.messages],
-                     each.arrived) for each in receiver.take()]
+                     each.arrived) for each in receiver.take_messages()]
             if rows:
                 send(rows)
     except (SdkError, LocalError, OSError) as error:
@@ -321,4 +322,4 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    run_child(sys.stdin.buffer, sys.stdout.buffer)

@@ -63,8 +63,8 @@ DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
 
 
 @dataclass(slots=True)
-class Names:
-    """Names by key. `apps`: by the concatenation of queue key and app key."""
+class KeyNames:
+    """URIs of queues by queue key, and appIds by the concatenation of queue key and app key."""
 
     queues: Mapping[bytes, str]
     apps: Mapping[bytes, str]
@@ -213,7 +213,7 @@ def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
 _M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP,
                       RecordType.JOURNAL_OP)
 WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
-Maker = Callable[[Block, Origin, Names], pa.Array]
+Maker = Callable[[Block, Origin, KeyNames], pa.Array]
 Column = tuple[pa.DataType, Maker]
 _TIME = pa.timestamp("us", tz="UTC")
 _SEQUENCE_BITS = (1 << 63) - 1
@@ -221,7 +221,7 @@ _SEQUENCE_BITS = (1 << 63) - 1
 
 def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask: int = -1) -> Column:
     """Return a number column, null in rows of other types."""
-    def make(rows: Block, origin: Origin, names: Names) -> pa.Array:
+    def make(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
         found: Array = np.zeros(len(rows), np.int64)
         for each in of:
             np.copyto(found, rows.field(each, name), "unsafe", rows.are(each))
@@ -231,30 +231,30 @@ def _number(kind: pa.DataType, name: str, *of: RecordType, times: int = 1, mask:
 
 def _bytes(width: int, name: str, *of: RecordType) -> Column:
     """Return a binary column, null in rows of other types."""
-    def make(rows: Block, origin: Origin, names: Names) -> pa.Array:
+    def make(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
         found: Array = np.zeros(len(rows), f"V{width}")
         rows.copy_field(found, name, of)
         return binary_column(found.view(np.uint8).reshape(-1, width), rows.are(*of))
     return pa.binary(), make
 
 
-def _time(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _time(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
     return pa.array(wall, _TIME)
 
 
-def _reason(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _reason(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
     of_confirm, of_deletion = enum_text(ConfirmReason), enum_text(DeletionReason)
     return text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
 
 
-def _queue(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _queue(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     return text_column(rows.keys("queue_key", *WITH_QUEUE),
                         lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
 
 
-def _app(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _app(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
     of_queues, of_apps = pa.array(queues).dictionary_encode(), pa.array(apps).dictionary_encode()
     known_queues, known_apps = of_queues.dictionary.to_pylist(), of_apps.dictionary.to_pylist()
@@ -265,7 +265,7 @@ def _app(rows: Block, origin: Origin, names: Names) -> pa.Array:
     return text_column(of_queues.indices.to_numpy().astype(np.int64) * len(known_apps) + of_apps.indices.to_numpy(), text)
 
 
-def _op(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _op(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
         rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
     of_queue = enum_text(QueueOp)
@@ -280,12 +280,12 @@ def _op(rows: Block, origin: Origin, names: Names) -> pa.Array:
     return text_column(codes, text)
 
 
-def _data_bytes(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _data_bytes(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     found = rows.data_bytes()
     return pa.array(found, pa.int64(), mask=found == 0)
 
 
-def _sync_point_type(rows: Block, origin: Origin, names: Names) -> pa.Array:
+def _sync_point_type(rows: Block, origin: Origin, names: KeyNames) -> pa.Array:
     codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
     return text_column(codes, enum_text(SyncPoint))
 
@@ -322,7 +322,7 @@ COLUMNS: dict[str, Column] = {
 ARROW_TYPES = {name: kind for name, (kind, _) in COLUMNS.items()}
 
 
-def columns_of(rows: Block, wanted: Sequence[str], origin: Origin, names: Names) -> dict[str, pa.Array]:
+def columns_of(rows: Block, wanted: Sequence[str], origin: Origin, names: KeyNames) -> dict[str, pa.Array]:
     return {name: COLUMNS[name][1](rows, origin, names) for name in wanted if name in COLUMNS}
 
 

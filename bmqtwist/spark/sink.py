@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.spark.options import OptionError, SinkOptions
-from bmqtwist.spark.producers import Guids, checked_guid, discard, producer
+from bmqtwist.spark.producers import Guids, check_guid, discard_producer, producer_of
 
 _COLUMNS = ("value", "queue", "properties", "guid", "dedupKey")
 _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local properties of a streaming task
@@ -47,7 +47,7 @@ class _Sink:
         if not isinstance(kinds.get("value"), BinaryType | StringType):
             raise OptionError("the queue sink needs a column value of type binary or string")
         if not options.queue and "queue" not in kinds:
-            raise OptionError("the queue sink needs option queue, or a column queue, to know where to post")
+            raise OptionError("the queue sink needs the target queue: option queue, or a column queue")
         if "guid" in kinds and "dedupKey" in kinds:
             raise OptionError("the queue sink takes a column guid or a column dedupKey, not both")
         if not isinstance(kinds.get("properties", StructType([])), MapType | StructType):
@@ -59,12 +59,12 @@ class _Sink:
         try:
             return self._post_all(batches, Guids(scope))
         except BaseException:
-            discard(self.options)
+            discard_producer(self.options)
             raise
 
     def _post_all(self, batches: Iterator[pa.RecordBatch], made: Guids) -> int:
-        session, count = producer(self.options), 0
-        session.begin()
+        session, count = producer_of(self.options), 0
+        session.start_task()
         known: dict[str, str] = {}
         for batch in batches:
             columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
@@ -80,14 +80,14 @@ class _Sink:
                 data = value.encode() if isinstance(value, str) else bytes(value)
                 given = _properties(properties)
                 if guid is not None:
-                    name = checked_guid(guid)
+                    name = check_guid(guid)
                 elif key is not None:
-                    name = made.of_key(uri, key.encode() if isinstance(key, str) else bytes(key))
+                    name = made.for_key(uri, key.encode() if isinstance(key, str) else bytes(key))
                 else:
-                    name = made.of_content(uri, data, ((each, repr(text)) for each, text in given.items()))
+                    name = made.for_content(uri, data, ((each, repr(text)) for each, text in given.items()))
                 session.post(uri, name, data, given)
                 count += 1
-        session.finish()
+        session.wait_for_acks()
         return count
 
 
@@ -113,10 +113,10 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         return Posted(partition, self.post_all(iterator, (query, batch, partition)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: all messages are acknowledged when the tasks end."""
+        """Have no effect: all messages are acknowledged when the tasks end."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: posted messages stay; the broker drops duplicates when they are posted again."""
+        """Have no effect: posted messages stay in the queue; when they are posted again the broker drops the duplicates."""
 
 
 def _task() -> TaskContext:

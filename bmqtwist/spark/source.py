@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 from pyspark.sql.types import StructType
 
 from bmqtwist.sdk.message import Message
-from bmqtwist.spark.engine import Engine
+from bmqtwist.spark.engine import QueryEngine
 from bmqtwist.spark.messages import OF_PROPERTIES, SCHEMA, from_ipc, record_batch
 from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
@@ -39,7 +39,7 @@ GC_THRESHOLDS = 100_000, 20, 20  # with many messages in memory the default thre
 
 
 @dataclass
-class Part(InputPartition):
+class BatchPart(InputPartition):
     content: bytes
 
 
@@ -52,33 +52,33 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._names = options, schema.fieldNames()
-        self._engine: Engine | None = None
+        self._engine: QueryEngine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_engine": None}
 
-    def _started_engine(self) -> Engine:
+    def _started_engine(self) -> QueryEngine:
         if self._engine is None:
             _exit_on_sigterm()
             gc.set_threshold(*GC_THRESHOLDS)
-            self._engine = Engine(self._options)
+            self._engine = QueryEngine(self._options)
         return self._engine
 
     def getDefaultReadLimit(self) -> ReadMaxRows:
         return ReadMaxRows(self._options.batch_messages_max)
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._started_engine().initial().as_json()
+        return self._started_engine().initial_offset().as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         """Return the end of the next batch; confirm messages before `start`."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._started_engine().latest(Offset.from_json(start), most).as_json()
+        return self._started_engine().latest_offset(Offset.from_json(start), most).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [Part(each) for each in self._started_engine().parts(Offset.from_json(start), Offset.from_json(end))]
+        return [BatchPart(each) for each in self._started_engine().parts(Offset.from_json(start), Offset.from_json(end))]
 
-    def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: BatchPart) -> Iterator[pa.RecordBatch]:
         keep_imports()
         yield _select_columns(from_ipc(partition.content), self._names)
 
@@ -86,10 +86,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started_engine().commit(Offset.from_json(end))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._started_engine().drain()
+        self._started_engine().start_drain()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._engine.report() if self._engine is not None else None
+        return self._engine.progress() if self._engine is not None else None
 
     def stop(self) -> None:
         if self._engine is not None:
@@ -97,7 +97,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _exit_on_sigterm() -> None:
-    """Convert SIGTERM, which ends a query, to SystemExit, so that `stop` returns unconfirmed messages without an attempt."""
+    """Convert SIGTERM, which ends a query, to SystemExit, so that `stop` runs: unconfirmed messages then return to their
+    queues and do not count as delivery attempts."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         def leave(number: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it twice
@@ -106,7 +107,7 @@ def _exit_on_sigterm() -> None:
 
 
 class BrowseReader(DataSourceReader):
-    """Batch reader without confirmations, since Spark may repeat or abandon a read without notice."""
+    """Batch reader. It does not confirm messages, since Spark may repeat or abandon a read without notice."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._names = options, schema.fieldNames()
@@ -126,8 +127,8 @@ class BrowseReader(DataSourceReader):
             seen: dict[Key, tuple[int, Message[bytes], float]] = {}
             while len(seen) < options.browse_messages_max and time.monotonic() < until:
                 receiver.wait(min(until - time.monotonic(), options.drain_idle_s))
-                receiver.check()
-                deliveries = [each for each in receiver.take() if each.messages]
+                receiver.raise_error()
+                deliveries = [each for each in receiver.take_messages() if each.messages]
                 if not deliveries and seen:
                     break
                 for each in deliveries:

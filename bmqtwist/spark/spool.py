@@ -1,13 +1,13 @@
-"""Spool of planned batches on disk, so that any process can return an unfinished batch again unchanged.
+"""Spool of planned batches on disk: after a restart any process can return an unfinished batch unchanged.
 
     spoolDir/
         epoch                           one line: id of the checkpoint
         lock                            locked while a query runs
-        <start>-<end>.arrow             a planned batch, Arrow IPC; deleted when it is settled
+        <start>-<end>.arrow             a planned batch, Arrow IPC; deleted when it is committed
         <start>-<end>.guids             its keys, 17 bytes each; deleted after the GUID retention
 
-A batch is written before Spark receives its end: content, then keys, each synced and renamed, then the directory is synced.
-So keys without content mean "settled", and content without keys means "not reported to Spark".
+A batch is written before Spark receives its end: content, then keys; each file is synced and renamed, then the directory is
+synced. Therefore a batch with keys only is committed, and a batch with content only was not reported to Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bmqtwist.spark.plan import OffsetError, Segment
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.(arrow|guids)")
 KEY_BYTES = 17
-LOCK_SECONDS_MAX = 30.0  # the process of a killed query may hold the lock for some time
+LOCK_SECONDS_MAX = 30.0  # wait for the lock, which the process of a killed query may still have
 _LOCK_RETRY_S = 0.1
 
 
@@ -52,8 +52,8 @@ class Spool:
         path = self.directory / "epoch"
         self.epoch = path.read_text(encoding="ascii").strip() if path.exists() else ""
 
-    def begin(self, epoch: str) -> None:
-        self._put("epoch", epoch.encode() + b"\n")
+    def set_epoch(self, epoch: str) -> None:
+        self._write_file("epoch", epoch.encode() + b"\n")
         self.epoch = epoch
 
     def segments(self) -> list[Segment]:
@@ -81,8 +81,8 @@ class Spool:
 
     def write(self, segment: Segment, content: bytes) -> None:
         """Write a planned batch; it is durable on return."""
-        self._put(_name(segment.start, segment.end, "arrow"), content)
-        self._put(_name(segment.start, segment.end, "guids"), b"".join(segment.keys))
+        self._write_file(_name(segment.start, segment.end, "arrow"), content)
+        self._write_file(_name(segment.start, segment.end, "guids"), b"".join(segment.keys))
 
     def read(self, segment: Segment) -> bytes | None:
         try:
@@ -97,7 +97,7 @@ class Spool:
         self.remove_content(segment)
         (self.directory / _name(segment.start, segment.end, "guids")).unlink(missing_ok=True)
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _write_file(self, name: str, data: bytes) -> None:
         target = self.directory / name
         temporary = self.directory / f"{name}.tmp"
         with open(temporary, "wb") as file:

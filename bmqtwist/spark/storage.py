@@ -1,8 +1,8 @@
 """Storage reader, `format("bmq-storage")`: journal records, and their messages, as a table or as a replayable stream. Reads
-live, archived and copied files of this broker or of the original; never writes to them.
+live, archived and copied files of this broker or of the original, and never writes to them.
 
-Each task reads a range of whole records. Filters are options; with option pushFilters=true the filters of a query are used
-as well (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
+Each task reads a range of whole records. Filters are options; with option pushFilters=true the reader also applies the
+filters of a query (requires `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pyspark.sql.types import StructType
 
 from bmqtwist.errors import LocalError
 from bmqtwist.spark import payloads, records
-from bmqtwist.spark.filesets import Journal, check, find
+from bmqtwist.spark.filesets import Journal, find_journals, header_problem
 from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
 from bmqtwist.spark.lifeline_table import SCHEMA, LifelineRecords
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
-from bmqtwist.spark.payloads import Payloads
-from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Origin, columns_of
+from bmqtwist.spark.payloads import PayloadReader
+from bmqtwist.spark.records import TYPE_NAMES, Block, KeyNames, Origin, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
 from bmqtwist.spark.tasks import keep_imports
 from bmqtwist.storage.records import RECORD_BYTES
@@ -62,13 +62,13 @@ class JournalPart(InputPartition):
     path: str
     data: str
     origin: Origin
-    names: Names
+    names: KeyNames
     wanted: Range
 
 
 def _part(journal: Journal, wanted: Range) -> JournalPart:
     return JournalPart(journal.path, journal.data, Origin(journal.partition, journal.file_set),
-                       Names(journal.queues, journal.apps), wanted)
+                       KeyNames(journal.queues, journal.apps), wanted)
 
 
 def wanted_columns(options: StorageOptions) -> list[str]:
@@ -96,13 +96,13 @@ class StorageReader(DataSourceReader):
 
     def journals(self) -> list[Journal]:
         """Return the journals that the options select."""
-        return [each for each in find(self.options.paths, self.options.include_archive)
+        return [each for each in find_journals(self.options.paths, self.options.include_archive)
                 if not self.options.partition_ids or each.partition in self.options.partition_ids]
 
     def parts(self, journal: Journal) -> list[InputPartition]:
         """Return the ranges of one journal."""
         with closing(ReadOnlyFile(journal.path)) as file:
-            wrong = check(file)
+            wrong = header_problem(file)
             if wrong:
                 self.report_problem(f"{journal.path}: {wrong}; the header is ignored")
             return [_part(journal, each) for each in ranges(file, self.options.partition_records_max)]
@@ -118,7 +118,7 @@ class StorageReader(DataSourceReader):
         keep_imports()
         file = ReadOnlyFile(partition.path)
         of_payload = set(self.columns) & set(payloads.ARROW_TYPES)
-        data = Payloads(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
+        data = PayloadReader(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
         problems: list[str] = []
         try:
             for block in blocks(file, partition.wanted, self.options.batch_records, problems):
@@ -134,7 +134,7 @@ class StorageReader(DataSourceReader):
         for problem in problems:
             self.report_problem(f"{partition.path}: {problem}")
 
-    def batch(self, block: Block, part: JournalPart, data: Payloads | None, of_payload: set[str]) -> pa.RecordBatch:
+    def batch(self, block: Block, part: JournalPart, data: PayloadReader | None, of_payload: set[str]) -> pa.RecordBatch:
         """Return the selected rows and columns of a block."""
         rows = block.select(wanted_rows(block, self.options, part.names))
         made = columns_of(rows, self.columns, part.origin, part.names)
@@ -150,7 +150,7 @@ class StorageReader(DataSourceReader):
         return batch
 
 
-def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarray[Any, Any]:
+def wanted_rows(block: Block, options: StorageOptions, names: KeyNames) -> np.ndarray[Any, Any]:
     """Return the mask of records that pass the filters."""
     mask: np.ndarray[Any, Any] = np.ones(len(block), bool)
     if options.record_types:
@@ -205,9 +205,9 @@ class LifelineReader(StorageReader):
     def read(self, partition: SharePart) -> Iterator[pa.RecordBatch]:
         """Yield the lifelines of a share; runs in a task."""
         keep_imports()
-        collected, names = LifelineRecords(), Names({}, {})
+        collected, names = LifelineRecords(), KeyNames({}, {})
         for each in partition.journals:
-            names = Names({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
+            names = KeyNames({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
             problems: list[str] = []
             with closing(ReadOnlyFile(each.path)) as file:
                 for block in blocks(file, each.wanted, self.options.batch_records, problems):
@@ -256,7 +256,8 @@ def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
 
 
 def _narrow_time(options: StorageOptions, given: Filter) -> StorageOptions | None:
-    """Records have times in whole seconds: up to one second more is read, and Spark filters again."""
+    """Return options with a filter by time; None if it has no effect. Records have times in whole seconds: up to one second
+    more is read, which Spark filters."""
     value = getattr(given, "value", None)
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         return None
@@ -302,7 +303,7 @@ class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the reader holds no resources."""
+        """Have no effect: the reader has no resources to release."""
 
 
 class StorageDataSource(DataSource):

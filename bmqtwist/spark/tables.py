@@ -4,10 +4,12 @@ job.
 *Records* are the rows of `format("bmq-storage")`, or of an archive in Parquet. *Lifelines* have one row per message: time of
 arrival, confirmations by app, time and reason of the deletion.
 
-Limits of the records: the confirmation of the last app is written as a DELETION only, so the app without a CONFIRM confirmed
-when the message was deleted; a rejected message of a queue with one app appears as confirmed; the purge of a whole queue is
-one record; times are whole seconds. Column `state` follows from this. Latencies below one second are only in the
-brokers' statistics logs.
+Records contain less than the events in the broker:
+
+- The last app's confirmation is a DELETION without a CONFIRM, so its time is that of the deletion.
+- A rejected message of a queue with one app appears as confirmed.
+- The purge of a whole queue is one record.
+- Times are whole seconds; only the brokers' statistics logs contain latencies below one second.
 """
 
 from __future__ import annotations
@@ -77,9 +79,12 @@ def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:
 
 
 def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
-    """Return one row per message of these records, with the columns `more` of its MESSAGE record. `again`: the GUID was
-    stored more than once; `confirms`: of the apps with a CONFIRM record, by time; `state`: outstanding, confirmed (deleted
-    after the confirmation of all apps), expired, no-quorum, purged (with the queue)."""
+    """Return one row per message of these records, with the columns `more` of its MESSAGE record.
+
+    `removed`: time at which the message was deleted or purged; `duplicate`: the GUID was stored more than once; `confirms`:
+    the CONFIRM records, by time; `state`: outstanding, confirmed (deleted after the confirmation of all apps), expired,
+    no-quorum, purged (with its queue).
+    """
     kind = F.col("type")
     rows = given.where(kind.isin(RecordType.MESSAGE.name, RecordType.CONFIRM.name, RecordType.DELETION.name))
     is_message, is_confirm = kind == RecordType.MESSAGE.name, kind == RecordType.CONFIRM.name
@@ -94,9 +99,9 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
     ).where(F.col("message").isNotNull())
     ends = _endings(given)
     own = F.struct(F.col("message.lease"), F.col("message.sequence"))
-    later = F.filter("ends", lambda end: F.struct(end["lease"], end["sequence"]) > own)
+    after_message = F.filter("ends", lambda end: F.struct(end["lease"], end["sequence"]) > own)
     joined = by_message.join(F.broadcast(ends), ["partition", "queueKey"], "left").withColumn(
-        "ended", F.array_min(later))
+        "ended", F.array_min(after_message))
     reason = F.col("deletion.reason")
     state = (F.when(F.col("deletion").isNotNull(), F.when(reason == DeletionReason.TTL_EXPIRATION.name, "expired")
                     .when(reason == DeletionReason.NO_SC_QUORUM.name, "no-quorum").otherwise("confirmed"))
@@ -105,8 +110,8 @@ def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
         "partition", "queueKey", "queue", "guid", F.col("message.lease").alias("lease"),
         F.col("message.sequence").alias("sequence"), F.col("message.time").alias("arrived"),
         F.col("message.refCount").alias("refCount"), F.sort_array("confirms").alias("confirms"),
-        F.coalesce("deletion.time", "ended.time").alias("gone"), reason.alias("deletionReason"), state.alias("state"),
-        (F.col("last") > own).alias("again"), *(F.col(f"message.{name}").alias(name) for name in more))
+        F.coalesce("deletion.time", "ended.time").alias("removed"), reason.alias("deletionReason"), state.alias("state"),
+        (F.col("last") > own).alias("duplicate"), *(F.col(f"message.{name}").alias(name) for name in more))
 
 
 def _endings(given: DataFrame) -> DataFrame:
@@ -120,14 +125,14 @@ def app_lifelines_of(lines: DataFrame) -> DataFrame:
     """Return one row per message and app that confirmed or rejected it. The last app has no CONFIRM record: its time is that
     of the deletion, and `appId` is null unless the queue has one app."""
     each = ["partition", "queueKey", "queue", "guid", "lease", "sequence", "arrived"]
-    said = lines.select(*each, F.explode("confirms").alias("confirm")).where(
+    confirmed = lines.select(*each, F.explode("confirms").alias("confirm")).where(
         F.col("confirm.reason") != ConfirmReason.AUTO_CONFIRMED.name).select(
         *each, F.col("confirm.appId").alias("appId"), F.col("confirm.time").alias("done"),
         F.col("confirm.reason").alias("reason"))
     last = lines.where(F.col("state") == "confirmed").select(
-        *each, F.when(F.col("refCount") == 1, F.lit(DEFAULT_APP_ID)).alias("appId"), F.col("gone").alias("done"),
+        *each, F.when(F.col("refCount") == 1, F.lit(DEFAULT_APP_ID)).alias("appId"), F.col("removed").alias("done"),
         F.lit(ConfirmReason.CONFIRMED.name).alias("reason"))
-    return said.unionByName(last)
+    return confirmed.unionByName(last)
 
 
 # -- reports -------------------------------------------------------------------------------------------------------------
@@ -143,8 +148,8 @@ def _minute(column: str) -> Column:
 def throughput_minute(lines: DataFrame) -> DataFrame:
     """Return the number of arrived (`in`) and deleted (`out`) messages by queue and minute."""
     added = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
-    removed = lines.where(F.col("gone").isNotNull()).select("queue", _minute("gone").alias("minute"), F.lit(0).alias("in"),
-                                                         F.lit(1).alias("out"))
+    removed = lines.where(F.col("removed").isNotNull()).select(
+        "queue", _minute("removed").alias("minute"), F.lit(0).alias("in"), F.lit(1).alias("out"))
     return added.unionByName(removed).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
 
 
@@ -204,7 +209,7 @@ def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
     `lines`: lifelines with `crc`; `records`: their records."""
     key = ["partition", "queueKey", "guid"]
     stored = records.where(F.col("type") == RecordType.MESSAGE.name).select(*key, "lease", "sequence")
-    by_guid = stored.join(F.broadcast(lines.where("again").select(*key, "queue")), key).distinct().groupBy(
+    by_guid = stored.join(F.broadcast(lines.where("duplicate").select(*key, "queue")), key).distinct().groupBy(
         "queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).withColumn("kind", F.lit("guid"))
     contents = lines.select("queue", _minute("arrived").alias("minute"), F.substring("guid", 11, 6).alias("client"), "crc",
                             F.xxhash64("queueKey", _minute("arrived"), F.substring("guid", 11, 6), "crc").alias("hash"))
@@ -225,8 +230,8 @@ def sizes(lines: DataFrame) -> DataFrame:
 
 
 def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:
-    """Return a verdict per queue over the last `minutes` with traffic. OK: the queue was empty once, or shrinks; SLOW: fewer
-    messages are removed than arrive; STALLED: messages are outstanding, and none is removed."""
+    """Return a verdict per queue over the last `minutes` with traffic. OK: the queue was empty at least once, or shrinks;
+    SLOW: fewer messages are removed than arrive; STALLED: messages are outstanding, and none is removed."""
     last = throughput.agg(F.max("minute").alias("last"))
     since = F.expr(f"last - interval {int(minutes)} minutes")
     rates = throughput.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(

@@ -1,8 +1,9 @@
 """Positions of a stream over journals, and the ranges between two positions.
 
-A position is the number of records read of each journal, by `<partition>/<name of the file set>`; the name stays when the
-set moves to the archive (read the archive too: option includeArchive, or name both directories). A rollover copies live
-records to the front of the new journal, with their sequence numbers: the stream skips these copies.
+A position contains the number of records read from each journal, by `<partition>/<name of the file set>`. The name does not
+change when a rollover moves the file set to the archive, which the stream must also read (option includeArchive, or both
+directories as paths). A rollover copies live records, with their PSNs, to the start of the new journal; the stream skips the
+copies.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class DataLoss(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class StoragePosition:
+    """Number of records read, by name of the journal (`key_of`)."""
+
     read: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bmqtwist.sdk.message import Message
-from bmqtwist.spark.engine import Engine
+from bmqtwist.spark.engine import QueryEngine
 from bmqtwist.spark.messages import from_ipc
 from bmqtwist.spark.options import SourceOptions, source_options
 from bmqtwist.spark.plan import Key, Offset, OffsetError
-from bmqtwist.spark.receiver import Delivery
+from bmqtwist.spark.receiver import ReceivedMessages
 
 
 class Queue:
@@ -38,21 +38,21 @@ class Consumer:
     def start(self) -> None:
         pass
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         if self.error is not None:
             raise self.error
 
     def wait(self, timeout_s: float) -> None:
         pass
 
-    def take(self) -> list[Any]:
+    def take_messages(self) -> list[Any]:
         for guid, payload in self.queue.held.items():
             if len(self.given) >= self.queue.window:
                 break
             if guid not in self.given:
                 self.given.add(guid)
                 queue: Any = None
-                self.fresh.append(Delivery(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
+                self.fresh.append(ReceivedMessages(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
         found, self.fresh = self.fresh, []
         return found
 
@@ -65,7 +65,7 @@ class Consumer:
 
     def reconnect(self) -> None:
         self.given.clear()
-        self.fresh.append(Delivery())
+        self.fresh.append(ReceivedMessages())
 
     def stop(self) -> None:
         pass
@@ -88,22 +88,22 @@ class Query:
         self.planned: list[Offset] = []  # offset log
         self.committed = 0  # batches in the commit log
         self.sink: dict[int, list[int]] = {}
-        self.engine = Engine(self.options, queue.make)
+        self.engine = QueryEngine(self.options, queue.make)
 
     def crash(self) -> None:
         """Simulate kill -9."""
         self.engine.stop()
-        self.engine = Engine(self.options, self.queue.make)
+        self.engine = QueryEngine(self.options, self.queue.make)
 
     def start_of(self, batch: int) -> Offset:
-        return self.planned[batch - 1] if batch else self.engine.initial()
+        return self.planned[batch - 1] if batch else self.engine.initial_offset()
 
     def step(self, until: str = "") -> bool:
         """Run one batch, or until the crash at step `until`; False without messages."""
         batch = self.committed
         if batch == len(self.planned):
             start = self.start_of(batch)
-            end = self.engine.latest(start, None)
+            end = self.engine.latest_offset(start, None)
             if end == start:
                 return False
             if until == "planned":
@@ -139,7 +139,7 @@ def test_nothing_is_confirmed_before_its_batch_is_in_the_commit_log(tmp_path: Pa
     query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
     query.step("written")
     assert queue.confirmed == []
-    query.engine.latest(query.planned[0], None)
+    query.engine.latest_offset(query.planned[0], None)
     assert len(queue.confirmed) == 10
 
 
@@ -192,43 +192,43 @@ def test_a_reconnect_neither_repeats_nor_loses(tmp_path: Path) -> None:
 
 def test_spark_may_ask_twice() -> None:
     queue = Queue(5)
-    engine = Engine(options(), queue.make)
-    start = engine.initial()
-    assert engine.initial() == start
-    end = engine.latest(start, None)
-    assert engine.latest(start, None) == end
+    engine = QueryEngine(options(), queue.make)
+    start = engine.initial_offset()
+    assert engine.initial_offset() == start
+    end = engine.latest_offset(start, None)
+    assert engine.latest_offset(start, None) == end
     assert values(engine.parts(start, end)) == values(engine.parts(start, end)) == [0, 1, 2, 3, 4]
 
 
 def test_a_batch_is_cut_for_as_many_tasks_as_are_asked_for() -> None:
-    engine = Engine(options(minPartitions="4", maxRecordsPerPartition="3"), Queue(16).make)
-    start = engine.initial()
-    parts = engine.parts(start, engine.latest(start, None))
+    engine = QueryEngine(options(minPartitions="4", maxRecordsPerPartition="3"), Queue(16).make)
+    start = engine.initial_offset()
+    parts = engine.parts(start, engine.latest_offset(start, None))
     assert [len(values([part])) for part in parts] == [2, 3, 3, 2, 3, 3] and values(parts) == list(range(16))
 
 
 def test_available_now_ends_and_confirms_the_last_batch() -> None:
     queue = Queue(25)
     query = Query(queue, None, maxOffsetsPerTrigger="10", **{"availableNow.idle": "0ms"})
-    query.engine.drain()
+    query.engine.start_drain()
     assert query.run() == list(range(25)) and not queue.held
 
 
 def test_available_now_takes_no_more_than_it_may() -> None:
     query = Query(Queue(25), None, maxOffsetsPerTrigger="10",
                   **{"availableNow.maxMessages": "15", "availableNow.idle": "0ms"})
-    query.engine.drain()
+    query.engine.start_drain()
     assert query.run() == list(range(15))
 
 
 def test_a_batch_waits_for_its_smallest_size_or_its_time() -> None:
     now = [0.0]
     queue = Queue(3)
-    engine = Engine(options(minOffsetsPerTrigger="5", maxTriggerDelay="10s"), queue.make, lambda: now[0])
-    start = engine.initial()
-    assert engine.latest(start, None) == start
+    engine = QueryEngine(options(minOffsetsPerTrigger="5", maxTriggerDelay="10s"), queue.make, lambda: now[0])
+    start = engine.initial_offset()
+    assert engine.latest_offset(start, None) == start
     now[0] = 10.0
-    assert engine.latest(start, None).seq == 3
+    assert engine.latest_offset(start, None).seq == 3
 
 
 def test_a_spool_of_a_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_spool_of_a_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None
     query.step()
     query.engine.stop()
     with pytest.raises(OffsetError, match="belongs to another checkpoint"):
-        Engine(query.options, query.queue.make).initial()
+        QueryEngine(query.options, query.queue.make).initial_offset()
 
 
 def test_a_spool_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_spool_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     query.step()
     query.engine.stop()
     with pytest.raises(OffsetError, match="spoolDir of its own"):
-        Engine(query.options, query.queue.make).latest(Offset("other", 0), None)
+        QueryEngine(query.options, query.queue.make).latest_offset(Offset("other", 0), None)
 
 
 def test_a_batch_that_the_spool_has_lost_is_an_error_unless_that_was_allowed(tmp_path: Path) -> None:
@@ -255,30 +255,30 @@ def test_a_batch_that_the_spool_has_lost_is_an_error_unless_that_was_allowed(tmp
     for path in tmp_path.glob("*.arrow"):
         path.unlink()
     start, end = Offset(query.planned[0].epoch, 0), query.planned[0]
-    strict = Engine(query.options, query.queue.make)
+    strict = QueryEngine(query.options, query.queue.make)
     with pytest.raises(OffsetError, match="does not contain the batch"):
         strict.parts(start, end)
     strict.stop()
-    lenient = Engine(options(tmp_path, failOnDataLoss="false"), query.queue.make)
+    lenient = QueryEngine(options(tmp_path, failOnDataLoss="false"), query.queue.make)
     assert lenient.parts(start, end) == []
     lenient.stop()
 
 
 def test_what_ends_the_session_ends_the_query() -> None:
     queue = Queue(5)
-    engine = Engine(options(), queue.make)
-    start = engine.initial()
-    engine.latest(start, 2)
+    engine = QueryEngine(options(), queue.make)
+    start = engine.initial_offset()
+    engine.latest_offset(start, 2)
     source: Any = engine._source
     source.error = RuntimeError("the queue was closed")
     with pytest.raises(RuntimeError, match="closed"):
-        engine.latest(Offset(start.epoch, 2), None)
+        engine.latest_offset(Offset(start.epoch, 2), None)
 
 
 def test_progress_tells_what_waits_and_for_how_long() -> None:
     now = [1000.0]
-    engine = Engine(options(maxOffsetsPerTrigger="2"), Queue(5).make, lambda: now[0])
-    engine.latest(engine.initial(), None)
+    engine = QueryEngine(options(maxOffsetsPerTrigger="2"), Queue(5).make, lambda: now[0])
+    engine.latest_offset(engine.initial_offset(), None)
     now[0] = 1003.5
-    report = engine.report()
+    report = engine.progress()
     assert (report["seq"], report["buffered"], report["unconfirmed"], report["lagSeconds"]) == (5, 3, 5, 3.5)

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from bmqtwist.errors import LocalError
-from bmqtwist.spark.producers import Guids, checked_guid
+from bmqtwist.spark.producers import Guids, check_guid
 
 QUEUE = "bmq://d/q"
 
 
 def attempt(rows: list[tuple[bytes, dict[str, str]]], *scope: object) -> set[bytes]:
     made = Guids([str(each) for each in scope or ("query", 1, 0)])
-    return {made.of_content(QUEUE, value, properties.items()) for value, properties in rows}
+    return {made.for_content(QUEUE, value, properties.items()) for value, properties in rows}
 
 
 def test_a_second_attempt_makes_the_same_guids_in_any_order() -> None:
@@ -39,15 +39,15 @@ def test_other_batches_partitions_and_queries_have_other_guids(other: tuple[obje
 
 def test_a_key_says_all_but_the_queue() -> None:
     one, two = Guids(["a", 1]), Guids(["b", 2])
-    assert one.of_key(QUEUE, b"k") == two.of_key(QUEUE, b"k")
-    assert one.of_key(QUEUE, b"k") != one.of_key("bmq://d/r", b"k")
+    assert one.for_key(QUEUE, b"k") == two.for_key(QUEUE, b"k")
+    assert one.for_key(QUEUE, b"k") != one.for_key("bmq://d/r", b"k")
 
 
 def test_guids_have_the_version_that_brokers_expect() -> None:
     made = Guids(["x"])
-    guids = made.of_key(QUEUE, b"k"), made.of_content(QUEUE, b"v", ())
+    guids = made.for_key(QUEUE, b"k"), made.for_content(QUEUE, b"v", ())
     assert all(guid[0] >> 6 == 1 and len(guid) == 16 for guid in guids)
-    assert checked_guid(made.of_key(QUEUE, b"k")) == made.of_key(QUEUE, b"k")
+    assert check_guid(made.for_key(QUEUE, b"k")) == made.for_key(QUEUE, b"k")
     for wrong in (b"short", bytes(16)):
         with pytest.raises(LocalError, match="not a GUID"):
-            checked_guid(wrong)
+            check_guid(wrong)

@@ -1,4 +1,4 @@
-"""Plan: batches, confirmations, stored GUIDs, restart; without I/O."""
+"""Batches of a query: confirmations, stored GUIDs, restart; without I/O."""
 
 from __future__ import annotations
 
@@ -6,88 +6,88 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.spark.plan import Offset, OffsetError, Plan, Segment
+from bmqtwist.spark.plan import BatchPlan, Offset, OffsetError, Segment
 
 
 def keys(*numbers: int) -> list[bytes]:
     return [number.to_bytes(17, "big") for number in numbers]
 
 
-def filled(plan: Plan, *numbers: int) -> Plan:
+def filled(plan: BatchPlan, *numbers: int) -> BatchPlan:
     given = keys(*numbers)
     assert not plan.deliver(given, given, 1, 0.0)
     return plan
 
 
 def test_a_batch_takes_what_waits_in_order_and_no_more_than_it_may() -> None:
-    plan = filled(Plan(10), 1, 2, 3)
-    segment = plan.take(0, 2)
+    plan = filled(BatchPlan(10), 1, 2, 3)
+    segment = plan.plan_segment(0, 2)
     assert segment is not None and (segment.start, segment.end, segment.items) == (0, 2, keys(1, 2))
     assert plan.waiting == 1 and plan.unconfirmed == 3
-    assert plan.following(0) is segment and plan.following(2) is None
+    assert plan.segment_at(0) is segment and plan.segment_at(2) is None
 
 
 def test_nothing_is_confirmed_before_spark_goes_on_behind_it() -> None:
-    plan = filled(Plan(10), 1, 2, 3)
-    plan.take(0, 2)
-    assert plan.settle(1).confirm == []
-    assert plan.settle(2).confirm == keys(1, 2)
-    assert plan.settle(2).confirm == []
+    plan = filled(BatchPlan(10), 1, 2, 3)
+    plan.plan_segment(0, 2)
+    assert plan.commit(1).confirm == []
+    assert plan.commit(2).confirm == keys(1, 2)
+    assert plan.commit(2).confirm == []
 
 
 def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled() -> None:
-    plan = filled(Plan(10), 1, 2)
-    plan.take(0, 1)
+    plan = filled(BatchPlan(10), 1, 2)
+    plan.plan_segment(0, 1)
     assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == []
     assert plan.waiting == 1
-    plan.settle(1)
+    plan.commit(1)
     assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == keys(1)
     assert plan.repeated == 2
 
 
 def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> None:
-    plan = filled(Plan(10), 1, 2)
-    plan.take(0, 1)
+    plan = filled(BatchPlan(10), 1, 2)
+    plan.plan_segment(0, 1)
     plan.drop_waiting(1)
     assert (plan.waiting, plan.unconfirmed) == (0, 1)
     filled(plan, 1, 2)
-    again = plan.take(1, 5)
+    again = plan.plan_segment(1, 5)
     assert again is not None and again.keys == keys(2)
 
 
 def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
-    plan = Plan(10)
+    plan = BatchPlan(10)
     done = plan.restore([Segment(0, 2, keys(1, 2)), Segment(2, 3, keys(3))], 2)
     assert (done.confirm, plan.end) == (keys(1, 2), 3)
-    assert plan.following(2) is not None and plan.within(2, 3) is not None
+    assert plan.segment_at(2) is not None and plan.segments_between(2, 3) is not None
     assert plan.deliver(keys(1, 3), keys(1, 3), 1, 0.0) == keys(1)
     assert plan.waiting == 0
 
 
 def test_segments_that_do_not_fit_the_checkpoint_are_refused() -> None:
     with pytest.raises(OffsetError, match="inside of it"):
-        Plan(10).restore([Segment(0, 2, keys(1, 2))], 1)
+        BatchPlan(10).restore([Segment(0, 2, keys(1, 2))], 1)
     with pytest.raises(OffsetError, match="two queries"):
-        Plan(10).restore([Segment(0, 2, keys(1, 2)), Segment(1, 3, keys(3, 4))], 0)
+        BatchPlan(10).restore([Segment(0, 2, keys(1, 2)), Segment(1, 3, keys(3, 4))], 0)
     with pytest.raises(OffsetError, match="checkpoint was changed"):
-        filled(Plan(10), 1).take(5, 1)
+        filled(BatchPlan(10), 1).plan_segment(5, 1)
 
 
 def test_a_range_that_is_not_known_is_not_made_up() -> None:
-    plan = filled(Plan(10), 1, 2)
-    plan.take(0, 1)
-    assert plan.within(0, 2) is None and plan.within(1, 2) is None and plan.within(0, 0) == []
+    plan = filled(BatchPlan(10), 1, 2)
+    plan.plan_segment(0, 1)
+    assert plan.segments_between(0, 2) is None and plan.segments_between(1, 2) is None and plan.segments_between(0, 0) == []
 
 
 def test_settled_guids_are_forgotten_by_whole_segments_when_there_are_enough_newer_ones() -> None:
-    plan = Plan(3)
-    forgotten = []
+    plan = BatchPlan(3)
+    expired = []
     for number in range(4):
         filled(plan, 2 * number, 2 * number + 1)
-        plan.take(2 * number, 2)
-        forgotten.append([each.start for each in plan.settle(2 * number + 2).forgotten])
-    assert forgotten == [[], [], [0], [2]]
-    assert keys(3)[0] not in plan.settled.keys and keys(4)[0] in plan.settled.keys and len(plan.settled) == 4
+        plan.plan_segment(2 * number, 2)
+        expired.append([each.start for each in plan.commit(2 * number + 2).expired])
+    assert expired == [[], [], [0], [2]]
+    assert keys(3)[0] not in plan.committed.keys and keys(4)[0] in plan.committed.keys and len(plan.committed) == 4
 
 
 def test_an_offset_of_another_source_is_refused() -> None:
@@ -97,12 +97,12 @@ def test_an_offset_of_another_source_is_refused() -> None:
 
 
 def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with_the_first_one() -> None:
-    plan = Plan(100)
+    plan = BatchPlan(100)
     one, two, three = keys(1, 2, 3)
     for key, receiver in ((one, 1), (two, 1), (three, 2), (one, 2)):
         plan.deliver([key], [key], receiver, 0.0)
     plan.drop_waiting(1)
-    segment = plan.take(0, 10)
+    segment = plan.plan_segment(0, 10)
     assert segment is not None and segment.keys == [one, three]
 
 
@@ -113,22 +113,22 @@ def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behin
     confirmed: set[bytes] = set()
     spool: list[Segment] = []
     logged = 0  # what Spark has in its commit log
-    plan = Plan(100)
+    plan = BatchPlan(100)
     for step in steps:
         if step == "deliver":
             due = [key for key in queue if key not in confirmed]
             confirmed.update(plan.deliver(due, due, 1, 0.0))
-        elif step == "plan" and plan.following(logged) is None:
-            segment = plan.take(logged, most)
+        elif step == "plan" and plan.segment_at(logged) is None:
+            segment = plan.plan_segment(logged, most)
             if segment is not None:
                 spool.append(Segment(segment.start, segment.end, segment.keys))
-        elif step == "commit" and plan.following(logged) is not None:
+        elif step == "commit" and plan.segment_at(logged) is not None:
             logged = spool[-1].end
-            confirmed.update(plan.settle(logged).confirm)
+            confirmed.update(plan.commit(logged).confirm)
         elif step == "drop_waiting":
             plan.drop_waiting(1)
         elif step == "crash":
-            plan = Plan(100)
+            plan = BatchPlan(100)
             confirmed.update(plan.restore([Segment(each.start, each.end, each.keys) for each in spool], logged).confirm)
     planned = [key for segment in spool for key in segment.keys]
     assert len(planned) == len(set(planned)), "a message is in two batches"

@@ -13,7 +13,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.simple import Session
 from bmqtwist.spark.options import source_options
 from bmqtwist.spark.plan import Key, keys_of
-from bmqtwist.spark.receiver import Delivery, ReceiverFailed, Receivers
+from bmqtwist.spark.receiver import ReceivedMessages, ReceiverFailed, Receivers
 from bmqtwist.testing.process import BrokerProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -24,14 +24,14 @@ def made(broker: BrokerProcess, uri: str, **more: str) -> Receivers:
     return Receivers(source_options({"bmq.bootstrap.servers": broker.url, "subscribe": uri, "receivers": "2", **more}))
 
 
-def taken(receivers: Receivers, enough: Callable[[list[Delivery]], bool]) -> list[Delivery]:
-    found: list[Delivery] = []
+def taken(receivers: Receivers, enough: Callable[[list[ReceivedMessages]], bool]) -> list[ReceivedMessages]:
+    found: list[ReceivedMessages] = []
     until = time.monotonic() + _SECONDS_MAX
     while not enough(found):
         assert time.monotonic() < until, found
         receivers.wait(1.0)
-        receivers.check()
-        found += receivers.take()
+        receivers.raise_error()
+        found += receivers.take_messages()
     return found
 
 
@@ -40,11 +40,11 @@ def post(broker: BrokerProcess, uri: str, count: int) -> None:
         queue.post_many([(b"%d" % number, None) for number in range(count)])
 
 
-def messages(found: list[Delivery]) -> list[Message[bytes]]:
+def messages(found: list[ReceivedMessages]) -> list[Message[bytes]]:
     return [message for each in found for message in each.messages]
 
 
-def keys(found: list[Delivery]) -> list[Key]:
+def keys(found: list[ReceivedMessages]) -> list[Key]:
     return [key for each in found for key in keys_of(each.queue, each.messages)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bmqtwist.spark.filesets import Journal, find
 from bmqtwist.spark.journals import blocks, data_offset_after, ranges
-from bmqtwist.spark.records import COLUMNS, Names, Origin, columns_of
+from bmqtwist.spark.records import COLUMNS, KeyNames, Origin, columns_of
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import RECORD_BYTES, QueueOp, RecordType, SyncPoint, pack_queue_op, pack_sync_point
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
@@ -20,7 +20,7 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 from spark.recorded_journals import SETS, TOLD, as_told, ours
 
 JOURNALS = sorted(SETS.rglob("*.bmq_journal"))
-NOTHING = Names({}, {})
+NOTHING = KeyNames({}, {})
 
 
 def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) 
             for block in blocks(file, each, batch, []):
                 rows = block.select(block.types >= 0)
                 made = columns_of(rows, list(COLUMNS), Origin(journal.partition, journal.file_set),
-                                  Names(journal.queues, journal.apps))
+                                  KeyNames(journal.queues, journal.apps))
                 columns = {name: array.to_pylist() for name, array in made.items()}
                 found += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     finally:

@@ -16,7 +16,7 @@ def segment(start: int, end: int) -> Segment:
 
 def test_what_was_written_is_found_again(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
-    spool.begin("e")
+    spool.set_epoch("e")
     spool.write(segment(0, 2), b"first")
     spool.write(segment(2, 3), b"second")
     spool.close()

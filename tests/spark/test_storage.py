@@ -163,7 +163,7 @@ def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, cas
         row = rows[guid]
         assert len(row["confirms"]) == len(story.confirms)
         assert row["state"] == ("purged" if story.purged else "outstanding" if story.outstanding else row["state"])
-        assert (row["gone"] is None) == story.outstanding
+        assert (row["removed"] is None) == story.outstanding
         assert (row["deletionReason"] is None) == (story.deletion is None)
         if story.deletion is not None:
             assert row["state"] == {2: "expired", 4: "no-quorum"}.get(story.deletion.flags, "confirmed")
@@ -319,15 +319,15 @@ def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path
 
 def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: SparkSession, broker: BrokerProcess,
                                                                       storage: Path) -> None:
-    from bmqtwist.spark.pipelines.replay import Posting, Selection, replay
+    from bmqtwist.spark.pipelines.replay import MessageSelection, ReplayOptions, replay
 
-    wanted = Selection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
+    wanted = MessageSelection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
     sink: dict[str, str] = {"bmq.bootstrap.servers": broker.url}
     told: list[tuple[int, int]] = []
     assert "10 messages would be posted" in bmq(
         "replay", str(storage), "--queue", wanted.queues[0], "--where", wanted.expression, "-b", broker.url, "--dry-run")
     for _ in range(2):
-        assert replay(spark, str(storage), sink, wanted, Posting("bmq://d.prio/again", rate=5.0),
+        assert replay(spark, str(storage), sink, wanted, ReplayOptions("bmq://d.prio/again", rate=5.0),
                       lambda done, total: told.append((done, total))) == 10
     assert told[-1] == (10, 10) and len(told) >= 2
     with Session(broker.url) as session, session.open("bmq://d.prio/again", read=True) as queue:

@@ -1,8 +1,8 @@
 """Replay of archived messages, `bmq pipeline replay`. GUIDs are derived from the old ones and the replay's name, so that a
 second run within the broker's deduplication time posts no duplicates.
 
-Messages retain their properties (as strings) and have their origin in `replay.guid`, `replay.queue`, `replay.arrived`
-(epoch seconds) and `replay.name`.
+Messages keep their properties, as strings; the properties `replay.guid`, `replay.queue`, `replay.arrived` (epoch seconds)
+and `replay.name` describe their origin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHARES_MAX = 1 << 16  # writes of a replay with a rate limit
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MessageSelection:
     """Selects messages. `since`, `until`: ISO times; `expression`: an SQL condition on the properties, `p['name']`."""
 
     queues: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Selection:
     expression: str = ""
 
 
-def selected(spark: SparkSession, source: str, wanted: Selection) -> DataFrame:
+def select_messages(spark: SparkSession, source: str, wanted: MessageSelection) -> DataFrame:
     columns = ["type", "queue", "guid", "time", "lease", "sequence", "partition", "value", "properties"]
     rows = records(spark, source, columns, payload=True, recordTypes="MESSAGE", includeArchive=True).where(
         (F.col("type") == "MESSAGE") & F.col("value").isNotNull())
@@ -49,7 +49,8 @@ def selected(spark: SparkSession, source: str, wanted: Selection) -> DataFrame:
     return rows.dropDuplicates(["partition", "lease", "sequence"])
 
 
-def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
+def posts_of(rows: DataFrame, target: str, name: str) -> DataFrame:
+    """Return the rows as columns of the queue sink."""
     provenance = F.create_map(
         F.lit("replay.guid"), F.hex("guid"), F.lit("replay.queue"), F.coalesce("queue", F.lit("")),
         F.lit("replay.arrived"), F.unix_seconds("time").cast("string"), F.lit("replay.name"), F.lit(name))
@@ -62,7 +63,7 @@ def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
+class ReplayOptions:
     """Options of posting. `target` "" = the original queue; `rate`: messages/s, 0 = no limit."""
 
     target: str = ""
@@ -71,10 +72,10 @@ class Posting:
     dry_run: bool = False
 
 
-def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, how: Posting,
+def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: MessageSelection, how: ReplayOptions,
            progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
     """Post the selected messages; return their number. Calls `progress` with the number of posted messages and the total."""
-    rows, rate = to_post(selected(spark, source, wanted), how.target, how.name), how.rate
+    rows, rate = posts_of(select_messages(spark, source, wanted), how.target, how.name), how.rate
     total = rows.count()
     if how.dry_run or not total:
         return total

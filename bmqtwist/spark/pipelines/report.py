@@ -91,35 +91,35 @@ def page(stored: dict[str, DataFrame], source: str, title: str) -> Page:
         if "replicas" in stored else []
     bad = [row["queue"] for row in health if row["verdict"] == "STALLED"]
     slow = [row["queue"] for row in health if row["verdict"] == "SLOW"]
-    verdict, mark = verdict_of(totals, bad, slow, differences)
+    verdict, mark = summarize(totals, bad, slow, differences)
     parts = [
-        Part("Queues", "Messages by final state. Rejected: delivery attempts used up (in a queue with one app counted as "
-             "confirmed, since its journal does not distinguish them).", None,
+        ReportSection("Queues", "Messages by final state. Rejected: delivery attempts used up (in a queue with one app "
+             "counted as confirmed, since its journal does not distinguish them).", None,
              ["queue", "messages", "confirmed", "expired", "purged", "rejected", "no quorum", "outstanding"], endings,
              "No messages."),
-        Part("Throughput", "Arrived messages per minute; the queues with most messages.",
+        ReportSection("Throughput", "Arrived messages per minute; the queues with most messages.",
              Chart("Throughput", "messages / min", _series(stored["throughput"], busiest, "in"))),
-        Part("Backlog", "Messages in the queue at the end of each minute.",
+        ReportSection("Backlog", "Messages in the queue at the end of each minute.",
              Chart("Backlog", "messages", _series(stored["backlog"], busiest, "messages"))),
         *_measured(stored),
-        Part("Latency", "Seconds from arrival to confirmation. Journals have whole seconds: 0 is less than one.", None,
-             LATENCY_HEADS,
+        ReportSection("Latency", "Seconds from arrival to confirmation. Journals have whole seconds: 0 is less than one.",
+             None, LATENCY_HEADS,
              _top(stored["latency"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
              "No message was confirmed."),
-        Part("Consumers", "Over the last ten minutes with traffic.", None,
+        ReportSection("Consumers", "Over the last ten minutes with traffic.", None,
              ["queue", "backlog", "arrived", "removed", "verdict", "minutes to drain"], health,
              "No queues with messages."),
-        Part("Sizes", "Stored messages by upper bound of the size in the DATA file, bytes.",
+        ReportSection("Sizes", "Stored messages by upper bound of the size in the DATA file, bytes.",
              Chart("Sizes", "messages", labels=[f"{row['until']:,}" for row in sizes],
                    bars={"messages": [row["messages"] for row in sizes]} if sizes else {})),
-        Part("Duplicates", "GUIDs stored more than once, and equal contents of one producer within a minute.", None,
+        ReportSection("Duplicates", "GUIDs stored more than once, and equal contents of one producer within a minute.", None,
              ["queue", "kind", "what", "times"], repeated, "None."),
-        Part("Growth", forecast(growth), None, ["partition", "hour", "records", "bytes of DATA", "file sets"],
+        ReportSection("Growth", forecast(growth), None, ["partition", "hour", "records", "bytes of DATA", "file sets"],
              [(row["partition"], f"{row['hour']:%Y-%m-%d %H:%M}", row["records"], row["dataBytes"], row["fileSets"])
               for row in growth[-QUEUES_SHOWN:]], "No records."),
     ]
     if "replicas" in stored:
-        parts.append(Part("Replicas", "First records that differ between the nodes.", None,
+        parts.append(ReportSection("Replicas", "First records that differ between the nodes.", None,
                           ["partition", "lease", "sequence", "what"],
                           [(row["partition"], row["lease"], row["sequence"], row["what"]) for row in differences],
                           "All records are equal."))
@@ -127,16 +127,17 @@ def page(stored: dict[str, DataFrame], source: str, title: str) -> Page:
     return Page(title, about, verdict, mark, parts)
 
 
-def _measured(stored: dict[str, DataFrame]) -> list[Part]:
+def _measured(stored: dict[str, DataFrame]) -> list[ReportSection]:
     if "measured" not in stored:
         return []
-    return [Part("Measured latency", "Milliseconds from arrival to confirmation, from the broker's histograms; relative "
-                 "error up to 1/8. Without an app: all apps of the queue.", None, LATENCY_HEADS,
+    return [ReportSection("Measured latency", "Milliseconds from arrival to confirmation, from the broker's histograms; "
+                 "relative error up to 1/8. Rows without an app contain all apps of the queue.", None, LATENCY_HEADS,
                  _top(stored["measured"], "messages", ["queue", "appId", "messages", *tables.PERCENTILE_NAMES, "max"]),
                  "No message was confirmed.")]
 
 
-def verdict_of(totals: Any, stalled: list[str], slow: list[str], differences: list[Any]) -> tuple[str, str]:
+def summarize(totals: Any, stalled: list[str], slow: list[str], differences: list[Any]) -> tuple[str, str]:
+    """Return a sentence about the broker, and its mark: good, warn or bad."""
     summary = f"{totals['messages']:,} messages, {totals['outstanding']:,} outstanding"
     if differences:
         return f"Replicas differ: see the last table. {summary}.", "bad"
@@ -232,7 +233,7 @@ _MARKS = {"OK": "good", "SLOW": "warn", "STALLED": "bad"}
 
 
 @dataclass(slots=True)
-class Part:
+class ReportSection:
     title: str
     words: str = ""
     chart: Chart | None = None
@@ -249,7 +250,7 @@ class Page:
     about: str
     verdict: str
     mark: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReportSection] = field(default_factory=list)
 
 
 def _cell(value: Any) -> str:

@@ -82,8 +82,8 @@ def blackout(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 def pause(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     if node.up and not node.paused:
         node.pause()
-        run = node.run_number
-        world.at(world.now + step.share * PAUSED_S, lambda: node.resume() if node.run_number == run and node.paused else None)
+        run, end = node.run_number, world.now + step.share * PAUSED_S
+        world.at(end, lambda: node.resume() if node.run_number == run and node.paused else None)
 
 
 def jump(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
