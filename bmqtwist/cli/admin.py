@@ -9,7 +9,7 @@ import time
 
 import click
 
-from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
 from bmqtwist.errors import PeerError
 
@@ -21,7 +21,7 @@ from bmqtwist.errors import PeerError
 @click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Repeat the COMMAND on one connection, until the broker closes it.")
 @click.argument("command", nargs=-1)
-def admin(connection: Connection, as_json: bool, pretty: bool, every: float | None, command: tuple[str, ...]) -> None:
+def admin(connection: ConnectionOptions, as_json: bool, pretty: bool, every: float | None, command: tuple[str, ...]) -> None:
     """Run an admin COMMAND, for instance: bmq admin CLUSTERS LIST.
 
     Without a COMMAND, each line of standard input is a command. HELP lists all commands. A stopping broker accepts no new
@@ -31,7 +31,7 @@ def admin(connection: Connection, as_json: bool, pretty: bool, every: float | No
         raise click.UsageError("--every needs a COMMAND")
     failed = False
     try:
-        with connection.admin() as client:
+        with connection.open_admin() as client:
             if not command and sys.stdin.isatty():
                 click.echo("bmq: one admin command per line; HELP lists them, Ctrl-D exits", err=True)
             lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
@@ -48,7 +48,7 @@ def admin(connection: Connection, as_json: bool, pretty: bool, every: float | No
                     click.echo(answer)
                     failed = failed or is_error(answer)
     except PeerError as error:
-        raise Unreachable(f"{connection.where} sent an invalid answer: {error}") from None
+        raise Unreachable(f"{connection.broker_text} sent an invalid answer: {error}") from None
     if failed:
         raise SystemExit(EXIT_NOT_ALL)
 

@@ -1,7 +1,7 @@
 """`bmq bench`: throughput and latency of one queue, measured by a client.
 
-Each message contains the id of the run and its scheduled time: with --rate, latency is measured from the scheduled time,
-so that stalls are included. Messages of other producers are neither counted nor confirmed.
+Each message contains the id of the run and a time: with --rate its scheduled time, so that latencies include stalls of the
+producer. Messages of other producers are neither counted nor confirmed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, cast
 
 import click
 
-from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.latencies import Latencies
-from bmqtwist.cli.output import Watch, progress
-from bmqtwist.cli.running import CommandContext, checked_uri, open_queue, run
+from bmqtwist.cli.output import OnProgress, progress
 from bmqtwist.ids import parse_uri
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk.aio import Queue
@@ -37,7 +37,7 @@ _BUSY_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchParameters:
     """Parameters of a run. `count` and `rate` (messages/s) are of all producers together, `in_flight` of each."""
 
     producers: int
@@ -62,16 +62,16 @@ class Plan:
 @click.option("-n", "--count", type=click.IntRange(1), help="Total number of messages.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True),
               help=f"Seconds to post for.  [default: {_DURATION_S:g}, without --count]")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages posted in one go.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages per batch.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages per second of all producers together.")
 @click.option("--in-flight", default=500, show_default=True, type=click.IntRange(1),
               help="Maximum number of unacknowledged messages per producer.")
 @click.option("--max-unconfirmed", default=10_000, show_default=True, type=click.IntRange(1),
-              help="Window of each consumer.")
+              help="Maximum number of unconfirmed messages per consumer.")
 @click.option("--compress", is_flag=True, help="Compress payloads of 1 KiB and more.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
-def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool, quiet: bool, **plan: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress bar.")
+def bench(connection: ConnectionOptions, uri: str, max_unconfirmed: int, as_json: bool, quiet: bool, **plan: Any) -> None:
     """Post to the queue URI and consume from it, and print throughput and latency.
 
     \b
@@ -84,13 +84,13 @@ def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool,
     """
     if plan["duration"] is None and plan["count"] is None:
         plan["duration"] = _DURATION_S
-    wanted = Plan(**plan)
+    wanted = BenchParameters(**plan)
     if not wanted.producers:
         raise click.UsageError("At least one producer is needed.")
-    checked_uri(uri)
+    check_uri(uri)
     options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * wanted.size))
 
-    async def work(context: CommandContext) -> int:
+    async def work(context: ClientContext) -> int:
         async with AsyncExitStack() as stack:
             async def opened(to: str, read: bool) -> Queue:
                 session = await stack.enter_async_context(context.session(connection, compression=wanted.compress))
@@ -98,44 +98,44 @@ def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool,
             readers = [await opened(uri, True) for _ in range(wanted.consumers)]
             writers = [await opened(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
             result = await Bench(context, wanted, readers, writers, connection.timeout).run(not quiet)
-        click.echo(json.dumps(result) if as_json else as_text(uri, result))
+        click.echo(json.dumps(result) if as_json else result_text(uri, result))
         good = not result["refused"] and not result["missing"]
         return EXIT_GOOD if good else EXIT_NOT_ALL
-    raise SystemExit(run(work))
+    raise SystemExit(run_command(work))
 
 
 class Bench:
-    def __init__(self, context: CommandContext, plan: Plan, readers: list[Queue], writers: list[Queue],
+    def __init__(self, context: ClientContext, plan: BenchParameters, readers: list[Queue], writers: list[Queue],
                  timeout_s: float) -> None:
-        self._life, self._plan, self._timeout_s = context, plan, timeout_s
+        self._context, self._plan, self._timeout_s = context, plan, timeout_s
         self._readers, self._writers = readers, writers
         self._run_id = os.urandom(8)
         self._filler = b"x" * (plan.size - STAMP.size)
         self._acks, self._deliveries = Latencies("ack"), Latencies("end2end")
-        self._posted = self._answered = self._foreign = 0
+        self._posted = self._answered = self._other_messages = 0
         self._refusals: Counter[str] = Counter()
         self._last_ack = self._last_delivery = 0
         self._in_flight = [0] * len(writers)  # unacknowledged posts, by producer
         self._changed = asyncio.Event()
-        self._watch: Watch = lambda count: None
+        self._on_progress: OnProgress = lambda count: None
 
     async def run(self, shown: bool) -> dict[str, Any]:
         """Post, wait for acknowledgements and deliveries, and return the results."""
         plan = self._plan
         readers = [asyncio.ensure_future(self._read(queue)) for queue in self._readers]
         total = plan.count or int((plan.duration or 0) / _STEP_S)
-        with progress("bench", total, shown) as watch:
-            self._watch = watch if plan.count else self._watch
-            ticking = None if plan.count else asyncio.ensure_future(_tick(total, watch))
+        with progress("bench", total, shown) as on_progress:
+            self._on_progress = on_progress if plan.count else self._on_progress
+            progress_task = None if plan.count else asyncio.ensure_future(_show_progress(total, on_progress))
             cpu, begun = time.process_time(), time.monotonic_ns()
             await asyncio.gather(*(self._post(index, queue, begun) for index, queue in enumerate(self._writers)))
-            await self._until(lambda: self._answered == self._posted)
+            await self._wait_until(lambda: self._answered == self._posted)
             expected = self._expected()
-            await self._until(lambda: self._deliveries.count >= expected)
+            await self._wait_until(lambda: self._deliveries.count >= expected)
             cpu = time.process_time() - cpu
             wall = (time.monotonic_ns() - begun) / 1e9
-            if ticking is not None:
-                ticking.cancel()
+            if progress_task is not None:
+                progress_task.cancel()
         for reader in readers:
             reader.cancel()
         return self._result(begun, cpu, wall, expected)
@@ -148,7 +148,7 @@ class Bench:
         return self._acks.count * times
 
     async def _post(self, index: int, queue: Queue, begun: int) -> None:
-        plan, clock, context = self._plan, time.monotonic_ns, self._life
+        plan, clock, context = self._plan, time.monotonic_ns, self._context
         share = None if plan.count is None else plan.count // plan.producers + (index < plan.count % plan.producers)
         end = None if plan.duration is None else begun + int(plan.duration * 1e9)
         interval = plan.producers * 1e9 / plan.rate if plan.rate else 0.0
@@ -178,7 +178,7 @@ class Bench:
             self._acks.add(now - stamp)
         else:
             self._refusals[ack.status.name] += 1
-        self._watch(1)
+        self._on_progress(1)
         self._changed.set()
 
     async def _read(self, queue: Queue) -> None:
@@ -194,7 +194,7 @@ class Bench:
     def _on_message(self, message: Message) -> None:
         payload = message.payload
         if len(payload) < STAMP.size or not payload.startswith(self._run_id):
-            self._foreign += 1
+            self._other_messages += 1
             return
         self._last_delivery = now = time.monotonic_ns()
         self._deliveries.add(now - STAMP.unpack_from(payload)[1])
@@ -204,11 +204,12 @@ class Bench:
             pass  # the connection is lost: the broker redelivers the message
         self._changed.set()
 
-    async def _until(self, done: Any) -> None:
-        """Wait for the condition; give up after 10 s (or the connection timeout) without an ACK or delivery."""
-        while not done() and not self._life.stopping.is_set():
+    async def _wait_until(self, done: Any) -> None:
+        """Wait for the condition, at most until 10 s (or the connection timeout) have passed without an ACK or a
+        delivery."""
+        while not done() and not self._context.stopping.is_set():
             self._changed.clear()
-            if await self._life.wait_for(self._changed.wait(), min(self._timeout_s, 10.0)) is None:
+            if await self._context.wait_for(self._changed.wait(), min(self._timeout_s, 10.0)) is None:
                 return
 
     def _result(self, begun: int, cpu: float, wall: float, expected: int) -> dict[str, Any]:
@@ -219,20 +220,20 @@ class Bench:
             "plan": asdict(plan), "posted": self._posted, "acknowledged": self._acks.count,
             "refused": self._refusals.total(), "refusals": self._refusals,
             "consumed": consumed, "missing": max(expected - consumed, 0) + self._posted - self._answered,
-            "ofOthers": self._foreign, "seconds": round(wall, 3),
+            "otherMessages": self._other_messages, "seconds": round(wall, 3),
             "postedPerSecond": round(self._acks.count / posting) if posting > 0 else 0,
             "consumedPerSecond": round(consumed / reading) if reading > 0 else 0,
             "ackMs": self._acks.figures_ms(), "deliveryMs": self._deliveries.figures_ms(),
             "clientCpuPercent": round(100 * cpu / wall) if wall else 0}
 
 
-async def _tick(total: int, watch: Watch) -> None:
+async def _show_progress(total: int, on_progress: OnProgress) -> None:
     for _ in range(total):
         await asyncio.sleep(_STEP_S)
-        watch(1)
+        on_progress(1)
 
 
-def as_text(uri: str, result: dict[str, Any]) -> str:
+def result_text(uri: str, result: dict[str, Any]) -> str:
     plan = result["plan"]
     lines = [f"{uri}: {plan['producers']} producer(s), {plan['consumers']} consumer(s), {plan['size']} B, "
              f"{result['seconds']:g} s"]
@@ -248,6 +249,6 @@ def as_text(uri: str, result: dict[str, Any]) -> str:
                  + ("; the client is the limit here" if result["clientCpuPercent"] >= _BUSY_PERCENT else ""))
     lines += [f"  {count} refused: {status}" for status, count in result["refusals"].items()]
     lines += [f"  {count} {text}" for count, text in ((result["missing"], "did not arrive"),
-                                                     (result["ofOthers"], "messages of other producers, not confirmed"))
+                                                     (result["otherMessages"], "messages of other producers, not confirmed"))
               if count]
     return "\n".join(lines)

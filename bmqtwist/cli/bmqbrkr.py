@@ -101,7 +101,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
             logs.report.info("%s", line)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(console, banner(service.identity, loaded.configuration.app.broker_instance_name))
-        take_signals(reactor, logs, service)
+        install_signal_handlers(reactor, logs, service)
         service.opened = partial(_write_pid, pid, logs.report)
         service.startService()
     except LocalError as error:
@@ -125,7 +125,7 @@ def banner(identity: Identity, instance: str) -> str:
             f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
 
 
-def take_signals(reactor: Any, logs: Logs, service: BrokerService) -> None:
+def install_signal_handlers(reactor: Any, logs: Logs, service: BrokerService) -> None:
     """Install signal handlers. The first SIGINT or SIGTERM stops the broker gracefully, further ones are logged; after the
     stop all are ignored, so that none kills the interpreter during its exit. SIGHUP reopens logs and certificates. Other
     signals that would end the process are ignored and logged."""
@@ -187,7 +187,7 @@ def _print(console: Stream, text: str) -> None:
 
 def _write_pid(pid: int, report: Report) -> None:
     """Write the pid file under a temporary name and rename it, so that readers never see a partial file."""
-    other = _running_broker()
+    other = _other_broker_pid()
     if other:
         report.warn("'%s' belongs to another running broker (pid %d) and is not changed. Start this broker in its own "
                     "directory.", PID_FILE, other)
@@ -200,7 +200,7 @@ def _write_pid(pid: int, report: Report) -> None:
         report.warn("'%s' cannot be written: %s", PID_FILE, error)
 
 
-def _running_broker() -> int:
+def _other_broker_pid() -> int:
     """Return the pid of the other running broker that the pid file names; 0 = none."""
     try:
         with open(PID_FILE, encoding="ascii") as file:

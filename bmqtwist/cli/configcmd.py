@@ -37,7 +37,7 @@ _UNORDERED = ("appIDs", "enabled", "hosts", "actions")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigValue:
     """One value. `origin`: its `kind` (DEFAULT, FILE, VARIABLE or DERIVED) with `line` or `variable`; `ignored`: the value
     has no effect in this broker."""
 
@@ -53,48 +53,48 @@ class Entry:
         return {"value": MASK if self.secret else self.value, "origin": self.origin}
 
     @property
-    def place(self) -> str:
+    def origin_text(self) -> str:
         if "line" in self.origin:
             return f"line {self.origin['line']}"
         return f"environment {self.origin['variable']}" if "variable" in self.origin else str(self.origin["kind"])
 
 
 @dataclass(slots=True)
-class Effective:
+class EffectiveConfiguration:
     """An effective configuration. `domains`: names of its domains; `problems`: of domains that cannot be used."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ConfigValue] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
 
 
-def effective(directory: str, environment: Mapping[str, str]) -> Effective:
+def effective_configuration(directory: str, environment: Mapping[str, str]) -> EffectiveConfiguration:
     """Return the configuration that a broker would use. Raises ConfigError if it would refuse to start."""
     loaded = load(directory, environment=environment)
-    configuration, found = loaded.configuration, Effective()
-    variables = _variables(configuration.app, environment)
-    derived = _derived(configuration.app)
+    configuration, found = loaded.configuration, EffectiveConfiguration()
+    variables = _environment_paths(configuration.app, environment)
+    derived = _derived_paths(configuration.app)
     for file, root in ((BROKER_FILE, configuration.broker), (CLUSTERS_FILE, configuration.clusters)):
-        walker = _Walker(file, f"{directory}/{file}", loaded.lines, variables, derived)
-        found.entries += walker.walk(root, "", "")
-    found.entries += _start(configuration)
+        lister = _ValueLister(file, f"{directory}/{file}", loaded.lines, variables, derived)
+        found.entries += lister.list_values(root, "", "")
+    found.entries += _startup_values(configuration)
     reader = DomainReader(directory)
     for name in reader.names():
         found.domains.append(name)
-        found.entries += _domain(reader, name, found.problems)
+        found.entries += _domain_values(reader, name, found.problems)
     return found
 
 
-def _start(configuration: Configuration) -> Iterator[Entry]:
-    """Values derived at the start: own nodes and listeners."""
+def _startup_values(configuration: Configuration) -> Iterator[ConfigValue]:
+    """Yield the values derived at the start: the broker's own nodes and its listeners."""
     for cluster, node in configuration.self_nodes.items():
-        yield Entry(START, f"selfNode[{cluster}]", node, {"kind": DERIVED})
+        yield ConfigValue(START, f"selfNode[{cluster}]", node, {"kind": DERIVED})
     for listener in configuration.listeners:
         where = f"{'tls' if listener.tls else 'tcp'}://{listener.address}:{listener.port}"
-        yield Entry(START, f"listener[{listener.name}]", where, {"kind": DERIVED})
+        yield ConfigValue(START, f"listener[{listener.name}]", where, {"kind": DERIVED})
 
 
-def _domain(reader: DomainReader, name: str, problems: list[Finding]) -> Iterator[Entry]:
+def _domain_values(reader: DomainReader, name: str, problems: list[Finding]) -> Iterator[ConfigValue]:
     lines: Lines = {}
     path = reader.path(name)
     variant = check_domain_text(reader.read(name), problems, [], lines)
@@ -106,13 +106,14 @@ def _domain(reader: DomainReader, name: str, problems: list[Finding]) -> Iterato
         parameters = normalise(definition.parameters, Resolved(name, definition.location), ListReport())
         variant = DomainVariant(definition=dataclasses.replace(definition, parameters=parameters))
     file = f"{DOMAINS_DIRECTORY}/{name}.json"
-    written = {entry.path: entry.value for entry in _Walker(file, path, lines, {}, frozenset()).walk(before, "", "")}
-    derived = frozenset(entry.path for entry in _Walker(file, path, lines, {}, frozenset()).walk(variant, "", "")
+    lister = _ValueLister(file, path, lines, {}, frozenset())
+    written = {entry.path: entry.value for entry in lister.list_values(before, "", "")}
+    derived = frozenset(entry.path for entry in lister.list_values(variant, "", "")
                         if written.get(entry.path) != entry.value)
-    yield from _Walker(file, path, lines, {}, derived).walk(variant, "", "")
+    yield from _ValueLister(file, path, lines, {}, derived).list_values(variant, "", "")
 
 
-def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]:
+def _environment_paths(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the paths whose value comes from the environment, with the variable."""
     tcp = app.network_interfaces.tcp_interface
     port = "" if tcp is None or len(tcp.listeners) > 1 else f"{_TCP}.listeners[0].port" if tcp.listeners else f"{_TCP}.port"
@@ -121,14 +122,14 @@ def _variables(app: AppConfig, environment: Mapping[str, str]) -> dict[str, str]
     return {paths[name]: variable for variable, name in ENVIRONMENT.items() if environment.get(variable) and paths.get(name)}
 
 
-def _derived(app: AppConfig) -> frozenset[str]:
+def _derived_paths(app: AppConfig) -> frozenset[str]:
     """Return the paths with a derived value: the deprecated member for the port is that of the first listener."""
     tcp = app.network_interfaces.tcp_interface
     return frozenset({f"{_TCP}.port"} if tcp is not None and tcp.listeners else ())
 
 
 @dataclass(frozen=True, slots=True)
-class _Walker:
+class _ValueLister:
     """Lists the values of one file. `at`: path in the file with positions; `path`: path with names."""
 
     file: str
@@ -137,7 +138,7 @@ class _Walker:
     variables: Mapping[str, str]
     derived: frozenset[str]
 
-    def walk(self, value: Section, at: str, path: str, ignored: bool = False) -> Iterator[Entry]:
+    def list_values(self, value: Section, at: str, path: str, ignored: bool = False) -> Iterator[ConfigValue]:
         members = [(declared, getattr(value, declared.attribute)) for declared in value.DECLARED]
         if not members:
             yield self._entry({}, at, path, False, ignored)
@@ -148,22 +149,22 @@ class _Walker:
             name = f"{path}.{declared.name}" if path else declared.name
             unused = ignored or bool(declared.ignored)
             if isinstance(inner, Section):
-                yield from self.walk(inner, here, name, unused)
+                yield from self.list_values(inner, here, name, unused)
             elif isinstance(inner, tuple) and inner and isinstance(inner[0], Section):
                 for index, (key, each) in enumerate(zip(_keys(inner), inner, strict=True)):
-                    yield from self.walk(each, f"{here}[{index}]", f"{name}[{key}]", unused)
+                    yield from self.list_values(each, f"{here}[{index}]", f"{name}[{key}]", unused)
             else:
                 plain = list(inner) if isinstance(inner, tuple) else inner
                 yield self._entry(plain, here, name, declared.secret, unused)
 
-    def _entry(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> Entry:
+    def _entry(self, value: Any, at: str, path: str, secret: bool, ignored: bool) -> ConfigValue:
         line = self.lines.get((self.full, at), 0)
         origin: dict[str, str | int] = {"kind": DERIVED if at in self.derived else FILE if line else DEFAULT}
         if at in self.variables:
             origin = {"kind": VARIABLE, "variable": self.variables[at]}
         elif origin["kind"] == FILE:
             origin["line"] = line
-        return Entry(self.file, path, value, origin, secret, ignored)
+        return ConfigValue(self.file, path, value, origin, secret, ignored)
 
 
 def _keys(elements: tuple[Any, ...]) -> list[str]:
@@ -177,10 +178,11 @@ def _keys(elements: tuple[Any, ...]) -> list[str]:
 
 # -- differences ------------------------------------------------------------------------------------------------------
 
-Change = tuple[str, str, Entry | None, Entry | None]  # file, path, left, right; None: the value is not there
+Change = tuple[str, str, ConfigValue | None, ConfigValue | None]  # file, path, left, right; None = absent
 
 
-def differences(left: Effective, right: Effective, with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
+def differences(left: EffectiveConfiguration, right: EffectiveConfiguration,
+                with_ignored: bool = False) -> tuple[list[str], list[str], list[Change]]:
     """Return domains only in `right`, domains only in `left`, and the different values; with `with_ignored`
     also those of members without effect."""
     added = [name for name in right.domains if name not in left.domains]
@@ -194,7 +196,7 @@ def differences(left: Effective, right: Effective, with_ignored: bool = False) -
     return added, removed, sorted(changes, key=lambda change: order[change[0]])
 
 
-def _comparable(entry: Entry | None) -> Any:
+def _comparable(entry: ConfigValue | None) -> Any:
     if entry is None:
         return None
     if isinstance(entry.value, list) and entry.path.rpartition(".")[2] in _UNORDERED:
@@ -226,7 +228,7 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
     Origins: a line of the file, a default, an environment variable, or derived from other values. Secrets are masked. Exit
     code 2 if a broker would refuse to start, or a domain cannot be used.
     """
-    found = effective(directory, os.environ if environment else {})
+    found = effective_configuration(directory, os.environ if environment else {})
     files = {f"domains/{name}.json" for name in domains}
     unknown = [name for name in domains if name not in found.domains]
     if unknown:
@@ -243,7 +245,7 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
             click.echo(f"{chr(10) if index else ''}{file}")
             for each in group:
                 note = "  (no effect here)" if each.ignored else ""
-                click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.place}{note}")
+                click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.origin_text}{note}")
     if patterns and not entries:
         click.echo(f"bmq: no member matches {' or '.join(patterns)}", err=True)
     for problem in found.problems:
@@ -262,7 +264,7 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
     Explicit defaults and the order of members are not differences. The environment is not applied. Exit code 1 if the
     configurations differ, 2 if one of them cannot be used.
     """
-    sides = [effective(directory, {}) for directory in (left, right)]
+    sides = [effective_configuration(directory, {}) for directory in (left, right)]
     added, removed, changes = differences(sides[0], sides[1], with_ignored)
     same = not (added or removed or changes)
     if as_json:
@@ -285,5 +287,5 @@ def diff(left: str, right: str, with_ignored: bool, as_json: bool) -> None:
     raise SystemExit(EXIT_USAGE if problems else EXIT_GOOD if same else EXIT_NOT_ALL)
 
 
-def _text(entry: Entry | None) -> str:
+def _text(entry: ConfigValue | None) -> str:
     return "absent" if entry is None else json.dumps(entry.tree()["value"], ensure_ascii=False)

@@ -2,9 +2,9 @@
 
     @click.command()
     @connection_options
-    def command(connection: Connection) -> None:
-        with connection.admin() as client: ...          # an admin session
-        options = connection.session_options()          # for a client session, with connection.context()
+    def command(connection: ConnectionOptions) -> None:
+        with connection.open_admin() as client: ...          # an admin session
+        options = connection.session_options()          # for a client session, with connection.tls_context()
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY_S = 0.2  # between two attempts of --wait
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """Values of the connection options. `timeout`: seconds to wait for a connection and for each answer."""
 
     brokers: tuple[Address, ...]
@@ -47,12 +47,12 @@ class Connection:
     wait: bool
 
     @property
-    def where(self) -> str:
+    def broker_text(self) -> str:
         return ", ".join(map(str, self.brokers))
 
-    def context(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS context, None if no broker address uses TLS."""
-        return client_context(self.authority, self.insecure) if any(each.tls for each in self.brokers) else None
+        return make_tls_context(self.authority, self.insecure) if any(each.tls for each in self.brokers) else None
 
     def session_options(self, **changes: Any) -> SessionOptions:
         from bmqtwist.sdk.options import Credential, SessionOptions
@@ -63,7 +63,7 @@ class Connection:
             attempt_timeout_s=min(self.timeout, 15.0), open_timeout_s=self.timeout, configure_timeout_s=self.timeout,
             close_timeout_s=self.timeout, disconnect_timeout_s=min(self.timeout, 5.0)), **changes)
 
-    def admin(self, as_client: bool = False) -> AdminClient:
+    def open_admin(self, as_client: bool = False) -> AdminClient:
         """Return a session with the first broker that accepts it. `as_client`: negotiate as a client instead of an
         administrator, and do not wait for a broker that is unreachable.
 
@@ -72,16 +72,16 @@ class Connection:
         end = time.monotonic() + (self.timeout if self.wait and not as_client else 0.0)
         while True:
             try:
-                return self._first_admin(as_client)
+                return self._open_first_admin(as_client)
             except Unreachable:
                 if time.monotonic() >= end:
                     raise
             time.sleep(_RETRY_S)
 
-    def _first_admin(self, as_client: bool) -> AdminClient:
+    def _open_first_admin(self, as_client: bool) -> AdminClient:
         from bmqtwist.cli.adminclient import AdminClient
 
-        context = self.context()
+        context = self.tls_context()
         last: LocalError = Unreachable("no broker address is given")
         for broker in self.brokers:
             try:
@@ -99,9 +99,9 @@ class Connection:
 
 
 def _connection(broker: tuple[str, ...], host: str | None, port: int | None, user: str | None, password_file: str | None,
-                **more: Any) -> Connection:
+                **more: Any) -> ConnectionOptions:
     tls = more.pop("tls") or more["authority"] is not None or more["insecure"]
-    return Connection(_addresses(broker, host, port, tls), user, _password(user, password_file), **more)
+    return ConnectionOptions(_addresses(broker, host, port, tls), user, _password(user, password_file), **more)
 
 
 connection_options = grouped_options(
@@ -154,7 +154,7 @@ def _password(user: str | None, password_file: str | None) -> str:
     return str(click.prompt("Password", hide_input=True, err=True))
 
 
-def client_context(authority: str | None, insecure: bool) -> ssl.SSLContext:
+def make_tls_context(authority: str | None, insecure: bool) -> ssl.SSLContext:
     """Return a TLS context that verifies brokers by the system's authorities or those of a file, or (`insecure`) not."""
     import ssl
 

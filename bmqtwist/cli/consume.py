@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import click
 
-from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL
 from bmqtwist.cli.optiongroups import grouped_options
-from bmqtwist.cli.output import Output, Watch, progress
-from bmqtwist.cli.running import CommandContext, checked_uri, open_queue, run
-from bmqtwist.cli.textforms import FIELD_NAMES, Form, form_of
+from bmqtwist.cli.output import OnProgress, StandardOutput, progress
+from bmqtwist.cli.textforms import FIELD_NAMES, MessageFormatter, compile_template
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.sdk.aio import Queue
@@ -31,7 +31,7 @@ _BATCH = 100  # messages per write, confirmed together
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConsumeLimits:
     """Conditions that end the command; None = no limit. Times in seconds."""
 
     count: int | None = None
@@ -40,7 +40,9 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Printing:
+class OutputFormat:
+    """Values of the options for the output of messages."""
+
     as_json: bool
     as_hex: bool
     template: str | None
@@ -51,28 +53,29 @@ class Printing:
         """True if the output needs the payload of messages."""
         return self.as_hex or self.template is not None
 
-    def form(self) -> Form:
+    def compile(self) -> MessageFormatter:
+        """Return the formatter. Raises UsageError if several formats are given."""
         if self.as_json + self.as_hex + (self.template is not None) > 1:
             raise click.UsageError("Choose one of --json, --hex and --format.")
         after = self.delimiter.replace("{", "{{").replace("}", "}}")
         template = "{json}\\n" if self.as_json else "{hex}\\n" if self.as_hex else self.template
-        return form_of(f"{{payload}}{after}" if template is None else template,
+        return compile_template(f"{{payload}}{after}" if template is None else template,
                        lambda text: click.echo(f"bmq: {text}", err=True))
 
 
 printing_options = grouped_options(
-    "printing", Printing,
-    click.option("--json", "as_json", is_flag=True, help="One JSON object a line: guid, properties with their "
-                 "types, payload as text or base64."),
-    click.option("--hex", "as_hex", is_flag=True, help="Payloads as hexadecimal digits, one a line."),
-    click.option("-F", "--format", "template", metavar="TEMPLATE", help="For instance '{guid} {p.kind} "
-                 f"{{payload}}\\n'. Fields: {', '.join(FIELD_NAMES)}, and p.NAME for a property."),
+    "printing", OutputFormat,
+    click.option("--json", "as_json", is_flag=True, help="Print a JSON object per message and line: guid, properties with "
+                 "their types, payload as text or base64."),
+    click.option("--hex", "as_hex", is_flag=True, help="Print payloads as hexadecimal digits, one per line."),
+    click.option("-F", "--format", "template", metavar="TEMPLATE", help="Print messages by a template, for instance "
+                 f"'{{guid}} {{p.kind}} {{payload}}\\n'. Fields: {', '.join(FIELD_NAMES)}, and p.NAME for a property."),
     click.option("-d", "--delimiter", default="\\n", show_default=True, help="Bytes written after each payload; \\n, "
                  "\\t, \\0 and \\xHH are escapes."))
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ConsumerOptions:
     """Subscription expressions, priority and limits of unconfirmed messages."""
 
     expressions: tuple[str, ...]
@@ -87,7 +90,7 @@ class Reading:
             try:
                 compile_expression(text)
             except ExpressionError as error:
-                raise click.UsageError(marked(text, error)) from None
+                raise click.UsageError(mark_error_position(text, error)) from None
         window = min(self.max_unconfirmed, count or self.max_unconfirmed)
         try:
             return QueueOptions(window, self.max_unconfirmed_bytes, self.priority, subscriptions=tuple(
@@ -99,16 +102,16 @@ class Reading:
 @click.command()
 @connection_options
 @click.argument("uri")
-@grouped_options("limits", Limits,
+@grouped_options("limits", ConsumeLimits,
           click.option("-n", "--count", type=click.IntRange(1), help="Stop after this number of messages."),
           click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
           click.option("--idle", type=click.FloatRange(0, min_open=True),
                        help="Stop when no message has arrived for this number of seconds."))
 @click.option("--no-confirm", "--peek", "peek", is_flag=True,
               help="Print without confirming: all messages return to the queue. Prints at most --max-unconfirmed messages.")
-@grouped_options("reading", Reading,
+@grouped_options("consumer", ConsumerOptions,
           click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
-                       help="Only messages whose properties match. Repeatable: a message must match one."),
+                       help="Consume only messages whose properties match. Repeatable: a message must match one of them."),
           click.option("--priority", default=0, show_default=True, help="Consumer priority."),
           click.option("--max-unconfirmed", default=MAX_UNCONFIRMED_MESSAGES, show_default=True, type=click.IntRange(1),
                        help="Maximum number of unconfirmed messages."),
@@ -116,8 +119,8 @@ class Reading:
                        type=click.IntRange(1), help="Maximum size of unconfirmed messages, in bytes."))
 @printing_options
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
-def consume(connection: Connection, uri: str, limits: Limits, peek: bool, reading: Reading, printing: Printing,
-            quiet: bool) -> None:
+def consume(connection: ConnectionOptions, uri: str, limits: ConsumeLimits, peek: bool, consumer: ConsumerOptions,
+            printing: OutputFormat, quiet: bool) -> None:
     """Print the messages of the queue URI, and confirm the printed ones.
 
     \b
@@ -128,24 +131,24 @@ def consume(connection: Connection, uri: str, limits: Limits, peek: bool, readin
 
     Exit code 1 if --duration or --idle ended the command before --count messages arrived.
     """
-    form, options, uri = printing.form(), reading.options(limits.count), checked_uri(uri)
+    formatter, options, uri = printing.compile(), consumer.options(limits.count), check_uri(uri)
     window = options.max_unconfirmed_messages
 
-    async def work(context: CommandContext) -> int:
-        with Output() as output:
+    async def work(context: ClientContext) -> int:
+        with StandardOutput() as output:
             async with context.session(connection) as session:
                 queue = await open_queue(context, session, uri, read=True, options=options)
-                with progress("consuming", limits.count, not quiet and not sys.stdout.isatty()) as watch:
-                    printer = Printer(context, queue, output, form, limits, 0 if peek else window, watch)
+                with progress("consuming", limits.count, not quiet and not sys.stdout.isatty()) as on_progress:
+                    printer = Printer(context, queue, output, formatter, limits, 0 if peek else window, on_progress)
                     try:
                         return await printer.run()
                     finally:
                         printer.confirm(everything=True)
-    raise SystemExit(run(work))
+    raise SystemExit(run_command(work))
 
 
-def marked(text: str, error: ExpressionError) -> str:
-    """The error message, with the expression below it and the position marked."""
+def mark_error_position(text: str, error: ExpressionError) -> str:
+    """Return the error message, with the expression below it and the position marked."""
     before = text.encode("utf-8", "surrogateescape")[:error.offset].decode("utf-8", "replace")
     mark = f"\n\n    {text}\n    {' ' * len(before)}^" if "\n" not in text else ""
     return f"bad subscription expression: {error.message}{mark}"
@@ -158,17 +161,17 @@ class Printer:
     messages are confirmed only at the end, so that the broker delivers no message beyond the count.
     """
 
-    def __init__(self, context: CommandContext, queue: Queue, output: Output, form: Form, limits: Limits, window: int,
-                 watch: Watch) -> None:
-        self._life, self._queue, self._output, self._form = context, queue, output, form
-        self._limits, self._window, self._watch = limits, window, watch
+    def __init__(self, context: ClientContext, queue: Queue, output: StandardOutput, formatter: MessageFormatter,
+                 limits: ConsumeLimits, window: int, on_progress: OnProgress) -> None:
+        self._context, self._queue, self._output, self._formatter = context, queue, output, formatter
+        self._limits, self._window, self._on_progress = limits, window, on_progress
         self.printed = self.unreadable = 0
         self._confirmed = 0
         self._unconfirmed: list[tuple[int, Message]] = []  # (end offset in the output, message)
 
     async def run(self) -> int:
         """Print until a limit is reached and return the exit code. The caller then calls `confirm(everything=True)`."""
-        limits, context = self._limits, self._life
+        limits, context = self._limits, self._context
         end = None if limits.duration is None else time.monotonic() + limits.duration
         monitor = asyncio.ensure_future(self._stop_when_reader_closes())
         try:
@@ -193,8 +196,8 @@ class Printer:
         return EXIT_NOT_ALL if missing or self.unreadable else EXIT_GOOD
 
     async def _confirm_printed(self) -> None:
-        """Confirm. A broker resumes delivery to a full window when a fifth of it is free, or after a configure request: the
-        last confirmation before the end may free less."""
+        """Confirm the printed messages. A broker resumes delivery to a full window when a fifth of it is free, or after a
+        configure request, which follows the last early confirmation: it may free less."""
         before = self._confirmed
         self.confirm()
         if self._confirmed > before and self._confirmed == self._early_confirms_max():
@@ -208,13 +211,13 @@ class Printer:
 
     async def _stop_when_reader_closes(self) -> None:
         await self._output.reader_closed.wait()
-        self._life.stopping.set()
+        self._context.stopping.set()
 
     def _batch(self, first: Message) -> list[Message]:
         batch = [first]
-        most = _BATCH if self._limits.count is None else min(_BATCH, self._limits.count - self.printed)
+        count_max = _BATCH if self._limits.count is None else min(_BATCH, self._limits.count - self.printed)
         with suppress(IndexError):
-            while len(batch) < most:
+            while len(batch) < count_max:
                 batch.append(self._queue.get_nowait())
         return batch
 
@@ -223,7 +226,7 @@ class Printer:
         texts = []
         ends = []
         for message in batch:
-            text = self._form(message)
+            text = self._formatter(message)
             if text is None:
                 self.unreadable += 1
                 continue
@@ -232,10 +235,10 @@ class Printer:
             ends.append((at, message))
         if self._window:
             self._unconfirmed += ends
-        await self._output.write(b"".join(texts), self._life.stopping)
+        await self._output.write(b"".join(texts), self._context.stopping)
         done = sum(end <= self._output.written for end, _ in ends)
         self.printed += done
-        self._watch(done)
+        self._on_progress(done)
 
     def confirm(self, everything: bool = False) -> None:
         """Confirm the printed messages, at most as many as the count permits unless `everything`."""

@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
                 sys.stdout.flush()
             return result
         except BmqError as error:
-            _say(str(error))
+            _print_error(str(error))
             code = exit_code(error)
         except (KeyboardInterrupt, click.Abort):
             code = EXIT_INTERRUPTED
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         sys.exit(code)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     try:
         click.echo(f"bmq: {text}", err=True)
     except OSError:
@@ -110,12 +110,12 @@ def _say(text: str) -> None:
 def _io_error(error: OSError) -> int:
     """Print the error of a file or of the output, and return its exit code; a closed pipe is not printed."""
     if error.filename is not None:
-        _say(f"{error.filename}: {error.strerror or error}")
+        _print_error(f"{error.filename}: {error.strerror or error}")
         return EXIT_USAGE
     _discard_output()
     if error.errno == errno.EPIPE:
         return EXIT_CLOSED_PIPE
-    _say(f"the output cannot be written: {error.strerror or error}")
+    _print_error(f"the output cannot be written: {error.strerror or error}")
     return EXIT_OUTPUT
 
 

@@ -1,7 +1,7 @@
 """Non-blocking standard output of commands with an event loop, and progress bars.
 
-`Output.write` discards the rest of the data when the command stops; `written` counts the bytes that standard output has
-accepted. A write ends at once when the reader of a pipe closes it.
+`StandardOutput.write` discards the rest of the data when the command stops; `written` is the number of bytes that standard
+output has accepted. A write ends at once when the reader of a pipe closes it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import click
 from bmqtwist.cli.exits import EXIT_OUTPUT, CommandFailed
 
 _WRITE_BYTES = 4096  # PIPE_BUF: a writable pipe accepts this much without blocking
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
-class Output:
+class StandardOutput:
     """Standard output in an event loop; a context manager. `reader_closed` is set when the reader has closed the pipe."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Output:
         loop = asyncio.get_running_loop()
         loop.add_writer(self._fd, ready.set)
         try:
-            await any_of(ready, stopping, self.reader_closed)
+            await wait_for_any(ready, stopping, self.reader_closed)
         finally:
             loop.remove_writer(self._fd)
         if self.reader_closed.is_set():
@@ -86,7 +86,7 @@ class Output:
         return ready.is_set()
 
 
-async def any_of(*events: asyncio.Event) -> None:
+async def wait_for_any(*events: asyncio.Event) -> None:
     waiting = [asyncio.ensure_future(each.wait()) for each in events]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -96,11 +96,9 @@ async def any_of(*events: asyncio.Event) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int | None, shown: bool) -> Iterator[Watch]:
-    """Show progress on standard error if `shown` is set and that is a terminal; yields a function that takes increments.
-
-    `total` None: the total is unknown, and a counter is shown.
-    """
+def progress(label: str, total: int | None, shown: bool) -> Iterator[OnProgress]:
+    """Show progress on standard error, if `shown` is set and standard error is a terminal. Yields a function that takes
+    increments. `total` None = unknown; a counter is shown instead of a bar."""
     if not shown or sys.stderr is None or not sys.stderr.isatty():
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""Input of `bmq produce`: properties of the command line, JSON lines, delimited messages in standard input."""
+"""Input of `bmq produce`: properties on the command line, JSON lines, delimited messages in standard input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bmqtwist.cli.output import any_of
+from bmqtwist.cli.output import wait_for_any
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk.message import typed
@@ -38,14 +38,14 @@ class Properties:
         if self.values:
             encode(typed(self.values, self.types), True)
 
-    def over(self, base: Properties) -> Properties:
-        """Return these properties combined with those of `base`; these take precedence."""
+    def merged_over(self, base: Properties) -> Properties:
+        """Return these properties combined with those of `base`. A property of `base` with an equal name is replaced."""
         types = {name: kind for name, kind in base.types.items() if name not in self.values}
         return Properties({**base.values, **self.values}, {**types, **self.types})
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class InputMessage:
     """One message to post. `where`: its origin, for error messages."""
 
     payload: bytes
@@ -53,7 +53,7 @@ class Post:
     where: str
 
 
-def type_of(name: str) -> PropertyType:
+def property_type(name: str) -> PropertyType:
     lower = name.lower()
     if lower in _ALIASES:
         return _ALIASES[lower]
@@ -63,7 +63,7 @@ def type_of(name: str) -> PropertyType:
 
 
 def parse_properties(texts: tuple[str, ...]) -> Properties:
-    """`name=value` (a string) or `name:type=value`; binary values are hexadecimal digits."""
+    """Parse `name=value` (a string) or `name:type=value`; binary values are hexadecimal digits. Raises LocalError."""
     found = Properties()
     for text in texts:
         key, equals, value = text.partition("=")
@@ -71,7 +71,7 @@ def parse_properties(texts: tuple[str, ...]) -> Properties:
         if not equals or not name:
             raise LocalError(f"'{text}': a property is name=value or name:type=value")
         try:
-            kind = type_of(kind_name) if colon else PropertyType.STRING
+            kind = property_type(kind_name) if colon else PropertyType.STRING
             found.values[name], found.types[name] = _from_text(value, kind), kind
         except LocalError as error:
             raise LocalError(f"property '{text}': {error}") from None
@@ -97,7 +97,7 @@ def _from_text(text: str, kind: PropertyType) -> object:
         raise LocalError(f"'{text[:40]}' is not an integer") from None
 
 
-def parse_json_line(line: bytes, base: Properties, where: str) -> Post:
+def parse_json_line(line: bytes, base: Properties, where: str) -> InputMessage:
     """Parse an object with `payload` (text, or any JSON, which is posted as JSON) or `payloadBase64`, and `properties`.
 
     `bmq consume --json` prints such lines; other members are ignored. Raises BadInput, which names the line.
@@ -111,7 +111,7 @@ def parse_json_line(line: bytes, base: Properties, where: str) -> Post:
     try:
         own = _json_properties(tree.get("properties"))
         own.check()
-        return Post(_json_payload(tree), own.over(base), where)
+        return InputMessage(_json_payload(tree), own.merged_over(base), where)
     except LocalError as error:
         raise BadInput(f"{where}: {error}") from None
 
@@ -139,10 +139,10 @@ def _json_properties(tree: object) -> Properties:
     if tree is None:
         return found
     if not isinstance(tree, dict):
-        raise LocalError("\"properties\" is no object")
+        raise LocalError("\"properties\" is not an object")
     for name, value in tree.items():
         if isinstance(value, dict):
-            kind = type_of(str(value.get("type", "")))
+            kind = property_type(str(value.get("type", "")))
             found.types[name] = kind
             if "valueBase64" in value:
                 raw = _base64(value["valueBase64"], f"properties.{name}.valueBase64")
@@ -167,13 +167,13 @@ def _check_kind(name: str, value: object, kind: PropertyType | None) -> None:
 
 # -- standard input -----------------------------------------------------------------------------------------------------
 
-async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) -> AsyncIterator[bytes]:
-    """Yield chunks of standard input until its end or until `stopping` is set. `watch` receives the size of each."""
+async def stdin_chunks(stopping: asyncio.Event, on_read: Callable[[int], None]) -> AsyncIterator[bytes]:
+    """Yield chunks of standard input until its end or until `stopping` is set. `on_read` receives the size of each."""
     poll = select.poll()
     poll.register(_STDIN, select.POLLIN)
     while not stopping.is_set():
         if not poll.poll(0):
-            await _readable(stopping)
+            await _wait_for_input(stopping)
             continue
         try:
             data = os.read(_STDIN, _READ_BYTES)
@@ -181,20 +181,20 @@ async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) ->
             raise BadInput(f"standard input cannot be read: {error.strerror}") from None
         if not data:
             return
-        watch(len(data))
+        on_read(len(data))
         yield data
 
 
-async def _readable(stopping: asyncio.Event) -> None:
+async def _wait_for_input(stopping: asyncio.Event) -> None:
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(_STDIN, ready.set)
     try:
-        await any_of(ready, stopping)
+        await wait_for_any(ready, stopping)
     finally:
         loop.remove_reader(_STDIN)
 
 
-async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator[tuple[int, bytes]]:
+async def split_stream(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator[tuple[int, bytes]]:
     """Yield (number from 1, piece) for each piece between delimiters; the last one needs no delimiter."""
     rest, number = b"", 0
     async for chunk in chunks:
@@ -209,7 +209,7 @@ async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator
         yield number + 1, rest
 
 
-def read_whole(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         data = file.read(APPLICATION_DATA_BYTES_MAX + 1)
     if not data:

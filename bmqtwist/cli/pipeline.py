@@ -28,8 +28,8 @@ def _settings(context: click.Context, parameter: click.Parameter, values: tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
-    """Spark master and settings."""
+class SparkSettings:
+    """Values of the Spark options: master, and settings by name."""
 
     master: str
     conf: dict[str, str]
@@ -48,7 +48,7 @@ class Spark:
 
 
 _spark_options = grouped_options(
-    "spark", Spark,
+    "spark", SparkSettings,
     click.option("--master", default="local[*]", show_default=True, help="Spark master: local[*], local[2], "
                  "spark://host:7077. Under spark-submit, its master is used."),
     click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A Spark setting. Repeatable."))
@@ -78,7 +78,7 @@ def pipeline() -> None:
 @click.option("--no-payload", is_flag=True, help="Archive records without payloads and properties.")
 @click.option("--live", is_flag=True, help="Include file sets that are still being written, up to their present end.")
 @_spark_options
-def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, spark: Spark) -> None:
+def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, spark: SparkSettings) -> None:
     """Copy the records of finished file sets to Parquet, each once: records of earlier runs are skipped.
 
     SOURCES: storage directories or journals, separated by commas. TARGET: a directory.
@@ -97,7 +97,7 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
               "latencies below one second.")
 @click.option("--title", default="Broker report", show_default=True)
 @_spark_options
-def report(source: str, target: str, replica: str, statistics: str, title: str, spark: Spark) -> None:
+def report(source: str, target: str, replica: str, statistics: str, title: str, spark: SparkSettings) -> None:
     """Write tables and an HTML report of a broker's activity.
 
     SOURCE: storage directories or journals, separated by commas, or the records of an archive. TARGET: a directory.
@@ -135,7 +135,7 @@ def package(target: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Count the messages without posting them.")
 @_broker_options
 @_spark_options
-def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spark, **how: Any) -> None:
+def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: SparkSettings, **how: Any) -> None:
     """Post archived messages again, with new GUIDs and with properties that name their origin.
 
     SOURCE: the records of an archive, storage directories or journals.
@@ -165,7 +165,7 @@ def replay(source: str, wanted: dict[str, Any], bmq: dict[str, str], spark: Spar
 @_broker_options
 @_spark_options
 def live(queues: str, target: str, window: str, trigger: str, available_now: bool, bmq: dict[str, str],
-         spark: Spark) -> None:
+         spark: SparkSettings) -> None:
     """Consume queues and write statistics of their messages as Parquet, until Ctrl-C.
 
     QUEUES: URIs separated by commas, with ?id=APP for an application of a fanout queue. The messages are consumed.

@@ -16,21 +16,21 @@ from typing import Any, cast
 
 import click
 
-from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, run_command
+from bmqtwist.cli.connection import ConnectionOptions, connection_options
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL, EXIT_USAGE, Unreachable
-from bmqtwist.cli.output import Watch, progress
+from bmqtwist.cli.output import OnProgress, progress
 from bmqtwist.cli.payloads import (
     BadInput,
-    Post,
+    InputMessage,
     Properties,
     parse_json_line,
     parse_properties,
-    read_whole,
-    split,
+    read_file,
+    split_stream,
     stdin_chunks,
 )
-from bmqtwist.cli.running import CommandContext, checked_uri, open_queue, run
-from bmqtwist.cli.textforms import delimiter_of
+from bmqtwist.cli.textforms import parse_delimiter
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk.aio import Queue
 from bmqtwist.sdk.results import Ack, SdkError
@@ -41,7 +41,9 @@ _NACKS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProduceOptions:
+    """Values of the command line. `rate`: messages/s; `count`, `rate`: None = no limit."""
+
     uri: str
     payloads: tuple[str, ...]
     files: tuple[str, ...]
@@ -74,7 +76,7 @@ class Request:
 @click.option("--compress", is_flag=True, help="Compress payloads of 1 KiB and more.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def produce(connection: Connection, uri: str, payload: tuple[str, ...], files: tuple[str, ...],
+def produce(connection: ConnectionOptions, uri: str, payload: tuple[str, ...], files: tuple[str, ...],
             properties: tuple[str, ...], delimiter: str, **more: Any) -> None:
     """Post messages to the queue URI and wait for their acknowledgements.
 
@@ -94,98 +96,99 @@ def produce(connection: Connection, uri: str, payload: tuple[str, ...], files: t
         raise click.UsageError("An empty payload cannot be posted: a message needs at least one byte.")
     if sys.stdin is None and ("-" in files or not (payload or files)):
         raise click.UsageError("Standard input is closed, and there are no payloads or files to post.")
-    request = Request(checked_uri(uri), payload, files, parse_properties(properties), delimiter=delimiter_of(delimiter),
-                      **more)
-    if not payload and not files and sys.stdin.isatty() and not request.quiet:
+    options = ProduceOptions(check_uri(uri), payload, files, parse_properties(properties),
+                             delimiter=parse_delimiter(delimiter), **more)
+    if not payload and not files and sys.stdin.isatty() and not options.quiet:
         click.echo("bmq: each line is a message; Ctrl-D or Ctrl-C ends the input", err=True)
 
-    async def work(context: CommandContext) -> int:
-        return await _produce(context, connection, request)
-    raise SystemExit(run(work))
+    async def work(context: ClientContext) -> int:
+        return await _produce(context, connection, options)
+    raise SystemExit(run_command(work))
 
 
-async def _produce(context: CommandContext, connection: Connection, request: Request) -> int:
-    fixed = [Post(read_whole(path), request.properties, path) for path in request.files if path != "-"]
-    async with context.session(connection, compression=request.compress) as session:
-        queue = await open_queue(context, session, request.uri, write=True)
-        poster = Poster(context, queue)
+async def _produce(context: ClientContext, connection: ConnectionOptions, options: ProduceOptions) -> int:
+    fixed = [InputMessage(read_file(path), options.properties, path) for path in options.files if path != "-"]
+    async with context.session(connection, compression=options.compress) as session:
+        queue = await open_queue(context, session, options.uri, write=True)
+        poster = CountingPoster(context, queue)
         begun = time.monotonic()
         problem: BadInput | None = None
-        total, in_bytes = _total(request)
-        shown = not request.quiet
-        with progress("posting", total, shown) as watch:
-            poster.watch = (lambda count: None) if in_bytes else watch
-            posts = _posts(context, request, fixed, poster, watch if in_bytes else lambda count: None)
+        total, in_bytes = _total(options)
+        shown = not options.quiet
+        with progress("posting", total, shown) as on_progress:
+            poster.on_progress = (lambda count: None) if in_bytes else on_progress
+            posts = _read_messages(context, options, fixed, poster, on_progress if in_bytes else lambda count: None)
             try:
-                await _post_all(context, request, posts, poster)
+                await _post_all(context, options, posts, poster)
             except BadInput as error:
                 problem = error
             await poster.wait_for_acks(connection.timeout)
-        _report(request, poster, time.monotonic() - begun)
+        _report(options, poster, time.monotonic() - begun)
     if problem is not None:
         click.echo(f"bmq: {problem}; {poster.posted} message(s) were posted before this error", err=True)
         return EXIT_USAGE
     return EXIT_NOT_ALL if poster.refused else EXIT_GOOD
 
 
-def _total(request: Request) -> tuple[int | None, bool]:
+def _total(options: ProduceOptions) -> tuple[int | None, bool]:
     """Return the amount of work, None if unknown, and whether it is in bytes of standard input."""
-    if request.count:
-        return request.count, False
-    if request.payloads or request.files:
-        return len(request.payloads) + len(request.files), False
+    if options.count:
+        return options.count, False
+    if options.payloads or options.files:
+        return len(options.payloads) + len(options.files), False
     status = os.fstat(0)
     return (status.st_size, True) if stat.S_ISREG(status.st_mode) else (None, False)
 
 
-async def _posts(context: CommandContext, request: Request, files: list[Post], poster: Poster,
-                 watch: Watch) -> AsyncIterator[Post]:
+async def _read_messages(context: ClientContext, options: ProduceOptions, files: list[InputMessage], poster: CountingPoster,
+                         on_progress: OnProgress) -> AsyncIterator[InputMessage]:
     """Yield the messages to post."""
-    if request.payloads or request.files:
-        fixed = files + [Post(os.fsencode(text), request.properties, f"payload {number}")
-                         for number, text in enumerate(request.payloads, 1)]
-        if "-" in request.files:
-            whole = b"".join([chunk async for chunk in stdin_chunks(context.stopping, watch)])
+    if options.payloads or options.files:
+        fixed = files + [InputMessage(os.fsencode(text), options.properties, f"payload {number}")
+                         for number, text in enumerate(options.payloads, 1)]
+        if "-" in options.files:
+            whole = b"".join([chunk async for chunk in stdin_chunks(context.stopping, on_progress)])
             if not whole:
                 raise BadInput("standard input is empty: a message needs at least one byte")
-            fixed.insert(request.files.index("-"), Post(whole, request.properties, "standard input"))
-        for post in itertools.cycle(fixed) if request.count else fixed:
+            fixed.insert(options.files.index("-"), InputMessage(whole, options.properties, "standard input"))
+        for post in itertools.cycle(fixed) if options.count else fixed:
             yield post
         return
-    async for number, piece in split(stdin_chunks(context.stopping, watch), request.delimiter):
+    async for number, piece in split_stream(stdin_chunks(context.stopping, on_progress), options.delimiter):
         if not piece:
             poster.skipped += 1
-        elif request.json_lines:
-            yield parse_json_line(piece, request.properties, f"line {number}")
+        elif options.json_lines:
+            yield parse_json_line(piece, options.properties, f"line {number}")
         else:
-            yield Post(piece, request.properties, f"line {number}")
+            yield InputMessage(piece, options.properties, f"line {number}")
 
 
-async def _post_all(context: CommandContext, request: Request, posts: AsyncIterator[Post], poster: Poster) -> None:
+async def _post_all(context: ClientContext, options: ProduceOptions, posts: AsyncIterator[InputMessage],
+                    poster: CountingPoster) -> None:
     begun = time.monotonic()
     async for post in posts:
-        if request.rate:
-            due = begun + poster.tried / request.rate
+        if options.rate:
+            due = begun + poster.tried / options.rate
             if due > time.monotonic():
                 await context.sleep(due - time.monotonic())
         await poster.wait_for_room()
         if context.stopping.is_set():
             return
         poster.post(post)
-        if request.count and poster.tried >= request.count:
+        if options.count and poster.tried >= options.count:
             return
         if not poster.tried % _POSTS_PER_TURN:
             await asyncio.sleep(0)
 
 
 @dataclass
-class Poster:
-    """Posts messages and counts their acknowledgements. `tried` includes posts that the SDK refuses, `pending` are posts
-    without an acknowledgement."""
+class CountingPoster:
+    """Posts messages and counts their acknowledgements. `tried`: posts, including those that the SDK refused; `pending`:
+    posts without an acknowledgement; `on_progress` receives the number of new acknowledgements."""
 
-    context: CommandContext
+    context: ClientContext
     queue: Queue
-    watch: Callable[[int], None] = lambda count: None
+    on_progress: Callable[[int], None] = lambda count: None
     tried: int = 0
     posted: int = 0
     acknowledged: int = 0
@@ -196,7 +199,7 @@ class Poster:
     _pending_bytes: int = 0
     _acked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def post(self, post: Post) -> None:
+    def post(self, post: InputMessage) -> None:
         """Post a message; a refusal by the SDK is counted. Raises BadInput for properties that cannot be sent."""
         self.tried += 1
         size = len(post.payload)
@@ -221,7 +224,7 @@ class Poster:
             self.acknowledged += 1
         else:
             self._refuse(where, ack.status.value, ack.guid.hex().upper())
-        self.watch(1)
+        self.on_progress(1)
         self._acked.set()
 
     def _refuse(self, where: str, status: str, more: str) -> None:
@@ -249,12 +252,12 @@ class Poster:
                                   f"{self.acknowledged} were acknowledged") from None
 
 
-def _report(request: Request, poster: Poster, seconds: float) -> None:
-    if request.as_json:
-        click.echo(json.dumps({"uri": request.uri, "posted": poster.posted, "acknowledged": poster.acknowledged,
+def _report(options: ProduceOptions, poster: CountingPoster, seconds: float) -> None:
+    if options.as_json:
+        click.echo(json.dumps({"uri": options.uri, "posted": poster.posted, "acknowledged": poster.acknowledged,
                                "refused": dict(poster.refused), "skippedEmpty": poster.skipped, "bytes": poster.bytes,
                                "seconds": round(seconds, 6)}))
-    elif not request.quiet:
+    elif not options.quiet:
         empty = f", {poster.skipped} empty one(s) skipped" if poster.skipped else ""
         refused = "".join(f", {count} refused ({status})" for status, count in sorted(poster.refused.items()))
         click.echo(f"bmq: {poster.acknowledged} message(s) posted and acknowledged{refused}{empty}", err=True)

@@ -155,7 +155,7 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
 
     With a ledger only, the command is equivalent to `bmq storage ledger`.
     """
-    with _errors():
+    with _exit_on_error():
         named = [name for name in (journal_path, journal_file, data_file, csl_file) if name]
         if journal_path and (journal_file or data_file):
             raise click.UsageError("--journal-path already names the files: leave out --journal-file and --data-file.")
@@ -165,7 +165,7 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
         if paths.journal:
             found = _show_journal(paths, options)
         elif paths.csl:
-            _refuse(options, ("record_type", "guid", "outstanding", "confirmed", "partially_confirmed",
+            _refuse_options(options, ("record_type", "guid", "outstanding", "confirmed", "partially_confirmed",
                               "dump_payload"), "a ledger")
             found = _show_ledger(paths.csl, options)
         else:
@@ -182,7 +182,7 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
 @_json
 def ledger(path: str, **options: Any) -> None:
     """Show the records of a cluster state ledger. PATH: a .bmq_csl file, or a directory, of which the newest is shown."""
-    with _errors():
+    with _exit_on_error():
         paths = resolve([path], None) if path.endswith(".bmq_csl") else SetFiles(csl=_newest_ledger(path))
         found = _show_ledger(paths.csl, options)
     raise SystemExit(0 if found else EXIT_NOT_ALL)
@@ -201,11 +201,11 @@ def _newest_ledger(directory: str) -> str:
 @_json
 def qlist(path: str, partition: int | None, **options: Any) -> None:
     """List the queues and apps of a .bmq_qlist file. PATH: the file, or a directory that contains it."""
-    with _errors():
+    with _exit_on_error():
         found = resolve([path], partition)
         if not found.qlist:
             raise InputError(f"{path} is not a .bmq_qlist file, and contains none")
-        with _reading(found.qlist) as file:
+        with _open_with_progress(found.qlist) as file:
             problem = show_qlist(file, output_in(_write, _json_mode(options)))
         if problem:
             click.echo(f"bmq: {found.qlist}: {problem}", err=True)
@@ -219,7 +219,7 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
 @_json
 def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **options: Any) -> None:
     """Check records, references and checksums of all messages. PATH: a storage directory, or the files of a file set."""
-    with _errors():
+    with _exit_on_error():
         target = _target(path, csl_file)
         with _progress(list(target.paths())) as watch:
             findings = verify_target(target, not no_ledger, watch)
@@ -233,7 +233,7 @@ def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **optio
 @_json
 def compare(left: str, right: str, **options: Any) -> None:
     """Compare the storage directories of two nodes, record by record."""
-    with _errors():
+    with _exit_on_error():
         paths = [each for directory in (left, right) for each in directory_target(directory).paths()]
         with _progress(paths) as watch:
             findings = compare_directories(left, right, watch)
@@ -272,7 +272,7 @@ def _target(paths: tuple[str, ...], csl_file: str | None) -> StorageTarget:
 
 
 def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
-    _refuse(options, ("csl_record_type", "csl_from_begin"), "a journal")
+    _refuse_options(options, ("csl_record_type", "csl_from_begin"), "a journal")
     dump, summary = options["dump_payload"], options["summary"]
     if dump and not paths.data:
         raise click.UsageError("--dump-payload needs the DATA file: name it too, or give the directory.")
@@ -282,7 +282,7 @@ def _show_journal(paths: SetFiles, options: dict[str, Any]) -> bool:
     if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
         raise click.UsageError("--summary counts all records: combine it with record types, queues and ranges only.")
     output = output_in(_write, _json_mode(options), options["details"], options["dump_limit"])
-    with _reading(paths.journal) as journal:
+    with _open_with_progress(paths.journal) as journal:
         wrong = check_file_header(journal.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)
         if wrong:
             click.echo(f"bmq: {paths.journal}: {wrong}; read as if the header were right", err=True)
@@ -347,7 +347,7 @@ def _check_exact(options: dict[str, Any], other_filters: bool) -> None:
         raise click.UsageError(f"--{exact[0]} selects single records: leave out the other filters.")
 
 
-def _refuse(options: dict[str, Any], names: tuple[str, ...], of: str) -> None:
+def _refuse_options(options: dict[str, Any], names: tuple[str, ...], of: str) -> None:
     for name in names:
         if options.get(name):
             raise click.UsageError(f"--{name.replace('_', '-')} does not apply to {of}.")
@@ -408,13 +408,13 @@ def _progress(paths: list[str]) -> Iterator[Watch | None]:
 
 
 @contextmanager
-def _reading(path: str) -> Iterator[ReadOnlyFile]:
+def _open_with_progress(path: str) -> Iterator[ReadOnlyFile]:
     with _progress([path]) as watch, closing(ReadOnlyFile(path, watch)) as file:
         yield file
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _exit_on_error() -> Iterator[None]:
     try:
         yield
     except LocalError as error:

@@ -24,13 +24,13 @@ from typing import Any
 import click
 
 from bmqtwist.cli.adminclient import AdminClient
-from bmqtwist.cli.connection import Connection, connection_options
-from bmqtwist.cli.consume import Limits, Printer, Printing, Reading, printing_options
+from bmqtwist.cli.client_command import ClientContext, check_uri, open_queue, print_note, run_command, run_in_thread
+from bmqtwist.cli.connection import ConnectionOptions, connection_options
+from bmqtwist.cli.consume import ConsumeLimits, ConsumerOptions, OutputFormat, Printer, printing_options
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_NOT_ALL, NotAllowed
 from bmqtwist.cli.optiongroups import grouped_options
-from bmqtwist.cli.output import Output
-from bmqtwist.cli.running import CommandContext, checked_uri, in_thread, note, open_queue, run
-from bmqtwist.cli.textforms import Form
+from bmqtwist.cli.output import StandardOutput
+from bmqtwist.cli.textforms import MessageFormatter
 from bmqtwist.ids import QueueUri, parse_uri
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Subscription
@@ -70,12 +70,12 @@ class StorageFollower:
         self._end = 0  # read position in the present journal
         self._last = (0, 0)  # PSN of the last message read, of any queue
         self.problems: list[str] = []
-        self.waiting = False  # for the queue to appear in the ledger; the user was notified
+        self.waiting = False  # the ledger does not contain the queue yet, and the user was notified
 
     def poll(self) -> list[StoredMessage]:
         """Return the messages stored since the last poll. Raises InputError if the files cannot be read."""
         if self.queue is None or self.queue.removed:
-            self.queue = self._find()
+            self.queue = self._find_queue()
         if self.queue is None:
             return []
         found: list[StoredMessage] = []
@@ -86,7 +86,7 @@ class StorageFollower:
                 found += self._read(each, self.queue.key)
         return found
 
-    def _find(self) -> LedgerQueue | None:
+    def _find_queue(self) -> LedgerQueue | None:
         ledgers = ledger_files(self._directory)
         if not ledgers:
             raise InputError(f"{self._directory} contains no ledger (.bmq_csl): is it the storage directory of a broker?")
@@ -102,11 +102,11 @@ class StorageFollower:
             stack.callback(journal.close)
             stack.callback(data.close)
             payloads = DataFile(data.read, data.size)
-            fresh = (record for record in self._records(journal, files.stamp)
+            new = (record for record in self._records(journal, files.stamp)
                      if record.type == MESSAGE and self._is_new(record) and record.queue_key == key)
             if not self._stamp:
-                return self._messages(deque(fresh, maxlen=self._lines), payloads)
-            return self._messages(fresh, payloads)
+                return self._messages(deque(new, maxlen=self._lines), payloads)
+            return self._messages(new, payloads)
 
     def _is_new(self, record: JournalRecord) -> bool:
         new = record.psn > self._last
@@ -147,8 +147,9 @@ class StorageFollower:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Limits):
-    """`lines`: number of stored messages to begin with; `follow`: continue after them; `interval`: seconds between polls."""
+class TailLimits(ConsumeLimits):
+    """Conditions that end the command, and `lines`: number of stored messages to print first; `follow`: continue after them;
+    `interval`: seconds between two polls."""
 
     lines: int = 10
     follow: bool = True
@@ -158,9 +159,9 @@ class Plan(Limits):
 @click.command()
 @connection_options
 @click.argument("uri")
-@grouped_options("plan", Plan,
+@grouped_options("limits", TailLimits,
           click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(0, POLL_MESSAGES_MAX),
-                       help="Number of stored messages to begin with."),
+                       help="Number of stored messages to print first."),
           click.option("--follow/--no-follow", default=True, help="Follow the queue, or exit after the stored messages."),
           click.option("--count", type=click.IntRange(1), help="Stop after this number of messages."),
           click.option("--duration", type=click.FloatRange(0, min_open=True), help="Stop after this number of seconds."),
@@ -169,30 +170,30 @@ class Plan(Limits):
           click.option("--interval", default=0.5, show_default=True, type=click.FloatRange(0.01),
                        help="Seconds between two polls."))
 @click.option("-s", "--subscription", "expressions", multiple=True, metavar="EXPRESSION",
-              help="Broadcast queues: only messages whose properties match. Repeatable.")
+              help="Broadcast queues: print only messages whose properties match. Repeatable.")
 @click.option("--storage", "directory", type=click.Path(exists=True, file_okay=False), metavar="DIR",
               help="Read the broker's storage files in DIR instead of connecting to the broker.")
 @printing_options
-def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, ...], directory: str | None,
-         printing: Printing) -> None:
+def tail(connection: ConnectionOptions, uri: str, limits: TailLimits, expressions: tuple[str, ...], directory: str | None,
+         printing: OutputFormat) -> None:
     """Follow the queue URI without consuming its messages.
 
     Broadcast: prints new messages as `bmq consume` does. Priority and fanout: prints arrival time, GUID and size of each
     stored message (with `?id=app`: messages that the app has not confirmed). The broker delivers payloads to consumers
     only; on the broker's machine `--storage DIR` reads them from its files.
     """
-    form, options, target = printing.form(), Reading(expressions).options(), parse_uri(checked_uri(uri))
+    formatter, options, target = printing.compile(), ConsumerOptions(expressions).options(), parse_uri(check_uri(uri))
     if directory is not None and (expressions or target.app_id):
         raise click.UsageError("The files contain the messages of all apps: omit --subscription and ?id=.")
 
-    async def from_storage(context: CommandContext) -> int:
-        with Output() as output:
-            files = StorageFollower(directory or "", target.canonical, plan.lines)
-            return await follow(context, output, lambda: _stored(context, files, form), plan)
+    async def from_storage(context: ClientContext) -> int:
+        with StandardOutput() as output:
+            files = StorageFollower(directory or "", target.canonical, limits.lines)
+            return await print_messages(context, output, lambda: _poll_storage(context, files, formatter), limits)
 
-    async def from_broker(context: CommandContext) -> int:
-        with Output() as output:
-            client = await context.wait_for(in_thread(connection.admin))
+    async def from_broker(context: ClientContext) -> int:
+        with StandardOutput() as output:
+            client = await context.wait_for(run_in_thread(connection.open_admin))
             if client is None:
                 return EXIT_GOOD
             with client:
@@ -201,17 +202,18 @@ def tail(connection: Connection, uri: str, plan: Plan, expressions: tuple[str, .
                         raise click.UsageError(
                             f"{uri} is not a broadcast queue: its payloads cannot be read without consuming. Omit --hex, "
                             "--format and --subscription, use --storage on the broker's machine, or `bmq consume --peek`.")
-                    return await follow(context, output, Listing(context, client, target, printing.as_json).poll, plan)
-            if not plan.follow:
+                    listing = QueueListing(context, client, target, printing.as_json)
+                    return await print_messages(context, output, listing.poll, limits)
+            if not limits.follow:
                 raise click.UsageError(f"{uri} is a broadcast queue: it stores no messages, so --no-follow shows none.")
             async with context.session(connection) as session:
                 queue = await open_queue(context, session, uri, read=True, options=options)
-                return await Printer(context, queue, output, form, plan, 0, lambda done: None).run()
-    raise SystemExit(run(from_broker if directory is None else from_storage))
+                return await Printer(context, queue, output, formatter, limits, 0, lambda done: None).run()
+    raise SystemExit(run_command(from_broker if directory is None else from_storage))
 
 
 async def _run_command(client: AdminClient, command: str) -> dict[str, Any]:
-    answer = await in_thread(partial(client.run, f"ENCODING JSON_COMPACT {command}"))
+    answer = await run_in_thread(partial(client.run, f"ENCODING JSON_COMPACT {command}"))
     try:
         tree = json.loads(answer, strict=False)
     except ValueError:
@@ -242,34 +244,35 @@ def _error_of(tree: dict[str, Any]) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
-async def follow(context: CommandContext, output: Output, poll: Callable[[], Awaitable[list[bytes]]], plan: Plan) -> int:
+async def print_messages(context: ClientContext, output: StandardOutput, poll: Callable[[], Awaitable[list[bytes]]],
+                         limits: TailLimits) -> int:
     """Print the stored messages, then new ones, and return the exit code. `poll` returns the new messages, formatted."""
     shown, begun = 0, time.monotonic()
     last = begun
-    fresh = await poll()
-    fresh = fresh[max(len(fresh) - plan.lines, 0):]
+    new = await poll()
+    new = new[max(len(new) - limits.lines, 0):]
     while True:
-        if plan.count is not None:
-            fresh = fresh[:plan.count - shown]
-        await output.write(b"".join(fresh), context.stopping)
-        shown += len(fresh)
+        if limits.count is not None:
+            new = new[:limits.count - shown]
+        await output.write(b"".join(new), context.stopping)
+        shown += len(new)
         now = time.monotonic()
-        last = now if fresh else last
+        last = now if new else last
         if output.reader_closed.is_set():
             return EXIT_CLOSED_PIPE
-        if context.stopping.is_set() or not plan.follow or plan.count == shown:
+        if context.stopping.is_set() or not limits.follow or limits.count == shown:
             return EXIT_GOOD
-        if plan.duration and now - begun >= plan.duration or plan.idle and now - last >= plan.idle:
-            return EXIT_GOOD if plan.count is None else EXIT_NOT_ALL
-        if len(fresh) < POLL_MESSAGES_MAX:  # after a full poll, poll again at once
-            await context.sleep(plan.interval)
-        fresh = await poll()
+        if limits.duration and now - begun >= limits.duration or limits.idle and now - last >= limits.idle:
+            return EXIT_GOOD if limits.count is None else EXIT_NOT_ALL
+        if len(new) < POLL_MESSAGES_MAX:  # after a full poll, poll again at once
+            await context.sleep(limits.interval)
+        new = await poll()
 
 
-class Listing:
-    """Messages of a queue by polling with the admin command LIST."""
+class QueueListing:
+    """Lists the messages of a queue by polling with the admin command LIST. `poll` returns a line for each new message."""
 
-    def __init__(self, context: CommandContext, client: AdminClient, target: QueueUri, as_json: bool) -> None:
+    def __init__(self, context: ClientContext, client: AdminClient, target: QueueUri, as_json: bool) -> None:
         self._context, self._client, self._json = context, client, as_json
         self._uri = target.canonical
         app = f"{target.app_id} " if target.app_id else ""
@@ -285,16 +288,16 @@ class Listing:
         contents = _member(tree, "queueContents")
         if not isinstance(contents, dict):
             if not self._waiting:
-                note(f"{_error_of(tree)}; waiting for the queue")
+                print_note(f"{_error_of(tree)}; waiting for the queue")
             self._waiting = True
             return []
         found = {each["guid"]: self._line(each["guid"], each["arrivalTimestamp"], each["sizeBytes"])
                  for each in contents["messages"]}
-        fresh = [line for guid, line in found.items() if guid not in self._seen]
-        if self._seen and len(fresh) == POLL_MESSAGES_MAX:
-            note(f"more than {POLL_MESSAGES_MAX} messages arrived since the last poll: some are not shown")
+        new = [line for guid, line in found.items() if guid not in self._seen]
+        if self._seen and len(new) == POLL_MESSAGES_MAX:
+            print_note(f"more than {POLL_MESSAGES_MAX} messages arrived since the last poll: some are not shown")
         self._seen = set(found)
-        return fresh
+        return new
 
     def _line(self, guid: str, arrived: str, size: int) -> bytes:
         if self._json:
@@ -302,14 +305,14 @@ class Listing:
         return f"{arrived}  {guid}  {size}\n".encode()
 
 
-async def _stored(context: CommandContext, follower: StorageFollower, form: Form) -> list[bytes]:
+async def _poll_storage(context: ClientContext, follower: StorageFollower, formatter: MessageFormatter) -> list[bytes]:
     """Return the messages stored since the last poll, formatted."""
     waiting = follower.waiting
-    found = await context.wait_for(in_thread(follower.poll))
+    found = await context.wait_for(run_in_thread(follower.poll))
     follower.waiting = waiting or follower.queue is None
     if follower.waiting and not waiting:
-        note("the ledger contains no such queue; waiting for it")
+        print_note("the ledger contains no such queue; waiting for it")
     for problem in follower.problems:
-        note(problem)
+        print_note(problem)
     follower.problems.clear()
-    return [line for message in found or () if (line := form(message)) is not None]
+    return [line for message in found or () if (line := formatter(message)) is not None]

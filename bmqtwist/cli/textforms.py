@@ -15,7 +15,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.wire.properties import PropertyType
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
-Form = Callable[[Message], bytes | None]
+MessageFormatter = Callable[[Message], bytes | None]
 
 
 def unescape(text: str) -> bytes:
@@ -41,7 +41,7 @@ def unescape(text: str) -> bytes:
     return bytes(out)
 
 
-def delimiter_of(text: str) -> bytes:
+def parse_delimiter(text: str) -> bytes:
     """Decode a delimiter. Raises LocalError if it is empty."""
     found = unescape(text)
     if not found:
@@ -49,7 +49,7 @@ def delimiter_of(text: str) -> bytes:
     return found
 
 
-def as_tree(message: Message) -> dict[str, Any]:
+def message_tree(message: Message) -> dict[str, Any]:
     """Return a message as plain data. Bytes that are not UTF-8 are base64, in members named `...Base64`."""
     tree: dict[str, Any] = {"guid": message.guid.hex().upper(), "uri": message.uri}
     if arrival := _arrival(message):
@@ -89,7 +89,7 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
     "payload": lambda message: message.payload,
     "hex": lambda message: message.payload.hex().encode(),
     "base64": lambda message: base64.b64encode(message.payload),
-    "json": lambda message: json.dumps(as_tree(message), ensure_ascii=False).encode(),
+    "json": lambda message: json.dumps(message_tree(message), ensure_ascii=False).encode(),
     "guid": lambda message: message.guid.hex().upper().encode(),
     "size": lambda message: b"%d" % len(message.payload),
     "time": lambda message: _arrival(message).encode(),
@@ -104,10 +104,10 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
 FIELD_NAMES = tuple(_FIELDS)
 
 
-def form_of(template: str, complain: Callable[[str], None]) -> Form:
+def compile_template(template: str, on_unreadable: Callable[[str], None]) -> MessageFormatter:
     r"""Compile a template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes
-    as in `unescape`. Raises LocalError for an unknown field. The form returns None for an unreadable message and reports
-    it to `complain`."""
+    as in `unescape`. Raises LocalError for an unknown field. The formatter returns None for an unreadable message, and
+    passes the error to `on_unreadable`."""
     parts: list[bytes | Callable[[Message], bytes]] = []
     try:
         pieces = list(string.Formatter().parse(template))
@@ -120,18 +120,18 @@ def form_of(template: str, complain: Callable[[str], None]) -> Form:
         if spec or conversion or not (name in _FIELDS or name.startswith("p.") and name[2:]):
             raise LocalError(f"template '{template}': '{{{name}}}' is not a field; the fields are {', '.join(FIELD_NAMES)}, "
                              "and p.NAME for a property")
-        parts.append(_FIELDS[name] if name in _FIELDS else _value_of(name[2:]))
+        parts.append(_FIELDS[name] if name in _FIELDS else _property_formatter(name[2:]))
 
     def rendered(message: Message) -> bytes | None:
         try:
             return b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
         except PeerError as error:
-            complain(f"message {message.guid.hex().upper()} cannot be read: {error}")
+            on_unreadable(f"message {message.guid.hex().upper()} cannot be read: {error}")
             return None
     return rendered
 
 
-def _value_of(name: str) -> Callable[[Message], bytes]:
+def _property_formatter(name: str) -> Callable[[Message], bytes]:
     def value(message: Message) -> bytes:
         found = message.properties.get(name, "")
         if isinstance(found, bytes):

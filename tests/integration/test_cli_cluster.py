@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from kit.cli_kit import Cli, Done
 
-from bmqtwist.cli.cluster.local import BrokerView, ClusterRecord, LocalCluster, complaints, leader_of
-from bmqtwist.cli.cluster.processes import is_broker, running, send_signal, wait_until_begun
+from bmqtwist.cli.cluster.local import BrokerView, ClusterRecord, LocalCluster, leader_of, problems
+from bmqtwist.cli.cluster.processes import find_pid, is_broker, send_signal, wait_until_recognizable
 from bmqtwist.config.sample import SAMPLE_CLUSTER, sample_brokers
 from bmqtwist.daemon.preflight import check
 
@@ -201,15 +201,15 @@ def test_the_configurations_are_good(tmp_path: Path, elector: str) -> None:
 
 def test_a_pid_counts_only_for_a_broker_that_works_in_the_directory(tmp_path: Path) -> None:
     (tmp_path / "bmqbrkr.pid").write_text(f"{os.getpid()}\n")
-    assert not is_broker(os.getpid(), tmp_path) and running(tmp_path, os.getpid()) == 0
+    assert not is_broker(os.getpid(), tmp_path) and find_pid(tmp_path, os.getpid()) == 0
     assert not send_signal(os.getpid(), tmp_path, signal.SIGKILL)  # or this test would not go on
     sleeper = [sys.executable, "-c", "import sys; sys.stdin.read()", "bmqbrkr"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with subprocess.Popen(sleeper, cwd=tmp_path, stdin=subprocess.PIPE) as process:
-        wait_until_begun(process)
+        wait_until_recognizable(process)
         assert is_broker(process.pid, tmp_path) and not is_broker(process.pid, elsewhere)
-        assert running(tmp_path, process.pid) == process.pid and running(elsewhere, process.pid) == 0
+        assert find_pid(tmp_path, process.pid) == process.pid and find_pid(elsewhere, process.pid) == 0
         assert not send_signal(process.pid, elsewhere, signal.SIGKILL) and process.poll() is None
         assert send_signal(process.pid, tmp_path, signal.SIGKILL)
         process.wait()
@@ -220,14 +220,14 @@ def test_a_cluster_is_healthy_when_all_are_and_follow_one_leader() -> None:
     brokers = sample_brokers(2, 1, range(1, 7))
     good = {"n1": BrokerView(1, "leader", "n1", "ACTIVE", 4), "n2": BrokerView(2, "follower", "n1", "ACTIVE", 4),
             "p1": BrokerView(3, "proxy")}
-    assert complaints(brokers, good) == [] and leader_of(brokers, good) == ("n1", 4)
+    assert problems(brokers, good) == [] and leader_of(brokers, good) == ("n1", 4)
     cases = {
-        "n2: down": BrokerView(), "n2 does not answer: gone": BrokerView(2, silent="gone"),
+        "n2: down": BrokerView(), "n2 does not answer: gone": BrokerView(2, unreachable_reason="gone"),
         "n2 has no leader": BrokerView(2, "follower"),
         "n2: its leader n1 is PASSIVE": BrokerView(2, "follower", "n1", "PASSIVE", 4),
-        "n2: stopping": BrokerView(2, "follower", "n1", "ACTIVE", 4, unready="stopping"),
+        "n2: stopping": BrokerView(2, "follower", "n1", "ACTIVE", 4, not_ready_reason="stopping"),
         "the nodes follow different leaders: n1, n2": BrokerView(2, "leader", "n2", "ACTIVE", 3)}
     for text, view in cases.items():
-        assert complaints(brokers, {**good, "n2": view}) == [text]
+        assert problems(brokers, {**good, "n2": view}) == [text]
     assert leader_of(brokers, {**good, "n2": BrokerView(2, "leader", "n2", "ACTIVE", 5)}) == ("n2", 5)
-    assert complaints(brokers, {**good, "p1": BrokerView(3, "proxy", unready="starting")}) == ["p1: starting"]
+    assert problems(brokers, {**good, "p1": BrokerView(3, "proxy", not_ready_reason="starting")}) == ["p1: starting"]

@@ -133,7 +133,7 @@ def test_a_bench_counts_everything_it_posted_and_read(cli: Cli) -> None:
                "--batch", "7", "--json")
     assert done.code == 0 and done.err == ""
     result = done.tree
-    assert [result[name] for name in ("posted", "acknowledged", "consumed", "refused", "missing", "ofOthers")] == [
+    assert [result[name] for name in ("posted", "acknowledged", "consumed", "refused", "missing", "otherMessages")] == [
         500, 500, 500, 0, 0, 0]
     for times in (result["ackMs"], result["deliveryMs"]):
         assert 0 < times["p50"] <= times["p99"] <= times["p99.9"] <= times["max"]
@@ -171,7 +171,7 @@ def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
     uri = "bmq://d.priority/shared"
     cli("produce", "-q", uri, "precious")
     done = cli("bench", uri, "-n", "10", "--json")
-    assert done.code == 0 and done.tree["ofOthers"] == 1
+    assert done.code == 0 and done.tree["otherMessages"] == 1
     assert cli("consume", uri, "-n", "1").out == b"precious\n"
 
 

@@ -366,7 +366,7 @@ def test_the_environment_names_the_broker(node: ProcessWorld) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--mode", "storage"), "`bmq storage`"), (("-s", "x"), "`bmq storage`"), (("-b", "nonsense"), "tcp://host:port"),
-    (("--verbosity", "loud"), "loud"), (("--messageProperties", "{"), "messageProperties: no JSON"),
+    (("--verbosity", "loud"), "loud"), (("--messageProperties", "{"), "messageProperties: not JSON"),
     (("--subscriptions", '[{"expression": "x >"}]'), "Invalid subscription"), (("--script", "/nowhere"), "/nowhere"),
     (("--profile", "/nowhere"), "/nowhere"), (("-b", "tls://x", "--tls-versions", "SSL"), "TLSv1.3"),
     (("--log", "/nowhere/log"), "/nowhere/log"),

@@ -22,9 +22,9 @@ from bmqtwist.cli.cluster.local import (
     BrokerView,
     ClusterRecord,
     LocalCluster,
-    complaints,
     leader_of,
     locked,
+    problems,
 )
 from bmqtwist.cli.cluster.processes import LOOPBACK, free_ports
 from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
@@ -36,7 +36,7 @@ from bmqtwist.errors import LocalError
 NODES, PROXIES, ELECTOR, DURABILITY = 3, 0, "fast", "group"
 _NODES_MAX = 15
 _KILL_SECONDS_MAX = 20.0
-_say = partial(click.echo, err=True)
+_print_line = partial(click.echo, err=True)
 
 Command = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def _timeout(seconds: float, what: str) -> Callable[[Command], Command]:
 
 _until_healthy = _timeout(60.0, "Seconds to wait until the cluster is healthy.")
 _until_stopped = _timeout(60.0, "Seconds to wait until a broker has stopped.")
-_which = click.argument("name", metavar="BROKER")
+_broker_argument = click.argument("name", metavar="BROKER")
 
 
 @click.group()
@@ -82,17 +82,17 @@ def up(directory: Path, timeout: float, **wanted: Any) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
         if (directory / RECORD).exists():
-            found = LocalCluster.load(directory, _say)
+            found = LocalCluster.load(directory, _print_line)
         else:
             nodes, proxies = wanted["nodes"], wanted["proxies"]
             count = NODES if nodes is None else nodes, PROXIES if proxies is None else proxies
             ports = _ports(2 * sum(count), wanted["base_port"])
             record = ClusterRecord(sample_brokers(*count, ports), wanted["elector"] or ELECTOR,
                                    wanted["durability"] or DURABILITY)
-            found = LocalCluster.make(directory, record, _say)
+            found = LocalCluster.make(directory, record, _print_line)
         _check_same(found, wanted)
-        found.write_missing()
-        found.start([each for each in found.brokers if not found.pid(each)])
+        found.write_missing_files()
+        found.start([each for each in found.brokers if not found.running_pid(each)])
         _show(found, found.wait_until_healthy(timeout, found.brokers))
 
 
@@ -120,9 +120,9 @@ def _check_same(found: LocalCluster, wanted: dict[str, Any]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def status(directory: Path, as_json: bool) -> None:
     """Show the state of all brokers, the leader, and the health of the cluster. Exit code 1 if it is not healthy."""
-    found = LocalCluster.load(directory, _say)
-    views = found.views()
-    wrong = complaints(found.brokers, views)
+    found = LocalCluster.load(directory, _print_line)
+    views = found.inspect_all()
+    wrong = problems(found.brokers, views)
     if as_json:
         click.echo(json.dumps(_tree(found, views, wrong)))
     else:
@@ -134,7 +134,7 @@ def status(directory: Path, as_json: bool) -> None:
 
 @cluster.command()
 @_directory
-@_which
+@_broker_argument
 def kill(directory: Path, name: str) -> None:
     """Kill a broker with SIGKILL: data that it has not written is lost."""
     with _locked_cluster(directory) as found:
@@ -146,7 +146,7 @@ def kill(directory: Path, name: str) -> None:
 
 @cluster.command()
 @_directory
-@_which
+@_broker_argument
 @_until_stopped
 def stop(directory: Path, name: str, timeout: float) -> None:
     """Stop a broker gracefully, and wait for the end of its process."""
@@ -156,7 +156,7 @@ def stop(directory: Path, name: str, timeout: float) -> None:
 
 @cluster.command()
 @_directory
-@_which
+@_broker_argument
 @_until_healthy
 def restart(directory: Path, name: str, timeout: float) -> None:
     """Stop a broker gracefully if it runs, start it, and wait until all running brokers are healthy."""
@@ -170,15 +170,15 @@ def restart(directory: Path, name: str, timeout: float) -> None:
 def roll(directory: Path, timeout: float) -> None:
     """Restart all brokers one by one, the leader last, each when the cluster is healthy again."""
     with _locked_cluster(directory) as found:
-        views = found.views()
-        wrong = complaints(found.brokers, views)
+        views = found.inspect_all()
+        wrong = problems(found.brokers, views)
         if wrong:
             raise LocalError(f"the cluster is not healthy ({'; '.join(wrong)}), and stopping another broker could interrupt "
                              f"its service. Correct this first: `bmq cluster up --dir {directory}` starts stopped brokers")
         leader = leader_of(found.brokers, views)[0]
         for broker in sorted(found.brokers, key=lambda each: each.name == leader):
             _restart(found, broker, timeout)
-            _say(f"{broker.name}: the cluster is healthy again")
+            _print_line(f"{broker.name}: the cluster is healthy again")
 
 
 @cluster.command()
@@ -187,31 +187,31 @@ def roll(directory: Path, timeout: float) -> None:
 def down(directory: Path, timeout: float) -> None:
     """Stop all brokers gracefully. Data and configuration remain for the next `bmq cluster up`."""
     with _locked_cluster(directory) as found:
-        if not any(map(found.pid, found.brokers)):
-            _say("all brokers are down")
+        if not any(map(found.running_pid, found.brokers)):
+            _print_line("all brokers are down")
         found.stop(found.brokers, timeout)
 
 
 @cluster.command()
 @_directory
-@_which
+@_broker_argument
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="Number of lines.")
 @click.option("-f", "--follow", is_flag=True, help="Print appended lines, until Ctrl-C.")
 @click.option("--output", is_flag=True,
               help="Show the output of the broker instead of its log: alarms, and the reason of a failed start.")
 def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> None:
     """Show the end of the log of a broker."""
-    found = LocalCluster.load(directory, _say)
+    found = LocalCluster.load(directory, _print_line)
     broker = found.broker(name)
     path = found.home(broker) / OUTPUT if output else found.log(broker)
     if not path.exists():
         raise LocalError(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; see "
                          f"`bmq cluster logs {broker.name} --output`")
-    file = open(path, "rb")  # noqa: SIM115 - `appended` closes it after a rotation
+    file = open(path, "rb")  # noqa: SIM115 - `read_appended` closes it after a rotation
     out = sys.stdout.buffer
     out.writelines(deque(file, maxlen=lines))
     out.flush()
-    for data in appended(path, file) if follow else ():
+    for data in read_appended(path, file) if follow else ():
         out.write(data)
         out.flush()
     file.close()
@@ -227,14 +227,14 @@ cluster.add_command(unsafe_clear)
 @contextmanager
 def _locked_cluster(directory: Path) -> Iterator[LocalCluster]:
     """Yield the cluster of a directory, locked against other commands."""
-    LocalCluster.load(directory, _say)  # without a cluster, create no lock file
+    LocalCluster.load(directory, _print_line)  # without a cluster, create no lock file
     with locked(directory):
-        yield LocalCluster.load(directory, _say)
+        yield LocalCluster.load(directory, _print_line)
 
 
 def _running(found: LocalCluster, name: str) -> SampleBroker:
     broker = found.broker(name)
-    if not found.pid(broker):
+    if not found.running_pid(broker):
         raise LocalError(f"{broker.name} is down already; `bmq cluster restart {broker.name} --dir {found.directory}` "
                          "starts it")
     return broker
@@ -242,13 +242,13 @@ def _running(found: LocalCluster, name: str) -> SampleBroker:
 
 def _restart(found: LocalCluster, broker: SampleBroker, timeout: float) -> None:
     """Restart a broker, and wait until it and the other running brokers are healthy."""
-    others = [each for each in found.brokers if each is not broker and found.pid(each)]
+    others = [each for each in found.brokers if each is not broker and found.running_pid(each)]
     found.stop([broker], timeout)
     found.start([broker])
     found.wait_until_healthy(timeout, [broker, *others])
     down = [each.name for each in found.brokers if each is not broker and each not in others]
     if down:
-        _say(f"{', '.join(down)}: down; `bmq cluster up --dir {found.directory}` starts stopped brokers")
+        _print_line(f"{', '.join(down)}: down; `bmq cluster up --dir {found.directory}` starts stopped brokers")
 
 
 def _show(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
@@ -270,7 +270,7 @@ def _table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
     for each in found.brokers:
         view = views[each.name]
         rows.append((each.name, view.role or "-", view.leader or "-", str(view.term or "-"), str(view.pid or "-"),
-                     _url(each), _console(each) or "-", str(found.log(each)), view.complaint(each) or "healthy"))
+                     _url(each), _console(each) or "-", str(found.log(each)), view.problem(each) or "healthy"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -283,15 +283,15 @@ def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]
         rows.append({"name": each.name, "kind": "node" if each.node_id else "proxy", "up": bool(view.pid), "pid": view.pid,
                      "role": view.role, "leader": view.leader, "leaderStatus": view.leader_status, "term": view.term,
                      "url": _url(each), "console": _console(each), "log": str(found.log(each).resolve()),
-                     "ready": bool(view.role) and not view.unready, "health": view.complaint(each) or "healthy"})
-    return {"directory": str(found.directory.resolve()), "healthy": not wrong, "complaints": wrong, "leader": leader,
+                     "ready": bool(view.role) and not view.not_ready_reason, "health": view.problem(each) or "healthy"})
+    return {"directory": str(found.directory.resolve()), "healthy": not wrong, "problems": wrong, "leader": leader,
             "term": term, "elector": found.record.elector, "durability": found.record.durability, "brokers": rows}
 
 
 _FOLLOW_POLL_S = 0.2
 
 
-def appended(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+def read_appended(path: Path, file: IO[bytes]) -> Iterator[bytes]:
     """Yield data appended to the file, without end; after a rotation, that of the new file."""
     while True:
         data = file.read()

@@ -38,11 +38,11 @@ _VERSION = 1
 _POLL_S = 0.2
 _TAIL_LINES = 12  # lines of the output of an ended broker in an error text
 PROXY = "proxy"
-_ACTIVE, _NOBODY = "ACTIVE", "** NULL **"
+_ACTIVE, _NO_LEADER = "ACTIVE", "** NULL **"
 _HOST = "localhost"
 _ANSWER_SECONDS_MAX = 5.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -75,23 +75,23 @@ class ClusterRecord:
 
 
 class LocalCluster:
-    """The cluster in `directory`. `say` receives a line for each action."""
+    """The cluster in `directory`. `print_line` receives a line for each action."""
 
-    def __init__(self, directory: Path, record: ClusterRecord, say: Say) -> None:
-        self.directory, self.record, self._say = directory, record, say
+    def __init__(self, directory: Path, record: ClusterRecord, print_line: PrintLine) -> None:
+        self.directory, self.record, self._print_line = directory, record, print_line
 
     @classmethod
-    def load(cls, directory: Path, say: Say) -> LocalCluster:
+    def load(cls, directory: Path, print_line: PrintLine) -> LocalCluster:
         if not (directory / RECORD).exists():
             raise LocalError(f"there is no cluster in '{directory}': give its directory with --dir, or create a cluster "
                              f"with `bmq cluster up --dir {directory}`")
-        return cls(directory, ClusterRecord.read(directory / RECORD), say)
+        return cls(directory, ClusterRecord.read(directory / RECORD), print_line)
 
     @classmethod
-    def make(cls, directory: Path, record: ClusterRecord, say: Say) -> LocalCluster:
+    def make(cls, directory: Path, record: ClusterRecord, print_line: PrintLine) -> LocalCluster:
         if any(each.name not in (LOCK, f"{RECORD}.new") for each in directory.iterdir()):
             raise LocalError(f"'{directory}' is not empty, and contains no cluster: give an empty directory with --dir")
-        made = cls(directory, record, say)
+        made = cls(directory, record, print_line)
         made.save()
         return made
 
@@ -120,18 +120,18 @@ class LocalCluster:
     def log(self, broker: SampleBroker) -> Path:
         return self.home(broker) / LOG
 
-    def pid(self, broker: SampleBroker) -> int:
-        """Return the pid of its running process, 0 = none."""
-        return processes.running(self.home(broker), self.record.pids.get(broker.name, 0))
+    def running_pid(self, broker: SampleBroker) -> int:
+        """Return the pid of the broker's running process, 0 = none."""
+        return processes.find_pid(self.home(broker), self.record.pids.get(broker.name, 0))
 
-    def views(self) -> dict[str, BrokerView]:
+    def inspect_all(self) -> dict[str, BrokerView]:
         with ThreadPoolExecutor(len(self.brokers)) as threads:
-            return dict(zip([each.name for each in self.brokers],
-                            threads.map(lambda each: inspect_broker(each, self.pid(each)), self.brokers), strict=True))
+            views = threads.map(lambda each: inspect_broker(each, self.running_pid(each)), self.brokers)
+            return dict(zip([each.name for each in self.brokers], views, strict=True))
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
-    def write_missing(self) -> None:
+    def write_missing_files(self) -> None:
         for name, text in domain_files().items():
             _write(self.directory / name, text)
         for name, files in cluster_files(self.brokers, self.record.elector, self.record.durability).items():
@@ -151,23 +151,23 @@ class LocalCluster:
         for each in brokers:
             output = self.home(each) / OUTPUT
             output.parent.mkdir(parents=True, exist_ok=True)
-            process = processes.launch(self.home(each), (self.home(each) / CONFIGURATION).resolve(), output)
+            process = processes.start_broker(self.home(each), (self.home(each) / CONFIGURATION).resolve(), output)
             self.record.pids[each.name] = process.pid
             self.save()
-            self._say(f"{each.name}: started (pid {process.pid})")
+            self._print_line(f"{each.name}: started (pid {process.pid})")
 
     def signal(self, brokers: Sequence[SampleBroker], number: signal.Signals, seconds: float) -> list[SampleBroker]:
         """Send a signal to the running brokers and wait up to `seconds` for their end; return processes still running."""
         sent = []
         for each in brokers:
-            pid = self.pid(each)
+            pid = self.running_pid(each)
             if pid and processes.send_signal(pid, self.home(each), number):
                 sent.append((each, pid))
         end = time.monotonic() + seconds
         left = []
         for each, pid in sent:
             if processes.wait_until_ended(pid, self.home(each), max(0.0, end - time.monotonic())):
-                self._say(f"{each.name}: {'killed' if number is signal.SIGKILL else 'stopped'} (pid {pid})")
+                self._print_line(f"{each.name}: {'killed' if number is signal.SIGKILL else 'stopped'} (pid {pid})")
             else:
                 left.append(each)
         return left
@@ -186,12 +186,12 @@ class LocalCluster:
         of the brokers ends."""
         end = time.monotonic() + seconds
         while True:
-            views = self.views()
-            wrong = complaints(brokers, views)
+            views = self.inspect_all()
+            wrong = problems(brokers, views)
             if not wrong:
                 return views
             for each in brokers:
-                if not views[each.name].pid and not self.pid(each):
+                if not views[each.name].pid and not self.running_pid(each):
                     raise Unreachable(f"{each.name} has ended. Its last output:\n{self._last_output(each)}\nCorrect the "
                                       f"cause, then run `bmq cluster up --dir {self.directory}`: it starts stopped brokers.")
             if time.monotonic() > end:
@@ -236,27 +236,27 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """State of one broker. `pid` 0: no process. `silent`: reason why it does not answer; `unready`: reason why it does not
-    serve clients."""
+    """State of one broker. `pid` 0 = no process. `unreachable_reason`: reason why it does not answer; `not_ready_reason`:
+    reason why it does not serve clients."""
 
     pid: int = 0
     role: str = ""
     leader: str = ""
     leader_status: str = ""
     term: int = 0
-    silent: str = ""
-    unready: str = ""
+    unreachable_reason: str = ""
+    not_ready_reason: str = ""
 
-    def complaint(self, broker: SampleBroker) -> str:
+    def problem(self, broker: SampleBroker) -> str:
         if not self.pid:
             return "down"
-        if self.silent:
-            return f"does not answer: {self.silent}"
+        if self.unreachable_reason:
+            return f"does not answer: {self.unreachable_reason}"
         if broker.node_id and not self.leader:
             return "has no leader"
         if broker.node_id and self.leader_status != _ACTIVE:
             return f"its leader {self.leader} is {self.leader_status}"
-        return self.unready
+        return self.not_ready_reason
 
 
 def inspect_broker(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -> BrokerView:
@@ -267,20 +267,20 @@ def inspect_broker(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECO
         with AdminClient(_HOST, broker.port, seconds) as client:
             client.negotiate()
             answer = client.run(f"ENCODING JSON_COMPACT CLUSTERS CLUSTER {CLUSTER} STATUS") if broker.node_id else ""
-        unready = _unready(broker, seconds)
+        not_ready_reason = _query_readiness(broker, seconds)
         if not broker.node_id:
-            return BrokerView(pid, PROXY, unready=unready)
+            return BrokerView(pid, PROXY, not_ready_reason=not_ready_reason)
         elector = json.loads(answer)["clusterStatus"]["electorInfo"]
-        leader = "" if elector["leaderNode"] == _NOBODY else elector["leaderNode"].strip("[]").partition(",")[0]
+        leader = "" if elector["leaderNode"] == _NO_LEADER else elector["leaderNode"].strip("[]").partition(",")[0]
         return BrokerView(pid, elector["electorState"].lower(), leader, elector["leaderStatus"],
-                          elector["leaderMessageSequence"]["electorTerm"], unready=unready)
+                          elector["leaderMessageSequence"]["electorTerm"], not_ready_reason=not_ready_reason)
     except (BmqError, OSError) as error:
-        return BrokerView(pid, silent=str(error))
+        return BrokerView(pid, unreachable_reason=str(error))
     except (ValueError, KeyError) as error:
-        return BrokerView(pid, silent=f"its answer is invalid: {error!r}")
+        return BrokerView(pid, unreachable_reason=f"its answer is invalid: {error!r}")
 
 
-def _unready(broker: SampleBroker, seconds: float) -> str:
+def _query_readiness(broker: SampleBroker, seconds: float) -> str:
     """Query readiness; return the reason why the broker does not serve clients, "" if it does."""
     if not broker.http_port:
         return ""
@@ -294,10 +294,10 @@ def _unready(broker: SampleBroker, seconds: float) -> str:
         return f"its console does not answer: {error}"
 
 
-def complaints(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> list[str]:
+def problems(brokers: Sequence[SampleBroker], views: Mapping[str, BrokerView]) -> list[str]:
     """Return the problems of the cluster, a sentence each; empty = healthy."""
     found = [f"{each.name} {text}" if text.startswith(("does", "has")) else f"{each.name}: {text}"
-             for each in brokers if (text := views[each.name].complaint(each))]
+             for each in brokers if (text := views[each.name].problem(each))]
     named = {views[each.name].leader for each in brokers if each.node_id and views[each.name].leader}
     if len(named) > 1:
         found.append(f"the nodes follow different leaders: {', '.join(sorted(named))}")

@@ -21,7 +21,7 @@ from bmqtwist.config.compose import ENVIRONMENT
 from bmqtwist.errors import LocalError
 
 _COMMANDS = (b"bmqbrkr", b"twistd")
-_POLL_S, _BEGIN_S = 0.05, 0.002
+_POLL_S, _RECOGNIZE_POLL_S = 0.05, 0.002
 
 
 def broker_command() -> list[str]:
@@ -30,7 +30,7 @@ def broker_command() -> list[str]:
     return [str(program)] if program.exists() else [sys.executable, "-c", "from bmqtwist.tap import bmqbrkr; bmqbrkr()"]
 
 
-def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Popen[bytes]:
+def start_broker(directory: Path, configuration: Path, output: Path) -> subprocess.Popen[bytes]:
     """Start a broker in its working directory, and append its output to `output`. Environment variables that override the
     configuration are removed: they would give all brokers one port."""
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
@@ -38,17 +38,17 @@ def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Pop
         process = subprocess.Popen([*broker_command(), str(configuration)], cwd=directory, stdout=file,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
                                    env=environment)
-    wait_until_begun(process)
+    wait_until_recognizable(process)
     return process
 
 
-def wait_until_begun(process: subprocess.Popen[bytes]) -> None:
+def wait_until_recognizable(process: subprocess.Popen[bytes]) -> None:
     """Wait until the kernel shows the command line of a new process, by which `is_broker` recognizes it."""
     while process.poll() is None:
         with suppress(OSError), open(f"/proc/{process.pid}/cmdline", "rb") as file:
             if file.read():
                 return
-        time.sleep(_BEGIN_S)
+        time.sleep(_RECOGNIZE_POLL_S)
 
 
 def is_broker(pid: int, directory: Path) -> bool:
@@ -61,7 +61,7 @@ def is_broker(pid: int, directory: Path) -> bool:
         return False
 
 
-def running(directory: Path, recorded: int) -> int:
+def find_pid(directory: Path, recorded: int) -> int:
     """Return the pid of the directory's running broker, 0 = none. `recorded`: its last known pid."""
     try:
         written = int((directory / PID_FILE).read_text(encoding="ascii"))

@@ -31,11 +31,11 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
     CONFIGDIR is its configuration directory; its broker must be stopped. The other nodes must never start again with their
     present storage.
     """
-    definition, node, others = _member(directory, cluster)
+    definition, node, others = _load_cluster(directory, cluster)
     if not accept_data_loss:
         raise LocalError(f"{node.name} would operate without {others}: acknowledged messages that only those nodes have "
                          "would be lost. If the nodes are lost permanently, confirm with --accept-data-loss")
-    _rewrite(definition, node, UnsafeInfo(node.id, int(time.time())))
+    _rewrite_ledger(definition, node, UnsafeInfo(node.id, int(time.time())))
     click.echo(f"{node.name} of cluster '{definition.name}' operates alone from its next start. Never start {others} with "
                "their present storage.")
 
@@ -45,13 +45,13 @@ def unsafe_force(directory: str, cluster: str | None, accept_data_loss: bool) ->
 @_cluster
 def unsafe_clear(directory: str, cluster: str | None) -> None:
     """End the single-node operation of a node. Its broker must be stopped, the storage of the other nodes empty."""
-    definition, node, _ = _member(directory, cluster)
-    _rewrite(definition, node, None)
+    definition, node, _ = _load_cluster(directory, cluster)
+    _rewrite_ledger(definition, node, None)
     click.echo(f"{node.name} of cluster '{definition.name}' no longer operates alone. Start it with one other node, "
                "whose storage is empty, and the rest when both are available.")
 
 
-def _member(directory: str, name: str | None) -> tuple[ClusterDefinition, ClusterNode, str]:
+def _load_cluster(directory: str, name: str | None) -> tuple[ClusterDefinition, ClusterNode, str]:
     """Return the multi-node cluster of a configuration directory, its own node, and the names of the other nodes."""
     try:
         configuration = load(directory).configuration
@@ -66,7 +66,7 @@ def _member(directory: str, name: str | None) -> tuple[ClusterDefinition, Cluste
             ", ".join(each.name for each in several[0].nodes if each.id != own))
 
 
-def _rewrite(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> None:
+def _rewrite_ledger(definition: ClusterDefinition, node: ClusterNode, unsafe: UnsafeInfo | None) -> None:
     """Replace the ledger by one with this UnsafeInfo; the present file is kept beside it."""
     disk, location = RealDisk(), definition.partition_config.location
     try:

@@ -21,14 +21,15 @@ import click
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_NOT_ALL, EXIT_OUTPUT
 from bmqtwist.cli.main import called_as_tool
 from bmqtwist.cli.optiongroups import option_group
-from bmqtwist.cli.shell.auto import Auto, check_report, check_system
-from bmqtwist.cli.shell.console import Console, FileLog, Script, Source, Terminal, make_log
+from bmqtwist.cli.shell.auto import AutoMode, check_report, check_system
+from bmqtwist.cli.shell.command_input import CommandInput, ScriptInput, TerminalInput
 from bmqtwist.cli.shell.interactive import Shell
+from bmqtwist.cli.shell.log_output import EventFile, LogOutput, make_log
 from bmqtwist.cli.shell.settings import (
     LOG_FORMAT,
     OPTIONS,
     TERMINAL_FORMAT,
-    Settings,
+    ShellSettings,
     read_list,
     read_profile,
     session_options,
@@ -43,7 +44,7 @@ _WAIT_S = 1.0  # maximum delay of a Ctrl-C
 @option_group(*OPTIONS)
 @click.option("--profile", type=click.Path(exists=True, dir_okay=False),
               help="JSON file with options; the command line takes precedence.")
-@click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Print all options as a profile.")
+@click.option("--dumpprofile", "--dump-profile", "dump_profile", is_flag=True, help="Print all options as a JSON profile.")
 @click.option("--script", type=click.Path(exists=True, dir_okay=False), help="Read commands from this file.")
 @click.option("--stop-on-error", is_flag=True, help="End a script at the first command that fails.")
 def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_error: bool, **given: Any) -> None:
@@ -63,22 +64,22 @@ def shell(profile: str | None, dump_profile: bool, script: str | None, stop_on_e
         check_report(settings.latency_report)
     if settings.mode == "syschk":
         raise SystemExit(asyncio.run(check_system(settings)))
-    console = _console(settings)
-    log = make_log(console, settings.verbosity)
-    file_log = FileLog(settings.log)
+    output = _make_log_output(settings)
+    log = make_log(output, settings.verbosity)
+    event_file = EventFile(settings.log)
     try:
         if settings.mode == "auto":
-            code = asyncio.run(Auto(settings, log, console, file_log).run())
+            code = asyncio.run(AutoMode(settings, log, output, event_file).run())
         else:
-            code = _commands(settings, log, console, file_log, script, stop_on_error)
+            code = _run_with_loop_thread(settings, log, output, event_file, script, stop_on_error)
     finally:
-        file_log.close()
-    raise SystemExit(_output_exit_code(console) or code)
+        event_file.close()
+    raise SystemExit(_output_exit_code(output) or code)
 
 
-def _settings(profile: str | None, given: dict[str, Any]) -> Settings:
+def _settings(profile: str | None, given: dict[str, Any]) -> ShellSettings:
     port = os.environ.get("BMQ_PORT")
-    settings = Settings(broker=f"tcp://localhost:{port or DEFAULT_PORT}")
+    settings = ShellSettings(broker=f"tcp://localhost:{port or DEFAULT_PORT}")
     if profile is not None:
         settings = read_profile(Path(profile).read_text(encoding="utf-8", errors="replace"), settings)
     for name, member in (("message_properties", "messageProperties"), ("subscriptions", "subscriptions")):
@@ -88,37 +89,37 @@ def _settings(profile: str | None, given: dict[str, Any]) -> Settings:
     return replace(settings, mode=settings.mode.lower(), latency=settings.latency.lower())
 
 
-def _console(settings: Settings) -> Console:
+def _make_log_output(settings: ShellSettings) -> LogOutput:
     if not settings.log_format:
         template = TERMINAL_FORMAT if sys.stdout.isatty() else LOG_FORMAT
     else:
         template = settings.log_format
     with suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    return Console(template)
+    return LogOutput(template)
 
 
-def _output_exit_code(console: Console) -> int:
-    if console.failed is None:
+def _output_exit_code(output: LogOutput) -> int:
+    if output.error is None:
         return 0
-    return EXIT_CLOSED_PIPE if console.failed.errno == errno.EPIPE else EXIT_OUTPUT
+    return EXIT_CLOSED_PIPE if output.error.errno == errno.EPIPE else EXIT_OUTPUT
 
 
 # -- commands: read in this thread, executed in the thread of the loop --------------------------------------------------
 
-def _commands(settings: Settings, log: logging.Logger, console: Console, file_log: FileLog, script: str | None,
-              stop_on_error: bool) -> int:
+def _run_with_loop_thread(settings: ShellSettings, log: logging.Logger, output: LogOutput, event_file: EventFile,
+                          script: str | None, stop_on_error: bool) -> int:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="session", daemon=True)
     thread.start()
     try:
-        shell_ = Shell(settings, log, file_log)
-        source = _source(script, shell_)
-        console.typed = source.typed
-        if source.attended:
-            log.info("bmq shell, %s. 'help' shows the commands, Ctrl-D leaves.", settings.broker)
+        shell_ = Shell(settings, log, event_file)
+        source = _open_input(script, shell_)
+        output.prompt_line = source.prompt_line
+        if source.is_interactive:
+            log.info("bmq shell, %s. 'help' shows the commands, Ctrl-D exits.", settings.broker)
         try:
-            return _converse(loop, shell_, source, log, console, stop_on_error)
+            return _run_commands(loop, shell_, source, log, output, stop_on_error)
         finally:
             source.close()
     finally:
@@ -127,17 +128,17 @@ def _commands(settings: Settings, log: logging.Logger, console: Console, file_lo
         loop.close()
 
 
-def _source(script: str | None, shell_: Shell) -> Source:
+def _open_input(script: str | None, shell_: Shell) -> CommandInput:
     if script is not None:
-        return Script(open(script, "rb"))
+        return ScriptInput(open(script, "rb"))
     if sys.stdin is None:
-        return Script(BytesIO())
+        return ScriptInput(BytesIO())
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return Terminal(shell_.uris)
-    return Script(sys.stdin.buffer)
+        return TerminalInput(shell_.uris)
+    return ScriptInput(sys.stdin.buffer)
 
 
-def call(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
+def run_in_loop(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
     """Run a coroutine in the loop of another thread and wait for its result. Ctrl-C cancels the coroutine, then raises."""
     future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
@@ -150,25 +151,25 @@ def call(loop: asyncio.AbstractEventLoop, work: Any) -> Any:
         raise
 
 
-def _converse(loop: asyncio.AbstractEventLoop, shell_: Shell, source: Source, log: logging.Logger, console: Console,
-              stop_on_error: bool) -> int:
+def _run_commands(loop: asyncio.AbstractEventLoop, shell_: Shell, source: CommandInput, log: logging.Logger,
+                  output: LogOutput, stop_on_error: bool) -> int:
     """Execute commands until the end of the input, and return the exit code."""
     interrupted = False
-    while console.failed is None:
+    while output.error is None:
         try:
             line = source.read()
-            if line is None or not call(loop, shell_.run(line)):
+            if line is None or not run_in_loop(loop, shell_.run(line)):
                 break
         except (KeyboardInterrupt, CancelledError):
             log.error("Interrupted")
-            if not source.attended:
+            if not source.is_interactive:
                 interrupted = True
                 break
-        if shell_.failures and stop_on_error and not source.attended:
+        if shell_.failures and stop_on_error and not source.is_interactive:
             break
-    call(loop, shell_.finish())
+    run_in_loop(loop, shell_.finish())
     if interrupted:
         return EXIT_INTERRUPTED
     if called_as_tool() and not stop_on_error:  # bmqtool's exit code does not depend on its commands
         return EXIT_GOOD
-    return EXIT_NOT_ALL if shell_.failures and not source.attended else EXIT_GOOD
+    return EXIT_NOT_ALL if shell_.failures and not source.is_interactive else EXIT_GOOD

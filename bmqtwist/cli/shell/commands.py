@@ -28,18 +28,18 @@ _BLANK = re.compile(r"\s*")
 _JSON = json.JSONDecoder(strict=False)
 
 
-class CommandError(LocalError):
+class ShellCommandError(LocalError):
     """A command that cannot be executed."""
 
 
-class Undecodable(CommandError):
+class UnparsableCommand(ShellCommandError):
     """A line that cannot be parsed."""
 
 
 def split(line: str) -> tuple[str, dict[str, Any]]:
-    """Split a non-blank line into verb and members. Raises Undecodable with position and reason."""
+    """Split a non-blank line into verb and members. Raises UnparsableCommand with position and reason."""
     if len(line) > LINE_CHARS_MAX:
-        raise Undecodable(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
+        raise UnparsableCommand(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
     verb = verb_of(line)
     members: dict[str, Any] = {}
     at = _past_blanks(line, 0) + len(verb)
@@ -48,17 +48,17 @@ def split(line: str) -> tuple[str, dict[str, Any]]:
         if begin == len(line):
             return verb, members
         if begin == at:
-            raise Undecodable(f"character {at + 1}: a blank is missing before {_excerpt(line, at)}")
+            raise UnparsableCommand(f"character {at + 1}: a blank is missing before {_excerpt(line, at)}")
         name, at = _name(line, begin)
         if name in members:
-            raise Undecodable(f"{name!r} is given twice")
+            raise UnparsableCommand(f"{name!r} is given twice")
         members[name], at = _value(line, at, name)
 
 
 def verb_of(line: str) -> str:
     found = _VERB.match(line, _past_blanks(line, 0))
     if found is None:
-        raise Undecodable("a line begins with a command, see 'help'")
+        raise UnparsableCommand("a line begins with a command, see 'help'")
     return found.group()
 
 
@@ -77,7 +77,7 @@ def _name(line: str, at: int) -> tuple[str, int]:
         return str(value), end
     found = _NAME.match(line, at)
     if found is None:
-        raise Undecodable(f"character {at + 1}: a name is expected, for instance uri=\"bmq://domain/queue\", "
+        raise UnparsableCommand(f"character {at + 1}: a name is expected, for instance uri=\"bmq://domain/queue\", "
                           f"not {_excerpt(line, at)}")
     return found.group(), found.end()
 
@@ -92,7 +92,7 @@ def _value(line: str, at: int, name: str) -> tuple[Any, int]:
         return _json(line, start)
     found = _BARE.match(line, start)
     if not equals or found is None:
-        raise Undecodable(f"{name!r} has no value: write {name}=...")
+        raise UnparsableCommand(f"{name!r} has no value: write {name}=...")
     text = found.group()
     if text in ("NaN", "Infinity", "-Infinity"):
         return text, found.end()
@@ -106,9 +106,9 @@ def _json(line: str, at: int) -> tuple[Any, int]:
     try:
         return _JSON.raw_decode(line, at)
     except json.JSONDecodeError as error:
-        raise Undecodable(f"character {error.pos + 1}: {error.msg}") from None
+        raise UnparsableCommand(f"character {error.pos + 1}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise Undecodable(f"character {at + 1}: {error}") from None
+        raise UnparsableCommand(f"character {at + 1}: {error}") from None
 
 
 MAX_UNCONFIRMED_MESSAGES, MAX_UNCONFIRMED_BYTES = 1024, 32 << 20
@@ -117,21 +117,21 @@ _STORAGE_VERBS = ("openStorage", "closeStorage", "metadata", "listQueues", "dump
                   "d", "j")
 
 
-# -- readers of values: raise Undecodable ------------------------------------------------------------------------------
+# -- readers of values: raise UnparsableCommand ------------------------------------------------------------------------
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Undecodable(f"text in quotes is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"text in quotes is expected, not {_shown(value)}")
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise Undecodable("half a surrogate pair is no text") from None
+        raise UnparsableCommand("half a surrogate pair is not valid text") from None
     return value
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Undecodable(f"true or false is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"true or false is expected, not {_shown(value)}")
     return value
 
 
@@ -139,9 +139,9 @@ def _whole(value: Any, low: int, high: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Undecodable(f"a whole number is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a whole number is expected, not {_shown(value)}")
     if not low <= value <= high:
-        raise Undecodable(f"a number from {low} to {high} is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a number from {low} to {high} is expected, not {_shown(value)}")
     return value
 
 
@@ -149,7 +149,7 @@ def _shown(value: Any) -> str:
     try:
         return repr(value)[:40]
     except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists
-        return "that"
+        return "this value"
 
 
 _int, _count = partial(_whole, low=-_INT32 - 1, high=_INT32), partial(_whole, low=0, high=_INT32)
@@ -158,7 +158,7 @@ _long_count, _unsigned = partial(_whole, low=0, high=_INT64), partial(_whole, lo
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
-        raise Undecodable(f"a number of seconds is expected, not {_shown(value)}")
+        raise UnparsableCommand(f"a number of seconds is expected, not {_shown(value)}")
     return float(value)
 
 
@@ -169,7 +169,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _each(kind: Callable[[dict[str, Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise Undecodable(f"a list of objects is expected, not {_shown(value)}")
+            raise UnparsableCommand(f"a list of objects is expected, not {_shown(value)}")
         return tuple(kind(each) for each in value)
     return read
 
@@ -199,15 +199,15 @@ def read_property(tree: dict[str, Any]) -> Property:
     name = _named(tree, "name", _text, "")
     kind = _TYPES.get(_named(tree, "type", _text, "E_STRING"))
     if not name:
-        raise Undecodable("a property needs a name")
+        raise UnparsableCommand("a property needs a name")
     if kind is None:
-        raise Undecodable(f"property {name[:40]!r}: the types are {', '.join(_TYPES)}")
+        raise UnparsableCommand(f"property {name[:40]!r}: the types are {', '.join(_TYPES)}")
     if "value" not in tree:
-        raise Undecodable(f"property {name[:40]!r} needs a value")
+        raise UnparsableCommand(f"property {name[:40]!r} needs a value")
     try:
         return Property(name, _property_value(tree["value"], kind), kind)
-    except Undecodable as error:
-        raise Undecodable(f"property {name[:40]!r}: {error}") from None
+    except UnparsableCommand as error:
+        raise UnparsableCommand(f"property {name[:40]!r}: {error}") from None
 
 
 _BITS = {PropertyType.CHAR: 7, PropertyType.SHORT: 15, PropertyType.INT32: 31, PropertyType.INT64: 63}
@@ -266,14 +266,14 @@ VERBS = tuple(sorted((*COMMANDS, *_ALIASES)))
 
 
 def parse(line: str) -> tuple[str, dict[str, Any]] | None:
-    """Parse a line into command and members; None for a blank line or a comment (`#`). Raises CommandError if the line is
-    invalid."""
+    """Parse a line into command and members; None for a blank line or a comment (`#`). Raises ShellCommandError if the line
+    is invalid."""
     text = line.strip()
     if not text or text.startswith("#"):
         return None
     verb = _ALIASES.get(verb_of(text), verb_of(text))
     if verb not in COMMANDS:
-        raise CommandError(_unknown(verb))
+        raise ShellCommandError(_unknown(verb))
     members = _fill(COMMANDS[verb], split(text)[1])
     _check(verb, members)
     return verb, members
@@ -302,7 +302,7 @@ def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in tree:
         if name not in names:
             known = f"the names are {', '.join(names)}" if names else "the command has no members"
-            raise Undecodable(f"unknown name {name[:40]!r}: {known}")
+            raise UnparsableCommand(f"unknown name {name[:40]!r}: {known}")
 
 
 def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default: Any) -> Any:
@@ -310,19 +310,19 @@ def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default:
         return default
     try:
         return read(tree[name])
-    except Undecodable as error:
-        raise Undecodable(f"{name}: {error}") from None
+    except UnparsableCommand as error:
+        raise UnparsableCommand(f"{name}: {error}") from None
 
 
 def _check(verb: str, members: dict[str, Any]) -> None:
     for name in _NEEDED.get(verb, ()):
         if not members[name]:
-            raise CommandError(f"'{name}' is mandatory")
+            raise ShellCommandError(f"'{name}' is mandatory")
     if verb in ("open", "configure", "confirm"):
         try:
             parse_uri(members["uri"])
         except BmqError as error:
-            raise CommandError(f"The uri ('{members['uri'][:300]}') is not valid: {error}") from None
+            raise ShellCommandError(f"The uri ('{members['uri'][:300]}') is not valid: {error}") from None
     if verb == "open":
         parse_flags(members["flags"])
 
@@ -341,29 +341,29 @@ class Flags:
 
 
 def parse_flags(text: str) -> Flags:
-    """Parse `read,write,ack`, case-insensitive. Raises CommandError, which names unknown flags."""
+    """Parse `read,write,ack`, case-insensitive. Raises ShellCommandError, which names unknown flags."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     wrong = [name for name in names if name.lower() not in ("read", "write", "ack")]
     if wrong:
-        raise CommandError("Invalid flag(s) " + ",".join(f"'{name[:40]}'" for name in wrong) + ": use read, write, ack")
+        raise ShellCommandError("Invalid flag(s) " + ",".join(f"'{name[:40]}'" for name in wrong) + ": use read, write, ack")
     return Flags(**{name.lower(): True for name in names})
 
 
 def select(guid: str, known: list[bytes]) -> list[bytes]:
-    """Return the GUIDs that a confirm command selects of those `known`, in order of arrival. Raises CommandError if the
+    """Return the GUIDs that a confirm command selects of those `known`, in order of arrival. Raises ShellCommandError if the
     text is invalid or the GUID unknown."""
     if guid == "*":
         return known
     if guid[0] in "+-":
         if not re.fullmatch(r"[+-][0-9]{1,18}", guid):
-            raise CommandError(f"'{guid[:80]}' is not a valid GUID")
+            raise ShellCommandError(f"'{guid[:80]}' is not a valid GUID")
         count = int(guid)
         return known[:count] if count > 0 else known[len(known) + count:] if -count <= len(known) else known
     if not re.fullmatch(r"[0-9A-Fa-f]{32}", guid):
-        raise CommandError(f"'{guid[:80]}' is not a valid GUID")
+        raise ShellCommandError(f"'{guid[:80]}' is not a valid GUID")
     wanted = bytes.fromhex(guid)
     if wanted not in known:
-        raise CommandError(f"'{guid.upper()}' NOT found")
+        raise ShellCommandError(f"'{guid.upper()}' NOT found")
     return [wanted]
 
 
@@ -373,26 +373,26 @@ _GROUP = re.compile(r"(?:[0-9A-Fa-f]{2}){1,4}")
 
 
 def parse_dump(text: str) -> tuple[bytes, Properties]:
-    """Parse a dumped message into payload and properties. Raises CommandError for any other text."""
+    """Parse a dumped message into payload and properties. Raises ShellCommandError for any other text."""
     lines = text.splitlines()
     first = lines[0] if lines else ""
     if first == _DATA:
         return _hex(lines, 1), {}
     if first != _PROPERTIES:
-        raise CommandError(f"no dump of a message: a dump begins with '{_PROPERTIES}' or '{_DATA}'")
+        raise ShellCommandError(f"no dump of a message: a dump begins with '{_PROPERTIES}' or '{_DATA}'")
     area_at, payload_at = _find(lines, _AREA), _find(lines, _BODY)
     area = _hex(lines, area_at + 1)
     try:
         return _hex(lines, payload_at + 1), properties.decode(area, False) if area else {}
     except PeerError as error:
-        raise CommandError(f"the properties in the dump cannot be read: {error}") from None
+        raise ShellCommandError(f"the properties in the dump cannot be read: {error}") from None
 
 
 def _find(lines: list[str], title: str) -> int:
     try:
         return lines.index(title)
     except ValueError:
-        raise CommandError(f"no dump of a message: '{title}' is missing") from None
+        raise ShellCommandError(f"no dump of a message: '{title}' is missing") from None
 
 
 def _hex(lines: list[str], start: int) -> bytes:
@@ -404,11 +404,11 @@ def _hex(lines: list[str], start: int) -> bytes:
         if not line.strip():
             break
         if line.startswith("(") and line.endswith(" more bytes)"):
-            raise CommandError(f"line {number}: the dump contains only a part of the payload")
+            raise ShellCommandError(f"line {number}: the dump contains only a part of the payload")
         offset, _, rest = line.partition(":")
         groups = rest.partition("|")[0].split()
         if not offset.strip().isdecimal() or not groups or not all(_GROUP.fullmatch(each) for each in groups):
-            raise CommandError(f"line {number}: not a line of a hexdump")
+            raise ShellCommandError(f"line {number}: not a line of a hexdump")
         found += bytes.fromhex("".join(groups))
     return bytes(found)
 

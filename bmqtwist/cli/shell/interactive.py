@@ -12,9 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bmqtwist.cli.shell.commands import HELP, CommandError, Flags, Undecodable, parse, parse_dump, parse_flags, select
-from bmqtwist.cli.shell.console import FileLog, shown
-from bmqtwist.cli.shell.posting import Plan, Poster, next_number
+from bmqtwist.cli.shell.commands import (
+    HELP,
+    Flags,
+    ShellCommandError,
+    UnparsableCommand,
+    parse,
+    parse_dump,
+    parse_flags,
+    select,
+)
+from bmqtwist.cli.shell.log_output import EventFile, payload_text
+from bmqtwist.cli.shell.message_series import SeriesParameters, SeriesPoster, next_number
 from bmqtwist.cli.shell.printing import (
     ack_text,
     command_text,
@@ -27,7 +36,7 @@ from bmqtwist.cli.shell.printing import (
     session_event_text,
     status_text,
 )
-from bmqtwist.cli.shell.settings import Settings, queue_options, session_options, tls_context
+from bmqtwist.cli.shell.settings import ShellSettings, queue_options, session_options, tls_context
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.sdk import aio
 from bmqtwist.sdk.message import Message
@@ -40,8 +49,8 @@ _ROOM_WAIT_S = 5.0
 _ACKS_WAIT_S = 5.0
 
 
-class _Entry:
-    """An opened queue with its unconfirmed messages."""
+class _OpenedQueue:
+    """A queue that is open or being opened, with its unconfirmed messages."""
 
     def __init__(self, uri: str, flags: Flags) -> None:
         self.uri, self.flags, self.number = uri, flags, next_number()
@@ -51,13 +60,13 @@ class _Entry:
 
     @property
     def opened(self) -> aio.Queue:
-        """The open queue. Raises CommandError while it is being opened."""
+        """The open queue. Raises ShellCommandError while it is being opened."""
         if self.queue is None:
-            raise CommandError(f"'{self.uri}' is not open yet")
+            raise ShellCommandError(f"'{self.uri}' is not open yet")
         return self.queue
 
 
-class _Outcomes:
+class _ResultLog:
     """Logs the outcome of requests and counts failures."""
 
     def __init__(self, log: logging.Logger) -> None:
@@ -68,20 +77,20 @@ class _Outcomes:
         self.failures += 1
         self._log.error("%s", text, stacklevel=2)
 
-    def ended(self, text: str, result: Result | str) -> None:
+    def log_result(self, text: str, result: Result | str) -> None:
         if result is not Result.SUCCESS:
             self.failures += 1
         self._log.log(logging.INFO if result is Result.SUCCESS else logging.ERROR, "<-- session.%s", text, stacklevel=2)
 
 
-class _Arrivals:
+class _ReceivedItems:
     """Batches received messages and ACKs, logs them in the next turn of the loop, and stores messages with their queues.
     `arrived` is set when messages are stored."""
 
-    def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog, outcomes: _Outcomes,
-                 entries: dict[str, _Entry]) -> None:
-        self._settings, self._log, self._file_log = settings, log, file_log
-        self._outcomes, self._entries = outcomes, entries
+    def __init__(self, settings: ShellSettings, log: logging.Logger, event_file: EventFile, results: _ResultLog,
+                 entries: dict[str, _OpenedQueue]) -> None:
+        self._settings, self._log, self._event_file = settings, log, event_file
+        self._results, self._entries = results, entries
         self._messages: list[Message] = []
         self._acks: list[Ack] = []
         self._reporting = False
@@ -89,13 +98,13 @@ class _Arrivals:
 
     def on_ack(self, ack: Ack) -> None:
         self._acks.append(ack)
-        self._report_soon()
+        self._schedule_report()
 
     def on_message(self, message: Message) -> None:
         self._messages.append(message)
-        self._report_soon()
+        self._schedule_report()
 
-    def _report_soon(self) -> None:
+    def _schedule_report(self) -> None:
         if not self._reporting:
             self._reporting = True
             asyncio.get_running_loop().call_soon(self.report)
@@ -116,9 +125,9 @@ class _Arrivals:
         for index, ack in enumerate(acked):
             entry = self._entries.get(ack.uri)
             number = entry.number if entry else 0
-            self._file_log.write("ACK", ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1], "")
+            self._event_file.write("ACK", ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1], "")
             if not ack.ok:
-                self._outcomes.error(f"ACK #{index}: {ack_text(ack, number)}")
+                self._results.error(f"ACK #{index}: {ack_text(ack, number)}")
             elif self._settings.dump_msg:
                 self._log.info("ACK #%d: %s", index, ack_text(ack, number))
 
@@ -128,8 +137,8 @@ class _Arrivals:
             entry = self._entries.get(message.uri)
             if entry is None:
                 continue  # the queue is closed: the broker redelivers the message
-            if self._file_log.enabled:
-                self._file_log.write("PUSH", message.uri, message.guid, shown(_payload(message)))
+            if self._event_file.enabled:
+                self._event_file.write("PUSH", message.uri, message.guid, payload_text(_payload(message)))
             if self._settings.dump_msg:
                 self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
             if self._settings.confirm_msg:
@@ -137,7 +146,7 @@ class _Arrivals:
             else:
                 self._store(entry, message)
 
-    def _store(self, entry: _Entry, message: Message) -> None:
+    def _store(self, entry: _OpenedQueue, message: Message) -> None:
         entry.messages[message.guid] = message
         if len(entry.messages) > LISTED_MAX:
             del entry.messages[next(iter(entry.messages))]
@@ -149,20 +158,20 @@ class _Arrivals:
         try:
             message.confirm()
         except SdkError as error:
-            self._outcomes.error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
+            self._results.error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
         else:
-            self._file_log.write("CONFIRM", message.uri, message.guid, "")
+            self._event_file.write("CONFIRM", message.uri, message.guid, "")
 
 
 class Shell:
     """An optional session and its queues."""
 
-    def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog) -> None:
-        self._settings, self._log, self._file_log = settings, log, file_log
+    def __init__(self, settings: ShellSettings, log: logging.Logger, event_file: EventFile) -> None:
+        self._settings, self._log, self._event_file = settings, log, event_file
         self._session: aio.Session | None = None
-        self._entries: dict[str, _Entry] = {}
-        self._outcomes = _Outcomes(log)
-        self._arrivals = _Arrivals(settings, log, file_log, self._outcomes, self._entries)
+        self._entries: dict[str, _OpenedQueue] = {}
+        self._results = _ResultLog(log)
+        self._received = _ReceivedItems(settings, log, event_file, self._results, self._entries)
         self._tasks: set[asyncio.Task[None]] = set()
         self._actions: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {
             "start": self._start, "stop": self._stop, "open": self._open, "configure": self._configure,
@@ -171,7 +180,7 @@ class Shell:
 
     @property
     def failures(self) -> int:
-        return self._outcomes.failures
+        return self._results.failures
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -186,14 +195,14 @@ class Shell:
                 return False
             if command is not None:
                 await self._actions[command[0]](command[1])
-        except Undecodable as error:
-            self._outcomes.error(f"Unable to decode: {line.strip()[:300]}\n{error}")
+        except UnparsableCommand as error:
+            self._results.error(f"Unable to decode: {line.strip()[:300]}\n{error}")
         except BmqError as error:
-            self._outcomes.error(str(error))
+            self._results.error(str(error))
         except OSError as error:
-            self._outcomes.error(f"{error.filename or 'file'}: {error.strerror or error}")
+            self._results.error(f"{error.filename or 'file'}: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - the following commands can still be executed
-            self._outcomes.error(f"{type(error).__name__}: {error}")
+            self._results.error(f"{type(error).__name__}: {error}")
         return True
 
     async def finish(self) -> None:
@@ -208,7 +217,7 @@ class Shell:
             try:
                 await work()
             except BmqError as error:
-                self._outcomes.error(str(error))
+                self._results.error(str(error))
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -229,7 +238,7 @@ class Shell:
                     await self._connect(session)
                 except SdkError as error:
                     result = error.result
-        self._outcomes.ended(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
+        self._results.log_result(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
 
     async def _connect(self, session: aio.Session) -> None:
         connected = False
@@ -246,31 +255,31 @@ class Shell:
             self._start_task(self._stop_session)
         else:
             await self._stop_session()
-        self._outcomes.ended("stop()", Result.SUCCESS)
+        self._results.log_result("stop()", Result.SUCCESS)
 
     async def _stop_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.stop()
-            self._arrivals.report()
+            self._received.report()
         self._entries.clear()
 
     def _on_event(self, event: SessionEvent) -> None:
-        self._arrivals.report()
+        self._received.report()
         self._log.info("==> EVENT received: %s", session_event_text(event))
-        self._file_log.event(event)
+        self._event_file.event(event)
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
             self._entries.pop(event.uri, None)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    def _entry(self, uri: str) -> _Entry:
+    def _entry(self, uri: str) -> _OpenedQueue:
         entry = self._entries.get(uri)
         if entry is None:
-            raise CommandError(f"unknown queue '{uri}'")
+            raise ShellCommandError(f"unknown queue '{uri}'")
         return entry
 
-    async def _request(self, name: str, entry: _Entry, send: Callable[[], Awaitable[Any]], asynchronous: bool,
+    async def _request(self, name: str, entry: _OpenedQueue, send: Callable[[], Awaitable[Any]], asynchronous: bool,
                        on_success: Callable[[Any], None], on_failure: Callable[[], None] = lambda: None) -> None:
         """Send a request for a queue and log its outcome; if `asynchronous`, do not wait for the answer."""
         kind = name.removesuffix("Queue")
@@ -297,18 +306,19 @@ class Shell:
         else:
             await work()
 
-    def _log_outcome(self, name: str, entry: _Entry, asynchronous: bool, result: Result | str, message: str = "") -> None:
+    def _log_outcome(self, name: str, entry: _OpenedQueue, asynchronous: bool, result: Result | str,
+                     message: str = "") -> None:
         kind = name.removesuffix("Queue")
         status = status_text(entry.uri, entry.number, kind, result, message)
         form = "Async" if asynchronous else "Sync"
-        self._outcomes.ended(f"{name}{form}() => {outcome(result, kind)[0]} ({status})", result)
+        self._results.log_result(f"{name}{form}() => {outcome(result, kind)[0]} ({status})", result)
 
     async def _open(self, command: dict[str, Any]) -> None:
         flags = parse_flags(command["flags"])
         options = queue_options(command)
         self._log.info("--> Opening queue: %s", command_text(command))
         uri, session, known = command["uri"], self._session, self._entries.get(command["uri"])
-        entry = known or _Entry(uri, flags)
+        entry = known or _OpenedQueue(uri, flags)
         refusal: Result | str = ""
         if session is None:
             refusal = Result.NOT_CONNECTED
@@ -323,14 +333,14 @@ class Shell:
 
         def send() -> Awaitable[Any]:
             return session.open(uri, read=flags.read, write=flags.write, options=options,
-                                on_message=self._arrivals.on_message)
+                                on_message=self._received.on_message)
 
         def on_success(queue: aio.Queue) -> None:
             entry.queue = queue
 
         await self._request("openQueue", entry, send, command["async"], on_success, lambda: self._drop(entry))
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: _OpenedQueue) -> None:
         if self._entries.get(entry.uri) is entry:
             del self._entries[entry.uri]
 
@@ -370,7 +380,7 @@ class Shell:
         await self._send(entry, [payload], {name: value for name, (_, value) in properties.items()},
                          {name: kind for name, (kind, _) in properties.items()}, False)
 
-    async def _send(self, entry: _Entry, payloads: list[bytes], values: dict[str, Any], types: dict[str, PropertyType],
+    async def _send(self, entry: _OpenedQueue, payloads: list[bytes], values: dict[str, Any], types: dict[str, PropertyType],
                     compress: bool) -> None:
         """Post messages in one event."""
         session = entry.opened.session
@@ -380,7 +390,7 @@ class Shell:
         elif not all(payloads):
             refusal = Result.PAYLOAD_EMPTY
         if refusal:
-            raise CommandError(f"Failed to pack message. rc: {outcome_text(refusal, 'pack')}")
+            raise ShellCommandError(f"Failed to pack message. rc: {outcome_text(refusal, 'pack')}")
         result = Result.SUCCESS
         try:
             for payload in payloads:
@@ -388,9 +398,9 @@ class Shell:
         except SdkError as error:
             result = error.result
         session.turn(flush=True)
-        self._outcomes.ended(f"post() => {outcome_text(result)}", result)
+        self._results.log_result(f"post() => {outcome_text(result)}", result)
 
-    async def _post_one(self, entry: _Entry, payload: bytes, values: dict[str, Any], types: dict[str, PropertyType],
+    async def _post_one(self, entry: _OpenedQueue, payload: bytes, values: dict[str, Any], types: dict[str, PropertyType],
                         compress: bool) -> None:
         """Post a message, and wait up to 5 s for room in the output buffer."""
         queue, loop, number = entry.opened, asyncio.get_running_loop(), next_number()
@@ -398,23 +408,23 @@ class Shell:
         while True:
             try:
                 guid = queue.post_nowait(payload, values, types, ack=entry.flags.ack, compress=compress,
-                                         on_ack=self._arrivals.on_ack if entry.flags.ack else None, correlation=number)
+                                         on_ack=self._received.on_ack if entry.flags.ack else None, correlation=number)
                 break
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT or loop.time() >= end:
                     raise
             await queue.session.room(end)
-        if self._file_log.enabled:
-            self._file_log.write("PUT", entry.uri, correlation_text(number), guid, shown(payload))
+        if self._event_file.enabled:
+            self._event_file.write("PUT", entry.uri, correlation_text(number), guid, payload_text(payload))
 
     async def _batch_post(self, command: dict[str, Any]) -> None:
         entry = self._entry(command["uri"])
-        plan = Plan(command["eventsCount"], 0.0, command["eventSize"], command["msgSize"], command["postRate"],
+        plan = SeriesParameters(command["eventsCount"], 0.0, command["eventSize"], command["msgSize"], command["postRate"],
                     command["postInterval"], tuple(each.encode("utf-8", "surrogateescape") for each in command["payload"]),
                     auto_incremented=command["autoIncremented"])
         if not entry.flags.write:
-            raise CommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
-        poster = Poster(plan, entry.opened, self._arrivals.on_ack if entry.flags.ack else None, self._file_log)
+            raise ShellCommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
+        poster = SeriesPoster(plan, entry.opened, self._received.on_ack if entry.flags.ack else None, self._event_file)
         session = entry.opened.session
         await poster.run(lambda: session.core.online, lambda: True)
         self._log.info("All messages have been posted")
@@ -438,22 +448,23 @@ class Shell:
             except SdkError as error:
                 result = error.result
             else:
-                self._file_log.write("CONFIRM", message.uri, message.guid, "")
+                self._event_file.write("CONFIRM", message.uri, message.guid, "")
                 del entry.messages[guid]
-            self._outcomes.ended(f"confirmMessage() => {outcome_text(result)}", result)
+            self._results.log_result(f"confirmMessage() => {outcome_text(result)}", result)
 
     async def _wait(self, command: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + command["timeout"]
         while (count := sum(len(entry.messages) for entry in self._selected(command["uri"]))) < command["messages"]:
-            self._arrivals.arrived.clear()
+            self._received.arrived.clear()
             try:
-                await asyncio.wait_for(self._arrivals.arrived.wait(), end - loop.time())
+                await asyncio.wait_for(self._received.arrived.wait(), end - loop.time())
             except TimeoutError:
-                raise CommandError(f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
+                raise ShellCommandError(
+                    f"{count} of {command['messages']} messages within {command['timeout']:g} s") from None
         self._log.info("%d messages have arrived", count)
 
-    def _selected(self, uri: str | None) -> list[_Entry]:
+    def _selected(self, uri: str | None) -> list[_OpenedQueue]:
         return list(self._entries.values()) if uri is None else [self._entry(uri)]
 
     async def _help(self, _: dict[str, Any]) -> None:

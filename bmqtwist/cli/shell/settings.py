@@ -1,5 +1,5 @@
 """Settings of the shell from command line and profile, their validation, and the session options derived from them. A
-profile is a JSON object; `MEMBERS` names its members.
+profile is a JSON object; `MEMBERS` contains the names of its members.
 
 Members without effect in this shell (`memoryDebug`, `threads`, ...) are accepted, for compatibility with bmqtool profiles.
 """
@@ -16,14 +16,14 @@ from typing import Any
 import click
 
 from bmqtwist import __version__
-from bmqtwist.cli.connection import client_context
+from bmqtwist.cli.connection import make_tls_context
 from bmqtwist.cli.main import TOOL, called_as_tool
 from bmqtwist.cli.shell.commands import (
     MAX_UNCONFIRMED_BYTES,
     MAX_UNCONFIRMED_MESSAGES,
-    CommandError,
     Flags,
     Property,
+    ShellCommandError,
     parse_flags,
     read_property,
     read_subscription,
@@ -52,7 +52,7 @@ def _option(default: Any, text: str = "", *names: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ShellSettings:
     """Members of bmqtool's profile. `post_interval` in milliseconds, `timeout_sec` in seconds."""
 
     mode: str = _option("cli", "cli: commands. auto: produce or consume, print statistics. syschk: test a broker.", "--mode",
@@ -194,20 +194,20 @@ class Settings:
         return tree
 
 
-MEMBERS = {camel_case(each.name): each.name for each in fields(Settings)}
-OPTIONS = tuple(click.option(*names, each.name, **more) for each in fields(Settings)
+MEMBERS = {camel_case(each.name): each.name for each in fields(ShellSettings)}
+OPTIONS = tuple(click.option(*names, each.name, **more) for each in fields(ShellSettings)
                 for names, more in [each.metadata["option"]])
 
 
 def queue_options(reading: Mapping[str, Any]) -> QueueOptions:
-    """Return the queue options of an `open` or `configure` command. Raises CommandError for an invalid expression, limit or
-    priority."""
+    """Return the queue options of an `open` or `configure` command. Raises ShellCommandError for an invalid expression,
+    limit or priority."""
     try:
         return QueueOptions(*_limits(reading), subscriptions=tuple(
             _subscription({**reading, **{name: value for name, value in each.items() if value is not None}})
             for each in reading["subscriptions"]))
     except BmqError as error:
-        raise CommandError(str(error)) from None
+        raise ShellCommandError(str(error)) from None
 
 
 def _limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -217,19 +217,19 @@ def _limits(reading: Mapping[str, Any]) -> tuple[int, int, int]:
 def _subscription(each: Mapping[str, Any]) -> Subscription:
     expression = each.get("expression")
     if expression == "":
-        raise CommandError("Invalid subscription '': its expression is empty; omit it to receive all messages")
+        raise ShellCommandError("Invalid subscription '': its expression is empty; omit it to receive all messages")
     try:
         return Subscription(expression or "", *_limits(each), each.get("correlationId"))
     except BmqError as error:
-        raise CommandError(f"Invalid subscription '{expression or ''}': {error}") from None
+        raise ShellCommandError(f"Invalid subscription '{expression or ''}': {error}") from None
 
 
-def read_profile(text: str, settings: Settings) -> Settings:
+def read_profile(text: str, settings: ShellSettings) -> ShellSettings:
     """Apply a profile to settings. Raises LocalError if it is invalid; unknown members are ignored, as in bmqtool."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LocalError(f"the profile is no JSON: {error}") from None
+        raise LocalError(f"the profile is not JSON: {error}") from None
     if not isinstance(tree, dict):
         raise LocalError("a profile is a JSON object")
     changes: dict[str, Any] = {}
@@ -244,7 +244,7 @@ def read_list(name: str, text: str) -> tuple[Any, ...]:
     try:
         return _list(name, json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise LocalError(f"{name}: no JSON: {error}") from None
+        raise LocalError(f"{name}: not JSON: {error}") from None
 
 
 def _list(name: str, tree: Any) -> tuple[Any, ...]:
@@ -253,7 +253,7 @@ def _list(name: str, tree: Any) -> tuple[Any, ...]:
     read = read_property if name == "messageProperties" else read_subscription
     try:
         return tuple(read(each) for each in tree)
-    except CommandError as error:
+    except ShellCommandError as error:
         raise LocalError(f"{name}: {error}") from None
 
 
@@ -274,7 +274,7 @@ _ATTEMPT_S = 15.0
 _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def session_options(settings: Settings, connect_timeout_s: float | None = None) -> SessionOptions:
+def session_options(settings: ShellSettings, connect_timeout_s: float | None = None) -> SessionOptions:
     """Return the session options. Raises LocalError for an invalid broker address."""
     timeout = float(settings.timeout_sec)
     connect = connect_timeout_s or timeout
@@ -288,11 +288,11 @@ def session_options(settings: Settings, connect_timeout_s: float | None = None) 
         user_agent=f"{TOOL} libbmq:{__version__}" if called_as_tool() else DEFAULT_USER_AGENT)
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
+def tls_context(settings: ShellSettings) -> ssl.SSLContext | None:
     """Return the TLS context with the allowed versions; None without tls:// addresses."""
     if not any(broker.tls for broker in parse_brokers(settings.broker)):
         return None
-    context = client_context(settings.tls_authority or None, False)
+    context = make_tls_context(settings.tls_authority or None, False)
     names = [name.strip().lower() for name in settings.tls_versions.split(",") if name.strip()]
     if not names or not all(name in _VERSIONS for name in names):
         raise LocalError(f"tlsVersions {settings.tls_versions!r}: TLSv1.3, TLSv1.2, or both with a comma")

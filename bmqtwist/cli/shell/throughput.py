@@ -25,18 +25,18 @@ class Throughput:
     def __init__(self, verb: str, with_latency: bool = False) -> None:
         self.verb, self.with_latency = verb, with_latency
         self._total, self._before = Counter[str](), Counter[str]()  # messages, message_bytes, events, event_bytes
-        self._interval = _Range()
-        self._latency = _Range()
+        self._interval = _Aggregate()
+        self._latency = _Aggregate()
 
-    def message(self, size: int) -> None:
+    def add_message(self, size: int) -> None:
         self._total["messages"] += 1
         self._total["message_bytes"] += size
 
-    def event(self, size: int) -> None:
+    def add_event(self, size: int) -> None:
         self._total["events"] += 1
         self._total["event_bytes"] += size
 
-    def latency(self, latency_ns: int) -> None:
+    def add_latency(self, latency_ns: int) -> None:
         self._interval.add(latency_ns)
         self._latency.add(latency_ns)
 
@@ -47,12 +47,12 @@ class Throughput:
             f"{grouped(int(count / seconds)):>14} |{grouped(count):>14} |{pretty_bytes(int(size / seconds)):>14}"
             for count, size in ((delta["messages"], delta["message_bytes"]), (delta["events"], delta["event_bytes"])))
         if self.with_latency:
-            known, self._interval = self._interval, _Range()
+            known, self._interval = self._interval, _Aggregate()
             line += (f" ||{pretty_time(known.minimum):>14} < {pretty_time(known.average):>14} < "
                      f"{pretty_time(known.maximum):>14}")
         return line
 
-    def final(self) -> str:
+    def final_line(self) -> str:
         total = self._total
         text = (f"Final stats: {self.verb} {grouped(total['messages'])} messages [{pretty_bytes(total['message_bytes'])}] "
                 f"in {grouped(total['events'])} events [{pretty_bytes(total['event_bytes'])}]")
@@ -63,7 +63,7 @@ class Throughput:
         return text
 
 
-class _Range:
+class _Aggregate:
     def __init__(self) -> None:
         self.count = self.minimum = self.maximum = self._sum = 0
 

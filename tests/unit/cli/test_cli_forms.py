@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from bmqtwist.cli.admin import is_error
 from bmqtwist.cli.latencies import Latencies
-from bmqtwist.cli.payloads import BadInput, Properties, parse_json_line, parse_properties, split
-from bmqtwist.cli.textforms import FIELD_NAMES, as_tree, form_of, unescape
+from bmqtwist.cli.payloads import BadInput, Properties, parse_json_line, parse_properties, split_stream
+from bmqtwist.cli.textforms import FIELD_NAMES, compile_template, message_tree, unescape
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk.message import Message, typed
 from bmqtwist.wire.properties import PropertyType, encode
@@ -80,7 +80,7 @@ def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reas
 def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, values: dict[str, object]) -> None:
     """For arbitrary payloads and properties."""
     original = message(payload, values)
-    line = form_of("{json}\\n", print)(original)
+    line = compile_template("{json}\\n", print)(original)
     assert line is not None
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     post = parse_json_line(line, Properties(), "line 1")
@@ -106,24 +106,24 @@ def test_escapes_are_understood_and_others_refused() -> None:
 def test_a_template_prints_every_field() -> None:
     """Fields without a value are empty."""
     full = message(b"\xff", {"s": "t", "b": b"\1", "o": False, "n": 7})
-    print_all = form_of("|".join(f"{{{name}}}" for name in FIELD_NAMES), print)
+    print_all = compile_template("|".join(f"{{{name}}}" for name in FIELD_NAMES), print)
     fields = dict(zip(FIELD_NAMES, print_all(full).split(b"|"), strict=True))
     assert fields["payload"] == b"\xff" and fields["hex"] == b"ff" and fields["base64"] == b"/w=="
     assert (fields["domain"], fields["queue"], fields["app"]) == (b"d.~t", b"q", b"a")
     assert fields["guid"] == b"40" + b"0" * 30 and fields["size"] == b"1" and fields["time"] == b""
-    assert form_of("{p.s}{p.b}{p.o}{p.n}{p.none}\\n", print)(full) == b"t\1false7\n"
+    assert compile_template("{p.s}{p.b}{p.o}{p.n}{p.none}\\n", print)(full) == b"t\1false7\n"
     assert print_all(message(b"x", uri="bmq://d/q")).startswith(b"x|")
     for wrong in ("{}", "{p.}", "{payload!r}", "{size:>5}", "{nope}", "{", "}"):
         with pytest.raises(LocalError):
-            form_of(wrong, print)
+            compile_template(wrong, print)
 
 
 def test_a_message_that_cannot_be_read_prints_as_nothing_and_is_named() -> None:
     """The message is reported by its GUID, for each template."""
     broken = Message(message(b"x").queue, None, bytes(16), b"\0\0", 2, 0)
     said: list[str] = []
-    assert form_of("{json}", said.append)(broken) is None and "cannot be read" in said[0]
-    assert "payload" in as_tree(message(b"x"))
+    assert compile_template("{json}", said.append)(broken) is None and "cannot be read" in said[0]
+    assert "payload" in message_tree(message(b"x"))
 
 
 @given(st.lists(st.binary(max_size=5), max_size=6), st.sampled_from([b"\n", b"ab", b"\0"]))
@@ -133,7 +133,7 @@ def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimi
         async def source() -> AsyncIterator[bytes]:
             for part in parts:
                 yield part
-        return [piece async for piece in split(source(), delimiter)]
+        return [piece async for piece in split_stream(source(), delimiter)]
 
     whole = b"".join(chunks)
     found = asyncio.run(pieces(chunks))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bmqtwist.cli.shell.command import call
+from bmqtwist.cli.shell.command import run_in_loop
 
 COMMAND_S = 20.0
 
@@ -27,7 +27,7 @@ def test_a_ctrl_c_is_heard_although_it_does_not_wake_the_wait() -> None:
     began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
-            call(loop, command())
+            run_in_loop(loop, command())
         assert time.monotonic() - began < COMMAND_S / 2
     finally:
         loop.call_soon_threadsafe(loop.stop)

@@ -14,10 +14,10 @@ from bmqtwist.cli.latencies import Latencies, pretty_time
 from bmqtwist.cli.shell import commands, printing
 from bmqtwist.cli.shell.commands import (
     LINE_CHARS_MAX,
-    CommandError,
     Flags,
     Property,
-    Undecodable,
+    ShellCommandError,
+    UnparsableCommand,
     parse,
     parse_dump,
     parse_flags,
@@ -25,10 +25,10 @@ from bmqtwist.cli.shell.commands import (
     select,
     split,
 )
-from bmqtwist.cli.shell.console import RecordFormat
-from bmqtwist.cli.shell.posting import Content, Plan
+from bmqtwist.cli.shell.log_output import RecordFormat
+from bmqtwist.cli.shell.message_series import SeriesContent, SeriesParameters
 from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_text
-from bmqtwist.cli.shell.settings import Settings, read_list, read_profile
+from bmqtwist.cli.shell.settings import ShellSettings, read_list, read_profile
 from bmqtwist.cli.shell.throughput import Throughput, header
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.describe import message_dump
@@ -68,12 +68,12 @@ def test_a_line_is_a_verb_and_members(line: str, members: dict[str, object]) -> 
     ("v a=" + "[" * 100_000, "character 5"),
 ])
 def test_a_line_that_cannot_be_read_says_where(line: str, words: str) -> None:
-    with pytest.raises(Undecodable, match=words.replace("[", "\\[")):
+    with pytest.raises(UnparsableCommand, match=words.replace("[", "\\[")):
         split(line)
 
 
 def test_a_line_has_a_bound() -> None:
-    with pytest.raises(Undecodable, match="more than"):
+    with pytest.raises(UnparsableCommand, match="more than"):
         split("x" * (LINE_CHARS_MAX + 1))
 
 
@@ -95,7 +95,7 @@ _MEMBERS = st.sampled_from(["uri", "flags", "payload", "guid", "async", "subscri
 def _reaction(line: str) -> None:
     try:
         command = parse(line)
-    except CommandError as error:
+    except ShellCommandError as error:
         assert str(error)
     else:
         if command is not None:
@@ -119,7 +119,7 @@ def test_no_value_of_a_member_raises_anything_but_a_clear_error(verb: str, membe
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
     for number in ("9" * 5000, "[" + "9" * 5000 + "]", "1e999"):
-        with pytest.raises(CommandError):
+        with pytest.raises(ShellCommandError):
             parse(f'open uri="{URI}" flags="read" consumerPriority={number}')
 
 
@@ -200,7 +200,7 @@ def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected:
     (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"2147483648","type":"E_INT"}}]', "a number from"),
 ])
 def test_a_command_that_makes_no_sense_says_what_is_wrong(line: str, words: str) -> None:
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(ShellCommandError) as caught:
         parse(line)
     assert words in str(caught.value)
 
@@ -219,7 +219,7 @@ def test_guids_are_selected_as_the_original_does() -> None:
     assert select("+0", known) == select("-0", known) == []
     assert select("03" * 16, known) == [known[2]]
     for guid, words in (("AB" * 16, "NOT found"), ("x", "not a valid GUID"), ("+", "not a valid"), ("-1x", "not a valid")):
-        with pytest.raises(CommandError, match=words):
+        with pytest.raises(ShellCommandError, match=words):
             select(guid, known)
 
 
@@ -325,19 +325,21 @@ def test_figures_of_an_interval_count_what_came_in_it() -> None:
 # -- what is posted ----------------------------------------------------------------------------------------------------
 
 def test_payloads_of_a_series() -> None:
-    assert Content(Plan(msg_size=30)).payload(0, 0) == b"ABCDEFGHIJKLMNOPQRSTUVWXYZABCD"
-    assert Content(Plan(msg_size=10, latency="epoch")).payload(0, 258) == b"\0\0\0\0\0\0\1\2AB"
-    assert Content(Plan(pattern="msg")).payload(41, 0) == b"msg000000041"
-    content = Content(Plan(payloads=(b"a", b"b")))
+    assert SeriesContent(SeriesParameters(msg_size=30)).payload(0, 0) == b"ABCDEFGHIJKLMNOPQRSTUVWXYZABCD"
+    assert SeriesContent(SeriesParameters(msg_size=10, latency="epoch")).payload(0, 258) == b"\0\0\0\0\0\0\1\2AB"
+    assert SeriesContent(SeriesParameters(pattern="msg")).payload(41, 0) == b"msg000000041"
+    content = SeriesContent(SeriesParameters(payloads=(b"a", b"b")))
     assert [content.payload(number, 0) for number in range(3)] == [b"a", b"b", b"a"]
 
 
 def test_properties_of_a_series_count_up() -> None:
-    content = Content(Plan(properties=(Property("x", 1, PropertyType.INT32),), auto_incremented="n", pub_sub_modulo=3))
+    content = SeriesContent(SeriesParameters(properties=(Property("x", 1, PropertyType.INT32),), auto_incremented="n",
+                                             pub_sub_modulo=3))
     values, types = content.properties(7)
     assert values == {"x": 1, "n": 7, "AUTO_PUBSUB_PROPERTY": 1}
     assert types == {"x": PropertyType.INT32, "n": PropertyType.INT64, "AUTO_PUBSUB_PROPERTY": PropertyType.INT64}
-    for plan in (Plan(post_rate=0), Plan(event_size=0), Plan(msg_size=0), Plan(payloads=(b"a", b""))):
+    for plan in (SeriesParameters(post_rate=0), SeriesParameters(event_size=0), SeriesParameters(msg_size=0),
+                 SeriesParameters(payloads=(b"a", b""))):
         with pytest.raises(LocalError):
             plan.check()
 
@@ -361,7 +363,7 @@ def test_a_dump_file_gives_back_its_message() -> None:
      "cannot be read"),
 ])
 def test_a_file_that_is_no_dump_is_refused(text: str, words: str) -> None:
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(ShellCommandError, match=words):
         parse_dump(text)
 
 
@@ -369,16 +371,16 @@ def test_a_file_that_is_no_dump_is_refused(text: str, words: str) -> None:
 def test_no_file_raises_anything_but_a_clear_error(text: str) -> None:
     try:
         parse_dump(text)
-    except CommandError:
+    except ShellCommandError:
         pass
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
-AUTO = Settings(mode="auto", queue_uri=URI, queue_flags="read,write")
+AUTO = ShellSettings(mode="auto", queue_uri=URI, queue_flags="read,write")
 
 
-def _but(**changes: object) -> Settings:
+def _but(**changes: object) -> ShellSettings:
     from dataclasses import replace
 
     return replace(AUTO, **changes)  # type: ignore[arg-type]
@@ -414,19 +416,19 @@ def test_a_profile_is_read_and_written() -> None:
     text = json.dumps({"mode": "auto", "queueUri": URI, "eventsCount": 5, "dumpMsg": True, "unknown": 1, "log": None,
                        "messageProperties": [{"name": "x", "value": "1", "type": "E_INT"}],
                        "subscriptions": [{"expression": "x > 0", "correlationId": 4}]})
-    settings = read_profile(text, Settings())
+    settings = read_profile(text, ShellSettings())
     assert (settings.mode, settings.queue_uri, settings.events_count, settings.dump_msg) == ("auto", URI, "5", True)
     assert settings.message_properties == (Property("x", 1, PropertyType.INT32),)
     assert settings.subscriptions == (read_subscription({"correlationId": 4, "expression": "x > 0"}),)
-    assert read_profile(json.dumps(settings.profile()), Settings()) == settings
+    assert read_profile(json.dumps(settings.profile()), ShellSettings()) == settings
     for wrong in ("x", "[]", '{"mode": 5.5}', '{"dumpMsg": "yes"}', '{"messageProperties": 5}', '{"msgSize": true}'):
         with pytest.raises(LocalError):
-            read_profile(wrong, Settings())
+            read_profile(wrong, ShellSettings())
 
 
 @given(st.text(max_size=50) | _values.map(json.dumps))
 def test_no_profile_raises_anything_but_a_clear_error(text: str) -> None:
-    for read in (lambda: read_profile(text, Settings()).check(), lambda: read_list("messageProperties", text),
+    for read in (lambda: read_profile(text, ShellSettings()).check(), lambda: read_list("messageProperties", text),
                  lambda: read_list("subscriptions", text)):
         try:
             read()
@@ -434,10 +436,10 @@ def test_no_profile_raises_anything_but_a_clear_error(text: str) -> None:
             pass
 
 
-@given(st.dictionaries(st.sampled_from(sorted(Settings().profile())), _values))
+@given(st.dictionaries(st.sampled_from(sorted(ShellSettings().profile())), _values))
 def test_no_member_of_a_profile_raises_anything_but_a_clear_error(tree: dict[str, object]) -> None:
     try:
-        read_profile(json.dumps(tree), Settings()).check()
+        read_profile(json.dumps(tree), ShellSettings()).check()
     except LocalError:
         pass
 

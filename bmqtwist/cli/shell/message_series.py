@@ -1,4 +1,4 @@
-"""Posting of message series: `post_rate` events every `post_interval` ms, with `event_size` messages each."""
+"""Message series of the shell: `post_rate` events every `post_interval` ms, with `event_size` messages each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmqtwist.cli.shell.commands import Property
-from bmqtwist.cli.shell.console import FileLog, shown
+from bmqtwist.cli.shell.log_output import EventFile, payload_text
 from bmqtwist.cli.shell.printing import STAMP_BYTES, correlation_text
 from bmqtwist.cli.shell.settings import PUBSUB_PROPERTY
 from bmqtwist.cli.shell.throughput import Throughput
@@ -28,14 +28,15 @@ def next_number() -> int:
     return next(_numbers)
 
 
-def clock(latency: str) -> Callable[[], int]:
+def latency_clock(latency: str) -> Callable[[], int]:
     """Return a clock in nanoseconds: `epoch` since 1970, else the machine's monotonic clock, equal in all processes."""
     return time.time_ns if latency == "epoch" else time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Parameters of a series. `events`, `seconds`: 0 = no limit; `payloads`, `pattern`: replace `msg_size` bytes of text."""
+class SeriesParameters:
+    """Parameters of a series. `events`, `seconds`: 0 = no limit. `payloads`, or texts with the prefix `pattern`, replace
+    payloads of `msg_size` bytes."""
 
     events: int = 0
     seconds: float = 0.0
@@ -58,10 +59,10 @@ class Plan:
             raise LocalError("a message needs at least one byte of payload")
 
 
-class Content:
+class SeriesContent:
     """Payload and properties of each message of a series."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SeriesParameters) -> None:
         self._plan = plan
         self._stamped = plan.latency != "none"
         size = plan.msg_size - (STAMP_BYTES if self._stamped else 0)
@@ -91,16 +92,16 @@ class Content:
         return values, self._types
 
 
-class Poster:
+class SeriesPoster:
     """Posts a series to a queue. `on_ack` None = without acknowledgements."""
 
-    def __init__(self, plan: Plan, queue: aio.Queue, on_ack: Callable[[Ack], None] | None, file_log: FileLog,
+    def __init__(self, plan: SeriesParameters, queue: aio.Queue, on_ack: Callable[[Ack], None] | None, event_file: EventFile,
                  produced: Throughput | None = None) -> None:
         plan.check()
-        self._plan, self._queue, self._on_ack, self._file_log = plan, queue, on_ack, file_log
+        self._plan, self._queue, self._on_ack, self._event_file = plan, queue, on_ack, event_file
         self._produced = produced
-        self._content = Content(plan)
-        self._clock = clock(plan.latency)
+        self._content = SeriesContent(plan)
+        self._clock = latency_clock(plan.latency)
         self.posted = 0
 
     async def run(self, ready: Callable[[], bool], going: Callable[[], bool]) -> None:
@@ -127,7 +128,7 @@ class Poster:
         size = session.core.batch_bytes
         session.turn(flush=True)
         if self._produced is not None:
-            self._produced.event(size + _EVENT_HEADER_BYTES)
+            self._produced.add_event(size + _EVENT_HEADER_BYTES)
 
     async def _post_message(self) -> None:
         number, self.posted = self.posted, self.posted + 1
@@ -144,10 +145,10 @@ class Poster:
                 if error.result is not Result.BW_LIMIT:
                     raise
             await self._queue.session.room(1.0)
-        if self._file_log.enabled:
-            self._file_log.write("PUT", self._queue.uri, self.correlation(correlation), guid, shown(payload))
+        if self._event_file.enabled:
+            self._event_file.write("PUT", self._queue.uri, self.correlation(correlation), guid, payload_text(payload))
         if self._produced is not None:
-            self._produced.message(len(payload))
+            self._produced.add_message(len(payload))
 
     def correlation(self, value: object) -> str:
         """Format a correlation id of this series."""

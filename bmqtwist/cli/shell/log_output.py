@@ -1,5 +1,4 @@
-"""Input and output of the shell: command sources (script, terminal), log records on standard output in bmqtool's format,
-and the event file of `--log`.
+"""Log output of the shell: records on standard output in bmqtool's format, and the event file of `--log`.
 
 | specifier | output |
 |---|---|
@@ -12,22 +11,18 @@ and the event file of `--log`.
 | `%u` | nothing |
 | `%%` `\\n` `\\t` | themselves |
 
-Times are UTC. A record printed during input erases the prompt and the typed text, and prints them again after it.
+Times are UTC. A record that is printed during input replaces the line with the prompt, which is printed again after it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TextIO
 
-from bmqtwist.cli.shell.commands import LINE_CHARS_MAX, VERBS
 from bmqtwist.sdk.results import EventKind, SessionEvent
 
 TRACE = 5
@@ -81,47 +76,49 @@ def _iso_time(seconds: float, digits: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", whole) + (f".{fraction}" if digits else "") + "+00:00"
 
 
-class Console(logging.Handler):
-    """Standard output. `typed` returns the prompt with the typed text during input, else None."""
+class LogOutput(logging.Handler):
+    """Handler that writes records to standard output. `prompt_line` returns the prompt with the typed text during input,
+    else None."""
 
     def __init__(self, template: str, stream: TextIO | None = None) -> None:
         super().__init__()
         self.setFormatter(RecordFormat(template))
         self._stream = stream or sys.stdout
-        self.typed: Callable[[], str | None] = lambda: None
-        self.failed: OSError | None = None  # error of the first failed write; later output is discarded
+        self.prompt_line: Callable[[], str | None] = lambda: None
+        self.error: OSError | None = None  # error of the first failed write; later output is discarded
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.say(self.format(record))
+        self.print(self.format(record))
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.acquire()
         try:
-            typed = self.typed()
-            if typed is not None:
-                text = f"{_ERASE_LINE}{text if text.endswith(chr(10)) else text + chr(10)}{typed}"
-            if self.failed is None:
+            line = self.prompt_line()
+            if line is not None:
+                text = f"{_ERASE_LINE}{text if text.endswith(chr(10)) else text + chr(10)}{line}"
+            if self.error is None:
                 self._stream.write(text)
                 self._stream.flush()
         except OSError as error:
-            self.failed = error
+            self.error = error
         finally:
             self.release()
 
 
-def make_log(console: Console, verbosity: str) -> logging.Logger:
-    """Return a logger that writes to the console from this severity on; below `info`, the client library's log is added."""
+def make_log(output: LogOutput, verbosity: str) -> logging.Logger:
+    """Return a logger that writes records from this severity on. With a severity below `info`, the client library's log is
+    added."""
     level = _LEVELS[verbosity.lower()]
     log = logging.Logger("BMQ.SHELL", level)
-    log.addHandler(console)
+    log.addHandler(output)
     if level < logging.INFO:
         library = logging.getLogger("bmqtwist.sdk")
         library.setLevel(level)
-        library.addHandler(console)
+        library.addHandler(output)
     return log
 
 
-class FileLog:
+class EventFile:
     """Event file of `--log`: one line per PUT, ACK, PUSH, CONFIRM and session event."""
 
     def __init__(self, path: str) -> None:
@@ -135,7 +132,7 @@ class FileLog:
         return self._handler is not None
 
     def write(self, category: str, *parts: object) -> None:
-        """Write a line of parts. A GUID is written in hexadecimal; callers pass a payload as `shown(payload)`."""
+        """Write a line of parts. A GUID is written in hexadecimal; callers pass a payload as `payload_text(payload)`."""
         if self._handler is not None:
             text = "|".join(each.hex().upper() if isinstance(each, bytes) else str(each) for each in parts)
             self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
@@ -148,103 +145,5 @@ class FileLog:
             self._handler.close()
 
 
-def shown(payload: bytes) -> str:
+def payload_text(payload: bytes) -> str:
     return payload.decode("utf-8", "backslashreplace").replace("\n", "\\n")
-
-
-PROMPT = "> "
-_HISTORY_LINES = 1000
-
-
-class Script:
-    """Commands from a pipe or file. Bytes that are not UTF-8 are preserved. `attended`: the input is interactive."""
-
-    attended = False
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def read(self) -> str | None:
-        """Return the next line, None at the end; a line above LINE_CHARS_MAX is truncated behind that length."""
-        line = self._stream.readline(LINE_CHARS_MAX + 2)
-        if not line:
-            return None
-        rest = line
-        while rest and not rest.endswith(b"\n") and len(line) > LINE_CHARS_MAX:
-            rest = self._stream.readline(1 << 20)
-        return line.decode("utf-8", "surrogateescape")
-
-    def typed(self) -> str | None:
-        return None
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class Terminal:
-    """Commands from a terminal. With readline: history, and completion of commands and of the URIs that `uris` returns.
-
-    Ctrl-C clears the line, Ctrl-D on an empty line ends the input.
-    """
-
-    attended = True
-
-    def __init__(self, uris: Callable[[], list[str]]) -> None:
-        self._typing = False
-        self._uris = uris
-        self._readline: Any = None
-        self._history = _history_path()
-        with suppress(ImportError):
-            import readline
-
-            self._readline = readline
-            self._prepare(readline)
-
-    def _prepare(self, readline: Any) -> None:
-        if self._history is not None:
-            with suppress(OSError):
-                readline.read_history_file(self._history)
-        readline.set_history_length(_HISTORY_LINES)
-        readline.set_completer_delims(' \t"')
-        readline.set_completer(self._complete)
-        readline.parse_and_bind("tab: complete")
-
-    def _complete(self, text: str, state: int) -> str | None:
-        first = not self._readline.get_line_buffer()[:self._readline.get_begidx()].strip()
-        found = [each for each in (VERBS if first else self._uris()) if each.startswith(text)]
-        return found[state] if state < len(found) else None
-
-    def read(self) -> str | None:
-        self._typing = True
-        try:
-            return input(PROMPT)
-        except EOFError:
-            sys.stdout.write("\n")
-            return None
-        except KeyboardInterrupt:
-            sys.stdout.write("\n")
-            return ""
-        finally:
-            self._typing = False
-
-    def typed(self) -> str | None:
-        if not self._typing:
-            return None
-        return PROMPT + (self._readline.get_line_buffer() if self._readline is not None else "")
-
-    def close(self) -> None:
-        if self._readline is not None and self._history is not None:
-            with suppress(OSError):
-                self._readline.write_history_file(self._history)
-
-
-Source = Script | Terminal
-
-
-def _history_path() -> Path | None:
-    name = os.environ.get("BMQ_SHELL_HISTORY")
-    if name is not None:
-        return Path(name) if name else None
-    with suppress(RuntimeError):
-        return Path.home() / ".bmq_shell_history"
-    return None
