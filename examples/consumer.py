@@ -21,7 +21,7 @@ def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> N
 
 
 def main() -> None:
-    """Open the queue and wait."""
+    """Open the queue and wait for messages."""
     uri, broker = (sys.argv[1:] + [QUEUE, BROKER][len(sys.argv) - 1:])[:2]
     session = blazingmq.Session(blazingmq.session_events.log_session_event, on_message=on_message, broker=broker)
     try:
@@ -29,7 +29,7 @@ def main() -> None:
         while True:
             time.sleep(1)  # an unlimited wait can miss a Ctrl-C that arrives as it begins
     except KeyboardInterrupt:
-        print("Leaving; what is not confirmed goes to the next consumer")
+        print("Stopping; unconfirmed messages go to other consumers")
     finally:
         session.stop()
 

@@ -13,7 +13,7 @@ SECONDS_MAX = 10.0
 
 
 def main() -> None:
-    """One producer and one consumer session; a priority, a fanout and a broadcast queue."""
+    """Post to a priority, a fanout and a broadcast queue with one session, and consume with another."""
     broker = sys.argv[1] if len(sys.argv) > 1 else BROKER
     arrived: queue.Queue[tuple[blazingmq.Message, blazingmq.MessageHandle]] = queue.Queue()
     acks: queue.Queue[blazingmq.Ack] = queue.Queue()

@@ -14,7 +14,7 @@ COUNT = 5
 
 
 async def main() -> None:
-    """One session that posts and consumes; two subscriptions share its messages."""
+    """Post and consume with one session; two subscriptions select the messages by a property."""
     broker = sys.argv[1] if len(sys.argv) > 1 else BROKER
     options = QueueOptions(subscriptions=(Subscription("number < 3", context="small"),
                                           Subscription("number >= 3", context="large")))

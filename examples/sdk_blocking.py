@@ -13,7 +13,7 @@ COUNT = 5
 
 
 def main() -> None:
-    """One session with a JSON codec."""
+    """Post and consume values with one session and a JSON codec."""
     with Session(sys.argv[1] if len(sys.argv) > 1 else BROKER) as session, \
             session.open(QUEUE, read=True, write=True, codec=JsonCodec()) as queue:
         queue.post_many([{"number": number} for number in range(COUNT)])

@@ -23,7 +23,7 @@ ARROW_TYPES = {"value": pa.binary(), "size": pa.int32(), "properties": STRING_MA
                "crcGood": pa.bool_(), "problem": pa.string()}
 
 
-class PayloadReader:
+class DataFileReader:
     """Reads a DATA file; path "" if it is missing."""
 
     def __init__(self, path: str, verify_crc: bool) -> None:

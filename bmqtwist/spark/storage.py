@@ -40,7 +40,7 @@ from bmqtwist.spark.filesets import Journal, find_journals, header_problem
 from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
 from bmqtwist.spark.lifeline_table import SCHEMA, LifelineRecords
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
-from bmqtwist.spark.payloads import PayloadReader
+from bmqtwist.spark.payloads import DataFileReader
 from bmqtwist.spark.records import TYPE_NAMES, Block, KeyNames, Origin, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
 from bmqtwist.spark.tasks import keep_imports
@@ -118,7 +118,7 @@ class StorageReader(DataSourceReader):
         keep_imports()
         file = ReadOnlyFile(partition.path)
         of_payload = set(self.columns) & set(payloads.ARROW_TYPES)
-        data = PayloadReader(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
+        data = DataFileReader(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
         problems: list[str] = []
         try:
             for block in blocks(file, partition.wanted, self.options.batch_records, problems):
@@ -134,7 +134,7 @@ class StorageReader(DataSourceReader):
         for problem in problems:
             self.report_problem(f"{partition.path}: {problem}")
 
-    def batch(self, block: Block, part: JournalPart, data: PayloadReader | None, of_payload: set[str]) -> pa.RecordBatch:
+    def batch(self, block: Block, part: JournalPart, data: DataFileReader | None, of_payload: set[str]) -> pa.RecordBatch:
         """Return the selected rows and columns of a block."""
         rows = block.select(wanted_rows(block, self.options, part.names))
         made = columns_of(rows, self.columns, part.origin, part.names)

@@ -18,10 +18,10 @@ async def work(session: Session) -> None:
     async for message in orders:
         order = json.loads(message.payload)
         if order["amount"] < 0:
-            continue  # leave it unconfirmed for an operator
+            continue  # an invalid order stays unconfirmed, for an operator
         try:
             await invoices.post(b"%d" % order["number"], {"amount": order["amount"]})
         except PostRefused:
-            continue  # leave it unconfirmed, too
+            continue  # without an invoice the order stays unconfirmed, too
         with contextlib.suppress(SdkError):  # the connection is lost: the broker redelivers the order
             message.confirm()

@@ -37,7 +37,7 @@ def test_every_order_gets_an_invoice(bmq_broker: Broker) -> None:
     assert [invoice.payload for invoice in bmq_broker.drain(f"{INVOICES}?id=mail")] == [b"1", b"2"]
 
 
-def test_an_order_nobody_understands_is_left_alone(bmq_broker: Broker) -> None:
+def test_an_invalid_order_stays_unconfirmed_in_the_queue(bmq_broker: Broker) -> None:
     async def scenario() -> None:
         async with bmq_broker.session(name="shop") as session:
             task = asyncio.ensure_future(work(session))
@@ -51,7 +51,7 @@ def test_an_order_nobody_understands_is_left_alone(bmq_broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("status", [Result.LIMIT_MESSAGES, Result.STORAGE_FAILURE])
-def test_an_invoice_that_is_refused_leaves_the_order_in_the_queue(bmq_broker: Broker, status: Result) -> None:
+def test_an_order_stays_in_the_queue_if_its_invoice_is_refused(bmq_broker: Broker, status: Result) -> None:
     async def scenario() -> None:
         async with bmq_broker.session(name="shop") as session:
             task = asyncio.ensure_future(work(session))
@@ -67,8 +67,8 @@ def test_an_invoice_that_is_refused_leaves_the_order_in_the_queue(bmq_broker: Br
     assert [post.status for post in bmq_broker.recorder.posts(INVOICES)] == [status, Result.SUCCESS]
 
 
-def test_a_broker_that_is_down_for_ten_minutes_costs_nothing(bmq_broker: Broker) -> None:
-    """In virtual time the test takes less than a minute."""
+def test_no_invoice_is_lost_while_the_broker_is_down_for_ten_minutes(bmq_broker: Broker) -> None:
+    """The ten minutes are virtual: the test takes less than a minute."""
     bmq_broker.domain("orders", ttl=3600)
     began = time.monotonic()
 
@@ -89,13 +89,13 @@ def test_a_broker_that_is_down_for_ten_minutes_costs_nothing(bmq_broker: Broker)
     assert time.monotonic() - began < 60
 
 
-def test_an_order_that_nobody_takes_expires(bmq_broker: Broker) -> None:
+def test_an_order_that_is_not_consumed_expires(bmq_broker: Broker) -> None:
     bmq_broker.put(ORDERS, order(1))
     bmq_broker.advance(62)
     bmq_broker.assert_empty(ORDERS)
 
 
-def test_the_address_in_the_configuration_leads_to_the_broker_of_the_test(bmq_broker: Broker) -> None:
+def test_a_session_with_any_address_connects_to_the_intercepting_broker(bmq_broker: Broker) -> None:
     async def scenario() -> None:
         async with Session("tcp://broker.example.com:30114") as session:
             task = asyncio.ensure_future(work(session))
@@ -107,7 +107,7 @@ def test_the_address_in_the_configuration_leads_to_the_broker_of_the_test(bmq_br
         run(scenario())
 
 
-def test_the_same_against_a_real_process_that_is_killed(bmq_process: BrokerProcess) -> None:
+def test_the_session_reconnects_to_a_broker_process_that_was_killed(bmq_process: BrokerProcess) -> None:
     async def scenario() -> None:
         async with Session(bmq_process.url) as session:
             task = asyncio.ensure_future(work(session))

@@ -28,7 +28,7 @@ def spark_is_there() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_is_there: None) -> Iterator[SparkSession]:
-    """The session."""
+    """Return the Spark session of all tests."""
     from bmqtwist.spark import session
 
     place = tmp_path_factory.mktemp("spark")

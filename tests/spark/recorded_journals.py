@@ -12,10 +12,10 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import record_fields, records, timestamp
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
-SETS, TOLD = VECTORS / "storage-recorded", VECTORS / "storage-tool"
+SETS, TOOL_OUTPUT = VECTORS / "storage-recorded", VECTORS / "storage-tool"
 
 
-def as_told(row: dict[str, Any]) -> dict[str, str]:
+def as_tool_row(row: dict[str, Any]) -> dict[str, str]:
     """Convert a row to the storage tool's form."""
     found = {"RecordType": row["type"], "Index": (row["offset"] - JOURNAL_HEADER_BYTES) // RECORD_BYTES,
              "Offset": row["offset"], "PrimaryLeaseId": row["lease"], "SequenceNumber": row["sequence"],
@@ -40,7 +40,7 @@ def as_told(row: dict[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
-def ours(path: Path) -> list[dict[str, str]]:
+def tool_rows(path: Path) -> list[dict[str, str]]:
     """Return the records of a journal as shown by `bmq storage`."""
     file = ReadOnlyFile(str(path))
     try:

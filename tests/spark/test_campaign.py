@@ -11,7 +11,7 @@ from soak.spark import Campaign
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("spark_is_there")
-def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
+def test_no_message_is_lost_or_duplicated_when_query_broker_and_connections_are_killed(tmp_path: Path) -> None:
     """Uses two separate Spark sessions."""
     numbers = Campaign(tmp_path, 400, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
     assert (numbers["lost"], numbers["twice"], numbers["left in the queue"]) == (0, 0, 0)

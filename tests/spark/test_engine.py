@@ -19,10 +19,10 @@ class Queue:
     """Simulated queue with one consumer: a limit of unconfirmed messages, and redelivery."""
 
     def __init__(self, count: int, window: int = 1000) -> None:
-        self.held = {b"\x40" + number.to_bytes(15, "big"): b"%d" % number for number in range(count)}
+        self.unconfirmed = {b"\x40" + number.to_bytes(15, "big"): b"%d" % number for number in range(count)}
         self.window = window
         self.confirmed: list[bytes] = []
-        self.deaf = False  # confirmations do not arrive
+        self.drops_confirmations = False  # confirmations do not arrive
 
     def make(self, options: SourceOptions) -> Consumer:
         return Consumer(self)
@@ -32,7 +32,7 @@ class Consumer:
     """Simulated session of the queue."""
 
     def __init__(self, queue: Queue) -> None:
-        self.queue, self.given, self.fresh = queue, set[bytes](), list[Any]()
+        self.queue, self.delivered, self.new = queue, set[bytes](), list[Any]()
         self.error: Exception | None = None
 
     def start(self) -> None:
@@ -46,26 +46,26 @@ class Consumer:
         pass
 
     def take_messages(self) -> list[Any]:
-        for guid, payload in self.queue.held.items():
-            if len(self.given) >= self.queue.window:
+        for guid, payload in self.queue.unconfirmed.items():
+            if len(self.delivered) >= self.queue.window:
                 break
-            if guid not in self.given:
-                self.given.add(guid)
+            if guid not in self.delivered:
+                self.delivered.add(guid)
                 queue: Any = None
-                self.fresh.append(ReceivedMessages(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
-        found, self.fresh = self.fresh, []
+                self.new.append(ReceivedMessages(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
+        found, self.new = self.new, []
         return found
 
     def confirm(self, keys: list[Key]) -> None:
-        if not self.queue.deaf:
+        if not self.queue.drops_confirmations:
             for guid in (key[1:] for key in keys):
                 self.queue.confirmed.append(guid)
-                self.queue.held.pop(guid, None)
-                self.given.discard(guid)
+                self.queue.unconfirmed.pop(guid, None)
+                self.delivered.discard(guid)
 
     def reconnect(self) -> None:
-        self.given.clear()
-        self.fresh.append(ReceivedMessages())
+        self.delivered.clear()
+        self.new.append(ReceivedMessages())
 
     def stop(self) -> None:
         pass
@@ -131,10 +131,10 @@ class Query:
 def test_every_message_is_in_one_batch_and_all_are_confirmed_at_the_end() -> None:
     queue = Queue(25)
     assert Query(queue, None, maxOffsetsPerTrigger="10").run() == list(range(25))
-    assert not queue.held and len(queue.confirmed) == 25
+    assert not queue.unconfirmed and len(queue.confirmed) == 25
 
 
-def test_nothing_is_confirmed_before_its_batch_is_in_the_commit_log(tmp_path: Path) -> None:
+def test_messages_are_confirmed_only_after_their_batch_is_in_the_commit_log(tmp_path: Path) -> None:
     queue = Queue(10)
     query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
     query.step("written")
@@ -143,54 +143,54 @@ def test_nothing_is_confirmed_before_its_batch_is_in_the_commit_log(tmp_path: Pa
     assert len(queue.confirmed) == 10
 
 
-def test_a_window_smaller_than_a_batch_does_not_stand_still() -> None:
+def test_a_query_progresses_with_a_window_smaller_than_a_batch() -> None:
     queue = Queue(100, window=7)
     assert Query(queue, None, maxOffsetsPerTrigger="50").run() == list(range(100))
 
 
-@pytest.mark.parametrize("where", ["planned", "logged", "parts", "written"])
-def test_with_a_spool_a_crash_anywhere_loses_and_repeats_nothing(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("step", ["planned", "logged", "parts", "written"])
+def test_with_a_spool_a_crash_at_any_step_neither_loses_nor_repeats_messages(tmp_path: Path, step: str) -> None:
     queue = Queue(30)
     query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
     for _ in range(3):
-        query.step(where)
+        query.step(step)
         query.crash()
         query.step()
-    assert query.run() == list(range(30)) and not queue.held
+    assert query.run() == list(range(30)) and not queue.unconfirmed
 
 
-@pytest.mark.parametrize("where", ["planned", "logged", "parts", "written"])
-def test_without_a_spool_a_crash_anywhere_loses_nothing(where: str) -> None:
+@pytest.mark.parametrize("step", ["planned", "logged", "parts", "written"])
+def test_without_a_spool_a_crash_at_any_step_loses_no_message(step: str) -> None:
     """Batches written and not logged may be repeated."""
     queue = Queue(30)
     query = Query(queue, None, maxOffsetsPerTrigger="10")
-    query.step(where)
+    query.step(step)
     query.crash()
     got = query.run()
-    assert set(got) == set(range(30)) and not queue.held
-    assert len(got) == (40 if where == "written" else 30)
+    assert set(got) == set(range(30)) and not queue.unconfirmed
+    assert len(got) == (40 if step == "written" else 30)
 
 
-def test_confirmations_that_are_lost_with_the_process_do_not_repeat_a_message(tmp_path: Path) -> None:
+def test_confirmations_lost_in_a_crash_repeat_no_message(tmp_path: Path) -> None:
     queue = Queue(20)
     query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
-    queue.deaf = True
+    queue.drops_confirmations = True
     assert query.step() and query.step()
     query.crash()
-    queue.deaf = False
-    assert query.run() == list(range(20)) and not queue.held
+    queue.drops_confirmations = False
+    assert query.run() == list(range(20)) and not queue.unconfirmed
 
 
-def test_a_reconnect_neither_repeats_nor_loses(tmp_path: Path) -> None:
+def test_a_reconnect_neither_repeats_nor_loses_messages(tmp_path: Path) -> None:
     queue = Queue(20)
     query = Query(queue, tmp_path, maxOffsetsPerTrigger="8")
     query.step("parts")
     source: Any = query.engine._source
     source.reconnect()
-    assert sorted(query.run()) == list(range(20)) and not queue.held
+    assert sorted(query.run()) == list(range(20)) and not queue.unconfirmed
 
 
-def test_spark_may_ask_twice() -> None:
+def test_repeated_calls_of_spark_return_equal_offsets_and_rows() -> None:
     queue = Queue(5)
     engine = QueryEngine(options(), queue.make)
     start = engine.initial_offset()
@@ -200,7 +200,7 @@ def test_spark_may_ask_twice() -> None:
     assert values(engine.parts(start, end)) == values(engine.parts(start, end)) == [0, 1, 2, 3, 4]
 
 
-def test_a_batch_is_cut_for_as_many_tasks_as_are_asked_for() -> None:
+def test_a_batch_is_split_by_the_options_for_partitions() -> None:
     engine = QueryEngine(options(minPartitions="4", maxRecordsPerPartition="3"), Queue(16).make)
     start = engine.initial_offset()
     parts = engine.parts(start, engine.latest_offset(start, None))
@@ -211,17 +211,17 @@ def test_available_now_ends_and_confirms_the_last_batch() -> None:
     queue = Queue(25)
     query = Query(queue, None, maxOffsetsPerTrigger="10", **{"availableNow.idle": "0ms"})
     query.engine.start_drain()
-    assert query.run() == list(range(25)) and not queue.held
+    assert query.run() == list(range(25)) and not queue.unconfirmed
 
 
-def test_available_now_takes_no_more_than_it_may() -> None:
+def test_available_now_stops_at_its_maximum_number_of_messages() -> None:
     query = Query(Queue(25), None, maxOffsetsPerTrigger="10",
                   **{"availableNow.maxMessages": "15", "availableNow.idle": "0ms"})
     query.engine.start_drain()
     assert query.run() == list(range(15))
 
 
-def test_a_batch_waits_for_its_smallest_size_or_its_time() -> None:
+def test_a_batch_waits_for_its_minimum_size_or_the_maximum_delay() -> None:
     now = [0.0]
     queue = Queue(3)
     engine = QueryEngine(options(minOffsetsPerTrigger="5", maxTriggerDelay="10s"), queue.make, lambda: now[0])
@@ -231,7 +231,7 @@ def test_a_batch_waits_for_its_smallest_size_or_its_time() -> None:
     assert engine.latest_offset(start, None).seq == 3
 
 
-def test_a_spool_of_a_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None:
+def test_a_query_without_a_checkpoint_refuses_the_spool_of_an_earlier_checkpoint(tmp_path: Path) -> None:
     query = Query(Queue(20), tmp_path, maxOffsetsPerTrigger="10")
     query.step()
     query.step()
@@ -240,7 +240,7 @@ def test_a_spool_of_a_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None
         QueryEngine(query.options, query.queue.make).initial_offset()
 
 
-def test_a_spool_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_query_with_a_checkpoint_refuses_the_spool_of_another_checkpoint(tmp_path: Path) -> None:
     query = Query(Queue(20), tmp_path)
     query.step()
     query.engine.stop()
@@ -248,7 +248,7 @@ def test_a_spool_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
         QueryEngine(query.options, query.queue.make).latest_offset(Offset("other", 0), None)
 
 
-def test_a_batch_that_the_spool_has_lost_is_an_error_unless_that_was_allowed(tmp_path: Path) -> None:
+def test_a_batch_missing_in_the_spool_is_an_error_unless_data_loss_is_allowed(tmp_path: Path) -> None:
     query = Query(Queue(5), tmp_path)
     query.step("logged")
     query.engine.stop()
@@ -264,7 +264,7 @@ def test_a_batch_that_the_spool_has_lost_is_an_error_unless_that_was_allowed(tmp
     lenient.stop()
 
 
-def test_what_ends_the_session_ends_the_query() -> None:
+def test_an_error_of_the_session_ends_the_query() -> None:
     queue = Queue(5)
     engine = QueryEngine(options(), queue.make)
     start = engine.initial_offset()
@@ -275,7 +275,7 @@ def test_what_ends_the_session_ends_the_query() -> None:
         engine.latest_offset(Offset(start.epoch, 2), None)
 
 
-def test_progress_tells_what_waits_and_for_how_long() -> None:
+def test_progress_reports_the_waiting_messages_and_their_age() -> None:
     now = [1000.0]
     engine = QueryEngine(options(maxOffsetsPerTrigger="2"), Queue(5).make, lambda: now[0])
     engine.latest_offset(engine.initial_offset(), None)

@@ -30,21 +30,22 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
         check_java()
 
 
-@pytest.mark.parametrize(("text", "told"), [('openjdk version "11.0.2"', "is version 11"), ("nonsense", "is not Java")])
-def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
-    java(tmp_path, text)
+@pytest.mark.parametrize(("output", "text"), [('openjdk version "11.0.2"', "is version 11"), ("nonsense", "is not Java")])
+def test_the_error_about_an_unsuitable_java_names_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str,
+                                                              text: str) -> None:
+    java(tmp_path, output)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NotInstalled, match=told):
+    with pytest.raises(NotInstalled, match=text):
         check_java()
 
 
-def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_of_the_minimum_version_or_newer_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java(tmp_path, 'openjdk version "21.0.1" 2026-10-20')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert check_java() == 21
 
 
-def test_a_pyspark_that_is_missing_or_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_a_missing_or_old_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(NotInstalled, match=r"pip install 'bmqtwist\[spark\]'"):
         check_pyspark()
@@ -54,12 +55,12 @@ def test_a_pyspark_that_is_missing_or_too_old_is_told(monkeypatch: pytest.Monkey
         check_pyspark()
 
 
-def test_the_command_lists_its_jobs() -> None:
-    said = CliRunner().invoke(main, ["pipeline", "--help"]).stdout
-    assert all(name in said for name in ("archive", "report", "replay", "live"))
+def test_the_help_of_the_command_lists_its_jobs() -> None:
+    output = CliRunner().invoke(main, ["pipeline", "--help"]).stdout
+    assert all(name in output for name in ("archive", "report", "replay", "live"))
 
 
-def test_the_package_as_one_zip_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
+def test_the_zip_of_the_package_has_the_discovery_modules_at_top_level(tmp_path: Path) -> None:
     """The zip works without other files."""
     result = CliRunner().invoke(main, ["pipeline", "package", str(tmp_path / "a" / "bmqtwist.zip")])
     assert result.exit_code == 0, result.output
@@ -70,12 +71,12 @@ def test_the_package_as_one_zip_has_what_spark_looks_for_at_its_top(tmp_path: Pa
     assert ".zip" in seen and "['bmqtwist', 'pyspark_bmqtwist', 'pyspark_bmqtwist_storage']" in seen
 
 
-def test_what_is_installed_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
+def test_an_installed_package_has_the_discovery_modules_at_top_level(tmp_path: Path) -> None:
     """For wheels; in an editable install `register` registers the formats."""
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)], cwd=ROOT, check=True,
                    capture_output=True)
     assert {each.name for each in tmp_path.glob("pyspark_*")} == {"pyspark_bmqtwist.py", "pyspark_bmqtwist_storage.py"}
 
 
-def test_a_setting_that_cannot_be_read_is_told() -> None:
+def test_a_malformed_spark_setting_has_exit_code_2() -> None:
     assert CliRunner().invoke(main, ["pipeline", "replay", "x", "--conf", "nonsense"]).exit_code == 2

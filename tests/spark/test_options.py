@@ -13,7 +13,7 @@ TYPES = {each.name: each for each in RecordType}
 SOURCE = {"bmq.bootstrap.servers": "tcp://localhost:30114", "subscribe": "bmq://d/q"}
 
 
-def test_keys_are_known_in_lower_case_as_spark_hands_them_over() -> None:
+def test_options_are_recognized_in_lower_case_as_spark_passes_them() -> None:
     found = source_options({"bmq.bootstrap.servers": "tcp://a:1,tls://b:2", "subscribe": "bmq://d/q?id=x, bmq://d/r",
                             "maxoffsetspertrigger": "5", "availablenow.idlems": "250", "failondataloss": "FALSE",
                             "maxunconfirmedbytes": "2k", "maxtriggerdelay": "2m", "path": "/ignored"})
@@ -24,11 +24,11 @@ def test_keys_are_known_in_lower_case_as_spark_hands_them_over() -> None:
     assert found.delay_max_s == 120.0
 
 
-def test_an_app_id_goes_for_all_queues() -> None:
+def test_the_option_app_id_applies_to_all_queues() -> None:
     assert source_options({**SOURCE, "appId": "x"}).queues == ("bmq://d/q?id=x",)
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "text"), [
     ({"maxofsetspertrigger": "5"}, "maxOffsetsPerTrigger"),
     ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
     ({"maxOffsetsPerTrigger": "5", "maxMessagesPerTrigger": "5"}, "are the same option"),
@@ -44,12 +44,12 @@ def test_an_app_id_goes_for_all_queues() -> None:
     ({"bmq.timeout": "0"}, "greater than 0"),
     ({"minOffsetsPerTrigger": "100", "maxUnconfirmedMessages": "10"}, "never reached"),
 ])
-def test_a_wrong_option_of_the_source_is_named(changes: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_the_error_about_an_invalid_source_option_names_the_option(changes: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
         source_options({**SOURCE, **changes})
 
 
-def test_the_sink_takes_a_queue_without_an_app() -> None:
+def test_the_sink_has_one_target_queue_and_refuses_source_options() -> None:
     given = {"bmq.bootstrap.servers": "tcp://a:1", "queue": "bmq://d/q", "delivery.timeout.ms": "1500"}
     found = sink_options(given)
     assert (found.queue, found.delivery_timeout_s) == ("bmq://d/q", 1.5)
@@ -57,7 +57,7 @@ def test_the_sink_takes_a_queue_without_an_app() -> None:
         sink_options({**given, "subscribe": "bmq://d/q"})
 
 
-def test_the_storage_reader_takes_filters() -> None:
+def test_the_storage_reader_parses_its_filters() -> None:
     found = storage_options({"path": "/a,/b", "recordtypes": "message,Confirm", "since": "2026-11-21T05:00:00",
                              "until": "1795237200", "guid": "40" * 16, "partitionids": "0,3"}, TYPES)
     assert (found.paths, found.record_types) == (("/a", "/b"), ("MESSAGE", "CONFIRM"))
@@ -65,10 +65,10 @@ def test_the_storage_reader_takes_filters() -> None:
     assert (found.guids, found.partition_ids) == ((b"\x40" * 16,), (0, 3))
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "text"), [
     ({"path": ""}, "no files"), ({"recordTypes": "MESSAGES"}, "should be one of"), ({"guid": "12"}, "32 hex"),
     ({"mode": "LENIENT"}, "PERMISSIVE"), ({"since": "yesterday"}, "since"),
 ])
-def test_a_wrong_option_of_the_storage_reader_is_named(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_the_error_about_an_invalid_storage_option_names_the_option(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
         storage_options({"path": "/a", **changes}, TYPES)

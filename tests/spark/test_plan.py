@@ -19,7 +19,7 @@ def filled(plan: BatchPlan, *numbers: int) -> BatchPlan:
     return plan
 
 
-def test_a_batch_takes_what_waits_in_order_and_no_more_than_it_may() -> None:
+def test_a_segment_has_the_oldest_waiting_messages_up_to_its_maximum() -> None:
     plan = filled(BatchPlan(10), 1, 2, 3)
     segment = plan.plan_segment(0, 2)
     assert segment is not None and (segment.start, segment.end, segment.items) == (0, 2, keys(1, 2))
@@ -27,7 +27,7 @@ def test_a_batch_takes_what_waits_in_order_and_no_more_than_it_may() -> None:
     assert plan.segment_at(0) is segment and plan.segment_at(2) is None
 
 
-def test_nothing_is_confirmed_before_spark_goes_on_behind_it() -> None:
+def test_messages_are_confirmed_when_spark_requests_the_next_batch() -> None:
     plan = filled(BatchPlan(10), 1, 2, 3)
     plan.plan_segment(0, 2)
     assert plan.commit(1).confirm == []
@@ -35,7 +35,7 @@ def test_nothing_is_confirmed_before_spark_goes_on_behind_it() -> None:
     assert plan.commit(2).confirm == []
 
 
-def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled() -> None:
+def test_a_repeated_delivery_is_not_planned_again_and_is_confirmed_if_it_was_committed() -> None:
     plan = filled(BatchPlan(10), 1, 2)
     plan.plan_segment(0, 1)
     assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == []
@@ -45,7 +45,7 @@ def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled()
     assert plan.repeated == 2
 
 
-def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> None:
+def test_a_lost_connection_drops_waiting_messages_and_keeps_planned_ones() -> None:
     plan = filled(BatchPlan(10), 1, 2)
     plan.plan_segment(0, 1)
     plan.drop_waiting(1)
@@ -55,7 +55,7 @@ def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> Non
     assert again is not None and again.keys == keys(2)
 
 
-def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
+def test_a_new_process_restores_the_segments_of_the_spool() -> None:
     plan = BatchPlan(10)
     done = plan.restore([Segment(0, 2, keys(1, 2)), Segment(2, 3, keys(3))], 2)
     assert (done.confirm, plan.end) == (keys(1, 2), 3)
@@ -64,7 +64,7 @@ def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
     assert plan.waiting == 0
 
 
-def test_segments_that_do_not_fit_the_checkpoint_are_refused() -> None:
+def test_segments_that_do_not_match_the_checkpoint_are_refused() -> None:
     with pytest.raises(OffsetError, match="inside of it"):
         BatchPlan(10).restore([Segment(0, 2, keys(1, 2))], 1)
     with pytest.raises(OffsetError, match="two queries"):
@@ -73,13 +73,13 @@ def test_segments_that_do_not_fit_the_checkpoint_are_refused() -> None:
         filled(BatchPlan(10), 1).plan_segment(5, 1)
 
 
-def test_a_range_that_is_not_known_is_not_made_up() -> None:
+def test_an_unknown_range_has_no_segments() -> None:
     plan = filled(BatchPlan(10), 1, 2)
     plan.plan_segment(0, 1)
     assert plan.segments_between(0, 2) is None and plan.segments_between(1, 2) is None and plan.segments_between(0, 0) == []
 
 
-def test_settled_guids_are_forgotten_by_whole_segments_when_there_are_enough_newer_ones() -> None:
+def test_committed_guids_expire_by_whole_segments_beyond_the_retention() -> None:
     plan = BatchPlan(3)
     expired = []
     for number in range(4):
@@ -96,7 +96,7 @@ def test_an_offset_of_another_source_is_refused() -> None:
         Offset.from_json({"topic": 1})
 
 
-def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with_the_first_one() -> None:
+def test_a_message_redelivered_to_another_receiver_stays_when_the_first_receiver_loses_its_connection() -> None:
     plan = BatchPlan(100)
     one, two, three = keys(1, 2, 3)
     for key, receiver in ((one, 1), (two, 1), (three, 2), (one, 2)):
@@ -107,12 +107,13 @@ def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with
 
 
 @given(st.lists(st.sampled_from(["deliver", "plan", "commit", "drop_waiting", "crash"]), max_size=60), st.integers(1, 4))
-def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behind_it(steps: list[str], most: int) -> None:
+def test_after_any_sequence_of_events_each_message_is_in_one_batch_and_confirmed_after_it(steps: list[str],
+                                                                                          most: int) -> None:
     """With redelivery of unconfirmed messages, a spool, and crashes at any step."""
     queue = keys(*range(8))
     confirmed: set[bytes] = set()
     spool: list[Segment] = []
-    logged = 0  # what Spark has in its commit log
+    logged = 0  # position in Spark's commit log
     plan = BatchPlan(100)
     for step in steps:
         if step == "deliver":

@@ -48,7 +48,7 @@ def keys(found: list[ReceivedMessages]) -> list[Key]:
     return [key for each in found for key in keys_of(each.queue, each.messages)]
 
 
-def test_both_are_given_messages_and_confirm_their_own(broker: BrokerProcess) -> None:
+def test_receivers_share_the_messages_of_a_queue_and_confirm_their_own(broker: BrokerProcess) -> None:
     """No message remains."""
     uri = "bmq://d.prio/receivers"
     receivers = made(broker, uri)
@@ -65,7 +65,7 @@ def test_both_are_given_messages_and_confirm_their_own(broker: BrokerProcess) ->
         assert queue.get(0.5) is None
 
 
-def test_what_a_receiver_had_is_given_to_another_one_and_confirmed_by_that(broker: BrokerProcess) -> None:
+def test_unconfirmed_messages_of_a_stopped_receiver_go_to_another_one(broker: BrokerProcess) -> None:
     """All receivers share the limit."""
     uri = "bmq://d.prio/receivers-window"
     post(broker, uri, 50)
@@ -85,7 +85,7 @@ def test_what_a_receiver_had_is_given_to_another_one_and_confirmed_by_that(broke
         assert queue.get(0.5) is None
 
 
-def test_a_lost_connection_is_told_of_its_receiver_and_all_comes_again(broker: BrokerProcess) -> None:
+def test_a_lost_connection_is_reported_for_its_receiver_and_its_messages_are_redelivered(broker: BrokerProcess) -> None:
     uri = "bmq://d.prio/receivers-lost"
     receivers = made(broker, uri)
     receivers.start()
@@ -100,7 +100,7 @@ def test_a_lost_connection_is_told_of_its_receiver_and_all_comes_again(broker: B
         receivers.stop()
 
 
-def test_a_receiver_that_cannot_go_on_says_why(broker: BrokerProcess) -> None:
+def test_a_receiver_that_cannot_open_its_queue_reports_the_reason(broker: BrokerProcess) -> None:
     receivers = made(broker, "bmq://unknown.domain/q")
     try:
         with pytest.raises(ReceiverFailed, match="unknown.domain|UNKNOWN|REFUSED|NOT_"):
@@ -109,14 +109,14 @@ def test_a_receiver_that_cannot_go_on_says_why(broker: BrokerProcess) -> None:
         receivers.stop()
 
 
-def test_receivers_leave_when_the_process_of_the_query_is_gone(broker: BrokerProcess) -> None:
+def test_receivers_stop_when_the_process_of_the_query_is_killed(broker: BrokerProcess) -> None:
     """Their unconfirmed messages are available at once."""
     uri = "bmq://d.prio/receivers-gone"
     code = ("import sys, time; from bmqtwist.spark.options import source_options; "
             "from bmqtwist.spark.receiver import Receivers; "
             "found = Receivers(source_options({'bmq.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2], "
             "'receivers': '2'})); found.start(); got = 0\n"
-            "while got < 5: found.wait(1.0); got += sum(len(each.messages) for each in found.take())\n"
+            "while got < 5: found.wait(1.0); got += sum(len(each.messages) for each in found.take_messages())\n"
             "print('all', flush=True); time.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", code, broker.url, uri], stdout=subprocess.PIPE) as query:
         assert query.stdout is not None

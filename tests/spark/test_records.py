@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.spark.filesets import Journal, find
+from bmqtwist.spark.filesets import Journal, find_journals
 from bmqtwist.spark.journals import blocks, data_offset_after, ranges
 from bmqtwist.spark.records import COLUMNS, KeyNames, Origin, columns_of
 from bmqtwist.storage.journal import JournalScan
@@ -17,7 +17,7 @@ from bmqtwist.storage.records import RECORD_BYTES, QueueOp, RecordType, SyncPoin
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.inputs import ReadOnlyFile
-from spark.recorded_journals import SETS, TOLD, as_told, ours
+from spark.recorded_journals import SETS, TOOL_OUTPUT, as_tool_row, tool_rows
 
 JOURNALS = sorted(SETS.rglob("*.bmq_journal"))
 NOTHING = KeyNames({}, {})
@@ -44,48 +44,48 @@ def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) 
 @pytest.mark.parametrize("records_max", [1 << 20, 7])
 def test_a_recorded_journal_has_the_rows_of_the_storage_tool(path: Path, records_max: int) -> None:
     """In one range or in many."""
-    journal = find((str(path),), False)[0]
-    assert [as_told(row) for row in rows_of(journal, records_max, 5)] == ours(path)
+    journal = find_journals((str(path),), False)[0]
+    assert [as_tool_row(row) for row in rows_of(journal, records_max, 5)] == tool_rows(path)
 
 
-@pytest.mark.parametrize("told", sorted(TOLD.glob("*/p0.journal.json.txt")), ids=lambda path: path.parent.name)
-def test_a_recorded_journal_has_the_rows_of_the_original_tool(told: Path) -> None:
+@pytest.mark.parametrize("output", sorted(TOOL_OUTPUT.glob("*/p0.journal.json.txt")), ids=lambda path: path.parent.name)
+def test_a_recorded_journal_has_the_rows_of_the_original_tool(output: Path) -> None:
     """It prints the records of a message together, and hides those of apps that never wanted it."""
-    case, node = told.parent.name.split(".", 1)
+    case, node = output.parent.name.split(".", 1)
     path = next((SETS / case / node).glob("bmq_0.*.bmq_journal"))
-    rows = [as_told(row) for row in rows_of(find((str(path),), False)[0]) if row["reason"] != "AUTO_CONFIRMED"]
-    expected = json.loads(told.read_text())["Records"]
+    rows = [as_tool_row(row) for row in rows_of(find_journals((str(path),), False)[0]) if row["reason"] != "AUTO_CONFIRMED"]
+    expected = json.loads(output.read_text())["Records"]
     assert sorted(rows, key=str) == sorted(expected, key=str)
 
 
-def test_keys_have_the_names_that_qlist_and_ledger_give_them() -> None:
-    journal = find((str(SETS / "fanout-partial" / "n1"),), False)[0]
+def test_queue_and_app_names_come_from_qlist_and_ledger() -> None:
+    journal = find_journals((str(SETS / "fanout-partial" / "n1"),), False)[0]
     found = rows_of(journal)
     assert {row["queue"] for row in found if row["queueKey"]} == {"bmq://d.fan/f"}
     assert {row["appId"] for row in found if row["type"] == "CONFIRM"} == {"foo", "bar"}  # the last one has no record
 
 
 @pytest.mark.parametrize("batch", [1, 3, 1 << 16])
-def test_what_a_message_takes_in_the_data_file_is_the_length_of_its_record(batch: int) -> None:
+def test_data_bytes_of_a_message_are_the_length_of_its_data_record(batch: int) -> None:
     """In blocks of any size, including the last, followed by a sync point."""
-    journal = find((str(SETS / "payload-60k" / "n1"),), False)[0]
+    journal = find_journals((str(SETS / "payload-60k" / "n1"),), False)[0]
     file, data = ReadOnlyFile(journal.path), ReadOnlyFile(journal.data)
     found = {}
     for each in ranges(file, 1 << 20):
         for block in blocks(file, each, batch, []):
             block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
-            told = zip(block.data_offsets(), block.data_bytes(), block.types, strict=True)
-            found |= {int(at): int(size) for at, size, kind in told if kind == RecordType.MESSAGE}
+            sizes = zip(block.data_offsets(), block.data_bytes(), block.types, strict=True)
+            found |= {int(at): int(size) for at, size, kind in sizes if kind == RecordType.MESSAGE}
     expected = {at: DataFile(data.read, data.size).record(at).message_words * 4 for at in found}
     file.close()
     data.close()
     assert len(found) == 2 and found == expected
 
 
-def test_sets_of_a_directory_and_its_archive_are_found() -> None:
+def test_file_sets_of_a_directory_and_its_archive_are_found() -> None:
     place = str(SETS / "rollover" / "n1")
-    assert len(find((place,), False)) == 1
-    stamps = [each.file_set for each in find((place,), True)]
+    assert len(find_journals((place,), False)) == 1
+    stamps = [each.file_set for each in find_journals((place,), True)]
     assert len(stamps) == 3 and stamps == sorted(stamps)
 
 
@@ -114,7 +114,7 @@ def check(tmp_path: Path, data: bytes, records_max: int = 7, batch: int = 5) -> 
     return len(rows)
 
 
-def test_a_live_journal_ends_where_its_zeros_begin(tmp_path: Path) -> None:
+def test_a_live_journal_ends_at_its_first_zeros(tmp_path: Path) -> None:
     assert check(tmp_path, journal_of(30) + bytes(60 * 1000)) == 31
 
 
@@ -125,24 +125,24 @@ def test_an_empty_journal_has_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 30, 59])
-def test_a_torn_end_is_left_out(tmp_path: Path, cut: int) -> None:
+def test_an_incomplete_last_record_is_omitted(tmp_path: Path, cut: int) -> None:
     assert check(tmp_path, journal_of(30)[:-cut]) == 30
     assert check(tmp_path, journal_of(30)[:-cut] + bytes(600)) == 30
 
 
-def test_a_new_lease_goes_on(tmp_path: Path) -> None:
+def test_records_continue_with_a_new_lease(tmp_path: Path) -> None:
     data = journal_of(20) + journal_of(20, 2)[JOURNAL_HEADER_BYTES:]
     assert check(tmp_path, data) == 42 and check(tmp_path, data + bytes(6000), 1 << 20) == 42
 
 
-def test_a_stale_rest_behind_the_end_is_no_record(tmp_path: Path) -> None:
+def test_old_bytes_after_the_last_record_are_no_records(tmp_path: Path) -> None:
     rest = journal_of(10, 1, 500)[JOURNAL_HEADER_BYTES + RECORD_BYTES * 3:]
     assert check(tmp_path, journal_of(20) + rest + bytes(60)) >= 21
     assert check(tmp_path, journal_of(20) + bytes(120) + b"rest of something" + bytes(600)) == 21
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_damaged_the_rows_are_those_of_the_scan(tmp_path: Path, seed: int) -> None:
+def test_rows_of_a_damaged_journal_equal_those_of_the_record_by_record_scan(tmp_path: Path, seed: int) -> None:
     """With changed bytes and with zeroed, swapped and removed ranges, in live and closed files."""
     chance = random.Random(seed)
     data = bytearray(journal_of(chance.randrange(5, 60)))

@@ -56,7 +56,7 @@ def drained(rows: DataFrame, place: Path) -> Any:
     return query
 
 
-def test_a_drained_queue_is_in_the_table_and_empty(spark: SparkSession, broker: BrokerProcess, uri: str,
+def test_draining_a_queue_moves_its_messages_to_the_table(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                    tmp_path: Path) -> None:
     """With all columns, in order of arrival."""
     post(broker, uri, b"one", b"two", properties={"n": 7, "s": "text", "b": b"\x01\xff", "t": True})
@@ -73,7 +73,7 @@ def test_a_drained_queue_is_in_the_table_and_empty(spark: SparkSession, broker: 
     assert {"buffered", "unconfirmed", "lagSeconds"} <= progress["latestOffset"].keys()
 
 
-def test_a_second_run_goes_on_where_the_first_one_ended(spark: SparkSession, broker: BrokerProcess, uri: str,
+def test_a_second_run_continues_after_the_first_one(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                         tmp_path: Path) -> None:
     for number in range(2):
         post(broker, uri, b"%d" % number)
@@ -81,7 +81,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(spark: SparkSession, bro
     assert sorted(bytes(row["value"]) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [b"0", b"1"]
 
 
-def test_a_batch_takes_no_more_messages_than_it_may_and_only_wanted_columns(
+def test_a_batch_has_at_most_the_configured_number_of_messages_and_only_selected_columns(
         spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
     post(broker, uri, *(b"%d" % number for number in range(25)))
     sizes: list[int] = []
@@ -92,7 +92,7 @@ def test_a_batch_takes_no_more_messages_than_it_may_and_only_wanted_columns(
     assert sizes == [10, 10, 5] and left(broker, uri) == []
 
 
-def test_a_batch_that_fails_is_not_confirmed_and_comes_again_as_it_was(spark: SparkSession, broker: BrokerProcess, uri: str,
+def test_a_failed_batch_is_not_confirmed_and_is_repeated_unchanged(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                                        tmp_path: Path) -> None:
     """The error is in the query after the source; later messages are in a later batch."""
     post(broker, uri, b"a", b"b")
@@ -117,7 +117,7 @@ def test_a_batch_that_fails_is_not_confirmed_and_comes_again_as_it_was(spark: Sp
     assert got == {0: [b"a", b"b"], 1: [b"c"]} and left(broker, uri) == []
 
 
-def test_a_stopped_query_gives_back_what_it_had_not_confirmed(spark: SparkSession, broker: BrokerProcess, uri: str,
+def test_a_query_stopped_after_all_batches_has_confirmed_all_messages(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                               tmp_path: Path) -> None:
     post(broker, uri, *(b"%d" % number for number in range(50)))
     query = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="10").writeStream.format("noop").option(
@@ -136,7 +136,7 @@ def test_several_receivers_share_a_queue(spark: SparkSession, broker: BrokerProc
     assert rows[0]["properties"] == {"n": "7"}
 
 
-def test_an_application_and_an_expression_choose_messages(spark: SparkSession, broker: BrokerProcess,
+def test_app_id_and_subscription_expression_select_messages(spark: SparkSession, broker: BrokerProcess,
                                                           tmp_path: Path) -> None:
     uri = f"bmq://d.fan/q{next(_numbers)}"
     with Session(broker.url) as session:
@@ -149,7 +149,7 @@ def test_an_application_and_an_expression_choose_messages(spark: SparkSession, b
     assert len(left(broker, f"{uri}?id=b")) == 6
 
 
-def test_a_table_read_only_looks(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
+def test_a_batch_read_leaves_all_messages_in_the_queue(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
     """With repeated and partial reads."""
     post(broker, uri, *(b"%d" % number for number in range(5)))
     rows = spark.read.format("bmq").options(**{"bmq.bootstrap.servers": broker.url, "subscribe": uri,
@@ -158,12 +158,12 @@ def test_a_table_read_only_looks(spark: SparkSession, broker: BrokerProcess, uri
     assert sorted(left(broker, uri)) == [b"%d" % number for number in range(5)]
 
 
-def test_a_wrong_option_is_told_when_the_query_is_planned(spark: SparkSession, broker: BrokerProcess) -> None:
+def test_an_invalid_option_fails_the_planning_of_the_query(spark: SparkSession, broker: BrokerProcess) -> None:
     with pytest.raises(Exception, match="subscribe is missing"):
         spark.read.format("bmq").option("bmq.bootstrap.servers", broker.url).load().count()
 
 
-def test_a_queue_that_cannot_be_opened_ends_the_query_with_its_reason(spark: SparkSession, broker: BrokerProcess,
+def test_a_queue_that_cannot_be_opened_fails_the_query_with_the_reason(spark: SparkSession, broker: BrokerProcess,
                                                                       tmp_path: Path) -> None:
     with pytest.raises(Exception, match="unknown.domain|UNKNOWN|REFUSED|NOT_"):
         drained(source(spark, broker, "bmq://unknown.domain/q", tmp_path), tmp_path)
@@ -185,13 +185,13 @@ def test_rows_become_messages_with_typed_properties(spark: SparkSession, broker:
     assert found == [(b"%d" % number, {"n": number, "flag": number == 0}) for number in range(3)]
 
 
-def test_a_column_says_where_to_post(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
+def test_the_column_queue_selects_the_target_queue(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
     rows = spark.createDataFrame([(f"{uri}a", "1"), (f"{uri}b", "2")], "queue string, value string")
     sink(rows, broker)
     assert (left(broker, f"{uri}a"), left(broker, f"{uri}b")) == ([b"1"], [b"2"])
 
 
-def test_what_is_written_again_is_in_the_queue_once(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
+def test_rows_that_are_written_again_are_in_the_queue_once(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
     """With a key in any write, without a key in the same write."""
     keyed = spark.sql("select cast(id as string) value, concat('k', id % 5) dedupKey from range(10)")
     sink(keyed, broker, queue=uri)
@@ -205,7 +205,7 @@ def test_what_is_written_again_is_in_the_queue_once(spark: SparkSession, broker:
     assert len(left(broker, f"{uri}x")) == 8
 
 
-def test_a_task_that_is_tried_again_leaves_each_row_once(broker: BrokerProcess, spark: SparkSession, uri: str,
+def test_a_repeated_task_posts_each_row_once(broker: BrokerProcess, spark: SparkSession, uri: str,
                                                          tmp_path: Path) -> None:
     """The first attempt of each task posts all rows and ends before it reports to Spark, as with speculation."""
     import pyarrow as pa
@@ -234,7 +234,7 @@ def test_a_refused_message_fails_the_task_with_its_reason(spark: SparkSession, b
         sink(rows, broker, queue="bmq://d.full/q")
 
 
-def test_a_stream_is_posted_batch_by_batch(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
+def test_a_streaming_query_posts_each_row_once(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
     """From one queue to another, with two rows per message."""
     post(broker, uri, *(b"%d" % number for number in range(20)))
     rows = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="8").selectExpr(
@@ -245,20 +245,20 @@ def test_a_stream_is_posted_batch_by_batch(spark: SparkSession, broker: BrokerPr
     assert left(broker, uri) == []
 
 
-@pytest.mark.parametrize(("columns", "told"), [
+@pytest.mark.parametrize(("columns", "text"), [
     ("1 as value", "value of type"), ("'x' as value, 1 as extra", "no column 'extra'"),
     ("'x' as value, 'k' as dedupKey, cast('g' as binary) as guid", "not both"),
     ("'x' as value, 1 as properties", "properties to be a map"),
 ])
-def test_a_table_that_cannot_be_posted_is_told_before_anything_is(spark: SparkSession, broker: BrokerProcess, uri: str,
-                                                                  columns: str, told: str) -> None:
-    with pytest.raises(Exception, match=told):
+def test_an_unsuitable_table_fails_before_a_row_is_posted(spark: SparkSession, broker: BrokerProcess, uri: str,
+                                                                  columns: str, text: str) -> None:
+    with pytest.raises(Exception, match=text):
         sink(spark.sql(f"select {columns}"), broker, queue=uri)
     with pytest.raises(SdkError), Session(broker.url) as session:
         session.open("bmq://unknown.domain/q", read=True)
 
 
-def test_drain_gives_everything_that_was_ever_drained(spark: SparkSession, broker: BrokerProcess, uri: str,
+def test_drain_returns_the_messages_of_all_drains_to_its_path(spark: SparkSession, broker: BrokerProcess, uri: str,
                                                       tmp_path: Path) -> None:
     from bmqtwist.spark import drain
 

@@ -14,7 +14,7 @@ def segment(start: int, end: int) -> Segment:
     return Segment(start, end, [number.to_bytes(KEY_BYTES, "big") for number in range(start, end)])
 
 
-def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+def test_written_batches_are_read_after_a_restart(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.set_epoch("e")
     spool.write(segment(0, 2), b"first")
@@ -28,7 +28,7 @@ def test_what_was_written_is_found_again(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_settled_batch_keeps_its_keys_until_they_are_forgotten(tmp_path: Path) -> None:
+def test_a_committed_batch_keeps_its_keys_until_it_is_removed(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.write(segment(0, 2), b"first")
     spool.remove_content(segment(0, 2))
@@ -39,7 +39,7 @@ def test_a_settled_batch_keeps_its_keys_until_they_are_forgotten(tmp_path: Path)
     spool.close()
 
 
-def test_a_batch_that_nobody_was_told_of_is_no_batch(tmp_path: Path) -> None:
+def test_a_batch_without_keys_is_deleted(tmp_path: Path) -> None:
     """A crash between content and keys."""
     spool = Spool(str(tmp_path))
     spool.write(segment(0, 2), b"first")
@@ -50,7 +50,7 @@ def test_a_batch_that_nobody_was_told_of_is_no_batch(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_keys_that_are_cut_are_not_taken_for_whole(tmp_path: Path) -> None:
+def test_a_truncated_file_of_keys_is_an_error(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     spool.write(segment(0, 2), b"first")
     path = tmp_path / f"{0:020}-{2:020}.guids"
@@ -60,7 +60,7 @@ def test_keys_that_are_cut_are_not_taken_for_whole(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_two_queries_do_not_share_a_spool(tmp_path: Path) -> None:
+def test_a_second_query_cannot_open_a_spool_in_use(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path))
     with pytest.raises(OffsetError, match="another query"):
         Spool(str(tmp_path), wait_s=0.0)

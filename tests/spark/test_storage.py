@@ -22,7 +22,7 @@ from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.selection import MessageRecords, by_message
 from bmqtwist.testing.process import BrokerProcess
-from spark.recorded_journals import SETS, as_told, ours
+from spark.recorded_journals import SETS, as_tool_row, tool_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,12 +40,12 @@ def journal_in(place: Path) -> Path:
     return next(place.glob("bmq_0.*.bmq_journal"))
 
 
-def test_all_recorded_journals_are_tables_row_for_row(spark: SparkSession) -> None:
+def test_rows_of_all_recorded_journals_equal_those_of_the_storage_tool(spark: SparkSession) -> None:
     """In one read with small ranges."""
     paths = [str(journal_in(case)) for case in CASES]
     rows = table(spark, ",".join(paths), maxPartitionRecords="50", columns="").orderBy("offset").collect()
-    expected = sorted((told for path in paths for told in ours(Path(path))), key=str)
-    assert sorted((as_told(row.asDict()) for row in rows), key=str) == expected
+    expected = sorted((row for path in paths for row in tool_rows(Path(path))), key=str)
+    assert sorted((as_tool_row(row.asDict()) for row in rows), key=str) == expected
 
 
 def test_payloads_are_those_of_the_data_file(spark: SparkSession) -> None:
@@ -57,7 +57,8 @@ def test_payloads_are_those_of_the_data_file(spark: SparkSession) -> None:
     assert len(with_all["propertyTypes"]) == len(with_all["properties"]) > 3
 
 
-def test_a_damaged_payload_is_told_or_left_out_or_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_mode_decides_whether_a_damaged_payload_is_reported_dropped_or_fails_the_job(
+        spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "s"
     shutil.copytree(SETS / "payload-60k" / "n1", place)
     data = next(place.glob("*.bmq_data"))
@@ -73,7 +74,7 @@ def test_a_damaged_payload_is_told_or_left_out_or_ends_the_job(spark: SparkSessi
         table(spark, str(place), **options, mode="FAILFAST").collect()
 
 
-def test_filters_as_options_and_pushed_give_what_spark_would_choose(spark: SparkSession) -> None:
+def test_filters_as_options_and_pushed_filters_select_the_rows_of_the_condition(spark: SparkSession) -> None:
     whole = table(spark, ROLLOVER, includeArchive="true").select(
         "type", "offset", "fileSet", "queue", "guid", "time").persist()
     some = whole.where("type = 'MESSAGE'").first()
@@ -92,7 +93,7 @@ def test_filters_as_options_and_pushed_give_what_spark_would_choose(spark: Spark
     whole.unpersist()
 
 
-def test_filters_of_a_query_narrow_what_is_read() -> None:
+def test_filters_of_a_query_become_options_of_the_reader() -> None:
     """Spark applies the filters that cannot be expressed, and time filters again."""
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 
@@ -118,7 +119,7 @@ def test_filters_of_a_query_narrow_what_is_read() -> None:
     assert (reader.options.record_types, reader.options.since) == (("CONFIRM",), int(noon.timestamp()))
 
 
-def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
+def test_only_selected_columns_are_read(spark: SparkSession) -> None:
     assert table(spark, ROLLOVER, columns="type,time").columns == ["type", "time"]
     narrow = spark.read.format("bmq-storage").schema("type string, time timestamp").load(ROLLOVER)
     assert narrow.columns == ["type", "time"] and narrow.count() > 0
@@ -126,7 +127,7 @@ def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
         table(spark, ROLLOVER, columns="tipe").count()
 
 
-def test_a_process_that_runs_tasks_keeps_its_imports_out_of_the_search_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_excludes_imported_modules_from_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark runs the garbage collector after each task; the first task freezes existing objects."""
     from pyspark.sql.types import LongType, StructType
 
@@ -142,35 +143,35 @@ def test_a_process_that_runs_tasks_keeps_its_imports_out_of_the_search_for_garba
     assert len(reader.partitions()) > 1
 
 
-def test_a_table_in_sql(spark: SparkSession) -> None:
+def test_a_journal_is_a_view_in_sql(spark: SparkSession) -> None:
     spark.sql(f"create or replace temporary view journal using `bmq-storage` options (path '{ROLLOVER}')")
     assert spark.sql("select count(*) n from journal where type = 'JOURNAL_OP'").first()["n"] >= 2
 
 
 @pytest.mark.parametrize("case", ["fanout-partial", "purge", "ttl", "poison", "auto-confirm", "queue-gc-recreated",
                                   "no-quorum-deletion", "app-added-removed"])
-def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, case: str) -> None:
+def test_lifelines_equal_the_messages_of_the_storage_tool(spark: SparkSession, case: str) -> None:
     from bmqtwist.spark import lifelines
 
     place = SETS / case / "n1"
     file = ReadOnlyFile(str(journal_in(place)))
-    told = {item.message.guid: item for item in by_message(records(JournalScan(file.read, file.size)))
+    messages_of_tool = {item.message.guid: item for item in by_message(records(JournalScan(file.read, file.size)))
             if isinstance(item, MessageRecords) and item.message is not None}
     file.close()
     rows = {bytes(row["guid"]): row for row in lifelines(spark, str(journal_in(place))).collect()}
-    assert rows.keys() == told.keys()
-    for guid, story in told.items():
+    assert rows.keys() == messages_of_tool.keys()
+    for guid, expected in messages_of_tool.items():
         row = rows[guid]
-        assert len(row["confirms"]) == len(story.confirms)
-        assert row["state"] == ("purged" if story.purged else "outstanding" if story.outstanding else row["state"])
-        assert (row["removed"] is None) == story.outstanding
-        assert (row["deletionReason"] is None) == (story.deletion is None)
-        if story.deletion is not None:
-            assert row["state"] == {2: "expired", 4: "no-quorum"}.get(story.deletion.flags, "confirmed")
+        assert len(row["confirms"]) == len(expected.confirms)
+        assert row["state"] == ("purged" if expected.purged else "outstanding" if expected.outstanding else row["state"])
+        assert (row["removed"] is None) == expected.outstanding
+        assert (row["deletionReason"] is None) == (expected.deletion is None)
+        if expected.deletion is not None:
+            assert row["state"] == {2: "expired", 4: "no-quorum"}.get(expected.deletion.flags, "confirmed")
 
 
 @pytest.mark.parametrize("records_max", [1 << 22, 40])
-def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession, records_max: int) -> None:
+def test_lifelines_of_the_reader_equal_those_computed_from_records(spark: SparkSession, records_max: int) -> None:
     """For all recorded sets including archives, in shares and whole."""
     from pyspark.sql import functions as F
 
@@ -179,8 +180,8 @@ def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession
     from bmqtwist.spark.tables import records as table_of
 
     def comparable(lines: DataFrame) -> list[Any]:
-        told = lines.withColumn("confirms", F.array_sort("confirms")).withColumn("arrived", F.unix_seconds("arrived"))
-        return sorted(map(str, told.collect()))
+        rows = lines.withColumn("confirms", F.array_sort("confirms")).withColumn("arrived", F.unix_seconds("arrived"))
+        return sorted(map(str, rows.collect()))
 
     path = ",".join([ROLLOVER, *(str(case) for case in CASES if case.name == "n1" and case.parent.name != "rollover")])
     records = table_of(spark, path, [*RECORD_COLUMNS, *OF_MESSAGES], includeArchive=True)
@@ -190,7 +191,7 @@ def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession
     assert comparable(made.select(*old.columns)) == expected and len(expected) > 100
 
 
-def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_over_journals_returns_each_record_once_across_a_rollover(spark: SparkSession, tmp_path: Path) -> None:
     """First the oldest set, then all sets."""
     place, out = tmp_path / "storage", tmp_path / "out"
     shutil.copytree(Path(ROLLOVER), place)
@@ -243,13 +244,13 @@ def storage(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
     return broker.config.storage
 
 
-def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_repeated_archive_jobs_archive_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
     from bmqtwist.spark.tables import RECORD_COLUMNS, lifelines_of
     from bmqtwist.spark.tables import records as table_of
 
     target = str(tmp_path / "archive")
-    said = [bmq("archive", ROLLOVER, target, "--cluster", "c") for _ in range(2)]
-    assert not said[0].startswith("0 ") and said[1].startswith("0 records archived")
+    output = [bmq("archive", ROLLOVER, target, "--cluster", "c") for _ in range(2)]
+    assert not output[0].startswith("0 ") and output[1].startswith("0 records archived")
     rows = spark.read.parquet(f"{target}/records")
     finished = table(spark, ROLLOVER + "/archive").select("partition", "lease", "sequence").distinct()
     assert rows.count() == finished.count() == rows.select("partition", "lease", "sequence").distinct().count()
@@ -259,16 +260,17 @@ def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkS
     assert lines.count() == rows.where("type = 'MESSAGE'").select("queueKey", "guid").distinct().count() > 0
 
 
-def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_report_contains_tables_plots_and_measured_latencies(spark: SparkSession, storage: Path, broker: BrokerProcess,
+                                                                 tmp_path: Path) -> None:
     """With the broker's measured latencies."""
     log = broker.root / "logs" / "stat.log.json"
 
-    def told() -> int:
+    def confirm_count() -> int:
         """Return the number of confirms in the broker's statistics."""
         found = re.findall(r'"bmq://d.prio/pipelines":\{"confirmLatency":\{([^}]*)\}', log.read_text())
         return sum(int(each.rpartition(":")[2]) for counts in found for each in counts.split(","))
 
-    until(lambda: told() == 10)
+    until(lambda: confirm_count() == 10)
     path = Path(bmq("report", str(storage), str(tmp_path / "report"), "--replica", str(storage), "--statistics", str(log),
                     "--title", "A title").strip())
     measured = spark.read.parquet(str(tmp_path / "report" / "tables" / "measured")).where(
@@ -285,7 +287,7 @@ def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broke
     assert list((tmp_path / "report").glob("*.png"))
 
 
-def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSession, tmp_path: Path) -> None:
+def test_measured_latencies_come_from_the_statistics_logs_of_primaries(spark: SparkSession, tmp_path: Path) -> None:
     """From several prints and nodes; only the primary of a queue counts confirmations."""
     from bmqtwist.spark.tables import measured_latency
 
@@ -301,7 +303,7 @@ def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSess
     assert [tuple(row) for row in found] == [("bmq://d/q", app, 100, 1.0, 1.0, 8.0, 64.0, 64.0) for app in (None, "a")]
 
 
-def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_differences_between_replicas_are_listed(spark: SparkSession, tmp_path: Path) -> None:
     from bmqtwist.spark.tables import RECORD_COLUMNS, replica_diff
     from bmqtwist.spark.tables import records as table_of
 
@@ -317,19 +319,19 @@ def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path
     assert [row["what"] for row in found][:2] == ["different", "missing right"]
 
 
-def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: SparkSession, broker: BrokerProcess,
-                                                                      storage: Path) -> None:
+def test_a_replay_posts_the_selected_messages_once_with_properties_of_their_origin(
+        spark: SparkSession, broker: BrokerProcess, storage: Path) -> None:
     from bmqtwist.spark.pipelines.replay import MessageSelection, ReplayOptions, replay
 
     wanted = MessageSelection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
     sink: dict[str, str] = {"bmq.bootstrap.servers": broker.url}
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     assert "10 messages would be posted" in bmq(
         "replay", str(storage), "--queue", wanted.queues[0], "--where", wanted.expression, "-b", broker.url, "--dry-run")
     for _ in range(2):
         assert replay(spark, str(storage), sink, wanted, ReplayOptions("bmq://d.prio/again", rate=5.0),
-                      lambda done, total: told.append((done, total))) == 10
-    assert told[-1] == (10, 10) and len(told) >= 2
+                      lambda done, total: progress.append((done, total))) == 10
+    assert progress[-1] == (10, 10) and len(progress) >= 2
     with Session(broker.url) as session, session.open("bmq://d.prio/again", read=True) as queue:
         found: list[Any] = []
         while (message := queue.get(0.5)) is not None:

@@ -21,7 +21,8 @@ PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_the_tutorial_does_what_it_says(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_tutorial_runs_and_prints_its_output(spark: SparkSession, tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bmq, "session", lambda master: spark, raising=False)
     names: dict[str, Any] = {"__name__": "tutorial"}
     seen = 0
@@ -32,8 +33,8 @@ def test_the_tutorial_does_what_it_says(spark: SparkSession, tmp_path: Path, mon
             if block.info != "python":
                 continue
             text = block.text
-            for said, meant in places.items():
-                text = text.replace(said, meant)
+            for written, replacement in places.items():
+                text = text.replace(written, replacement)
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(compile(text, str(block), "exec"), names)

@@ -35,31 +35,31 @@ URI = "bmq://domain/queue"
 
 
 def on_event(event: SessionEvent) -> None:
-    """Hear events."""
+    """Check the members of a session event."""
     assert_type(event.kind, EventKind)
     assert_type(event.result, Result)
     print(event.uri, event.message)
 
 
 async def on_message(message: Message) -> None:
-    """A callback may be a coroutine function."""
+    """Process a message: a callback may be a coroutine function."""
     async with message:
         assert_type(message.payload, bytes)
 
 
 def on_order(message: Message[Order]) -> None:
-    """A callback for values."""
+    """Process a message of a queue with a codec."""
     assert_type(message.value, Order)
 
 
 async def tunnel(make: Callable[[], asyncio.BaseProtocol], address: Address,
                  tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-    """A connector."""
+    """Connect through a proxy: a connector of the application."""
     return await connect_tcp(make, Address("proxy", address.port), tls)
 
 
 async def sessions() -> None:
-    """Everything a session takes."""
+    """Use all arguments and methods of a session."""
     health = HealthMonitor()
     options = SessionOptions(brokers=parse_brokers("tcp://a:1,tls://b"), credential=Credential.basic("me", "secret"))
     async with Session(options=options, tls=ssl.create_default_context(), on_event=on_event,
@@ -75,7 +75,7 @@ async def sessions() -> None:
 
 
 async def queues(session: Session) -> None:
-    """Queues of bytes and of values."""
+    """Use all methods of a queue of bytes."""
     opening = session.open(URI, write=True, on_message=on_message)
     assert_type(opening, Opening[bytes])
     queue = await opening
@@ -120,7 +120,7 @@ async def queues(session: Session) -> None:
 
 
 async def values(session: Session) -> None:
-    """A codec says what a queue takes and gives."""
+    """Use queues with codecs: the codec determines the types of values."""
     async with session.open(URI, read=True, write=True, codec=OWN, on_message=on_order) as orders:
         assert_type(orders, Queue[Order])
         await orders.post(Order(1, ["a"]))
@@ -134,7 +134,7 @@ async def values(session: Session) -> None:
 
 
 async def requests(session: Session, queue: Queue, orders: Queue[Order]) -> None:
-    """Requests and replies."""
+    """Use requesters and responders."""
     async with Requester(session, "domain") as plain:
         assert_type((await plain.request(queue, b"x", timeout_s=1.0)).payload, bytes)
     async with Requester(session, "domain", OWN) as typed:

@@ -12,20 +12,20 @@ URI = "bmq://domain/queue"
 
 
 def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
-    """A message."""
+    """Confirm a message."""
     assert_type(message.data, bytes)
     assert_type(message.properties, blazingmq.PropertyValueDict)
     handle.confirm()
 
 
 def on_ack(ack: blazingmq.Ack) -> None:
-    """An acknowledgement."""
+    """Check the members of an acknowledgement."""
     assert_type(ack.status, blazingmq.AckStatus)
     assert_type(ack.guid, bytes | None)
 
 
 def main() -> None:
-    """All calls."""
+    """Use all calls of a session."""
     monitor = blazingmq.BasicHealthMonitor()
     options = blazingmq.SessionOptions(blazingmq.CompressionAlgorithmType.ZLIB, blazingmq.Timeouts(1.0), monitor)
     with blazingmq.Session.with_options(session_events.log_session_event, on_message, session_options=options) as session:

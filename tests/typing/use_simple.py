@@ -17,13 +17,13 @@ URI = "bmq://domain/queue"
 
 
 def on_event(event: SessionEvent) -> None:
-    """Hear events."""
+    """Ignore a session event."""
 
 
 def sessions() -> None:
-    """Everything a session takes."""
+    """Use all arguments and methods of a session."""
     def pump(options: object, dispatch: Dispatch, tls: ssl.SSLContext | None) -> Pump:
-        raise OSError("no way out")
+        raise OSError("no network")
     with Session("tcp://a", on_event=on_event, on_nack=print, health=HealthMonitor(), pump=SocketPump,
                  connect_timeout_s=3) as session:
         assert_type(session, Session)
@@ -33,7 +33,7 @@ def sessions() -> None:
 
 
 def queues(session: Session) -> None:
-    """Queues of bytes and of values."""
+    """Use all methods of queues, with and without a codec."""
     with session.open(URI, read=True, write=True) as queue:
         assert_type(queue, Queue[bytes])
         assert_type(queue.post(b"x"), Ack)
@@ -57,7 +57,7 @@ def queues(session: Session) -> None:
 
 
 def requests(session: Session, queue: Queue) -> None:
-    """Requests and replies."""
+    """Use requesters and responders."""
     with BlockingRequester(session, "domain") as requester:
         assert_type(requester.request(queue, b"x", timeout_s=1.0), Message[bytes])
     with BlockingResponder(session) as responder:

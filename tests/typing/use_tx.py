@@ -16,7 +16,7 @@ URI = "bmq://domain/queue"
 
 
 async def sessions(reactor: Any) -> None:
-    """Everything a session takes."""
+    """Use all arguments and methods of a session."""
     def endpoint(address: Address) -> UNIXClientEndpoint:
         return UNIXClientEndpoint(reactor, f"/run/{address.host}")
     session = Session(reactor, "tcp://a", on_event=print, on_nack=print, health=HealthMonitor(), endpoint=endpoint,
@@ -29,7 +29,7 @@ async def sessions(reactor: Any) -> None:
 
 
 def deferreds(session: Session) -> None:
-    """Chains of callbacks."""
+    """Use chains of callbacks."""
     def opened(queue: Queue) -> Deferred[Ack]:
         return queue.post(b"hello")
 
@@ -41,7 +41,7 @@ def deferreds(session: Session) -> None:
 
 
 async def coroutines(session: Session) -> None:
-    """Queues of bytes and of values."""
+    """Use all methods of queues, with and without a codec."""
     async with await session.open(URI, read=True, write=True) as queue:
         assert_type(queue, Queue[bytes])
         assert_type(await queue.post(b"x", {"a": 1}), Ack)
@@ -67,7 +67,7 @@ async def coroutines(session: Session) -> None:
 
 
 async def requests(session: Session, queue: Queue) -> None:
-    """Requests and replies."""
+    """Use requesters and responders."""
     async def handler(message: Message) -> bytes:
         return message.payload
     async with Requester(session, "domain") as requester, Responder(session) as responder:

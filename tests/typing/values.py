@@ -1,4 +1,5 @@
-"""A type of an application's own, for the programs here. They are never run, only checked: mypy and pyright, strict."""
+"""A value type and codecs of an application, for the programs of this directory. They are checked by mypy and pyright
+(strict), and never run."""
 
 from __future__ import annotations
 
@@ -9,21 +10,21 @@ from bmqtwist.sdk import Codec, JsonCodec, MsgspecCodec, PydanticCodec
 
 @dataclass
 class Order:
-    """What is posted."""
+    """Value of a queue."""
 
     number: int
     items: list[str]
 
 
 class OrderCodec:
-    """A codec of one's own needs no base class."""
+    """Codec of an application; it needs no base class."""
 
     def encode(self, value: Order, /) -> bytes:
-        """A payload."""
+        """Return the payload of an order."""
         return f"{value.number} {' '.join(value.items)}".encode()
 
     def decode(self, payload: bytes, /) -> Order:
-        """Back."""
+        """Return the order of a payload."""
         number, *items = payload.decode().split()
         return Order(int(number), items)
 
