@@ -154,7 +154,7 @@ def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: Simu
     node.pause()
     told = []
     end.handler = receiver = ConnectionHandler()
-    receiver.drained = lambda: told.append(nodes.now)  # type: ignore[method-assign]
+    receiver.on_drained = lambda: told.append(nodes.now)  # type: ignore[method-assign]
     assert end.send(bytes(KERNEL_BYTES)) == 0
     assert end.send(bytes(1000)) == 1000
     nodes.run(1.0)

@@ -310,15 +310,15 @@ def test_figures_of_an_interval_count_what_came_in_it() -> None:
     figures = Throughput("consumed", True)
     assert len({line.index("||Latency") for line in header(True).splitlines()[:1]}) == 1
     for _ in range(2000):
-        figures.message(512)
-    figures.event(1_100_000)
-    figures.latency(1_000)
-    figures.latency(3_000)
+        figures.add_message(512)
+    figures.add_event(1_100_000)
+    figures.add_latency(1_000)
+    figures.add_latency(3_000)
     row = figures.row(2.0)
     assert [part.strip() for part in row.replace("||", "|").split("|")] == [
         "consumed", "1,000", "2,000", "500.00 KB", "0", "1", "537.11 KB", "1.00 us <        2.00 us <        3.00 us"]
     assert "|             0 |             0 |" in figures.row(1.0)
-    assert figures.final() == ("Final stats: consumed 2,000 messages [1000.00 KB] in 1 events [1.05 MB] "
+    assert figures.final_line() == ("Final stats: consumed 2,000 messages [1000.00 KB] in 1 events [1.05 MB] "
                                "(Protocol: 6.909%) ~ latency { 1.00 us < 3.00 us }")
 
 

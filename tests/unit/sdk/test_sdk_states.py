@@ -24,7 +24,7 @@ def test_entering_a_state_clears_the_timers_that_mean_nothing_there() -> None:
     due = [what for what in Input if what.name.endswith("_DUE")]
     for state in State:
         for each in due:
-            core._deadlines.after(each, 5.0)
+            core._deadlines.set_after(each, 5.0)
         core._state.enter(state)
         assert {each for each in due if each in core._deadlines} == {
             each for each in due if SESSION[state][each].action is not ignore}

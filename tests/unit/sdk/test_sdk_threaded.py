@@ -32,7 +32,7 @@ def test_a_call_that_waits_ends_with_the_thread_and_the_error_is_kept() -> None:
     threaded.start()
     assert not threaded.request(threaded.core.start, 10.0)
     threaded.join(10.0)
-    assert isinstance(threaded.failed, OSError)
+    assert isinstance(threaded.error, OSError)
 
 
 def test_a_request_that_fails_raises_and_effects_for_nobody_go_to_the_owner() -> None:
@@ -49,6 +49,6 @@ def test_a_request_that_fails_raises_and_effects_for_nobody_go_to_the_owner() ->
             threaded.request(threaded.core.start)
         assert caught.value.result is Result.NOT_CONNECTED and threads == {"its own"} and heard
     finally:
-        threaded.end()
+        threaded.end_thread()
         threaded.join(10.0)
-    assert threaded.failed is None
+    assert threaded.error is None
