@@ -201,7 +201,7 @@ def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: P
 
 def test_a_dialled_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
-    pair.wires[1].arrive = lambda data: 0  # type: ignore[method-assign]
+    pair.wires[1].write = lambda data: 0  # type: ignore[method-assign]
     pair.connect()
     pair.worlds[0].advance(9.0)
     pair.pass_on()
