@@ -324,7 +324,7 @@ class Sessions(RuleBasedStateMachine):
         """Bounded by what is open and under way."""
         core = self.core
         live = len(core.queues)
-        assert len(core._queues.registry.handles) <= live + 5
+        assert len(core._queues.registry.ids_by_uri) <= live + 5
         assert len(core._connection._requests.pending) <= 4 * live + 8 + len(self.bench.requests)
         assert len(core._deadlines._due) <= 3 * live + 10
         assert len(core._deadlines._heap) <= 2 * len(core._deadlines._due) + 100
@@ -345,7 +345,7 @@ class Sessions(RuleBasedStateMachine):
         bench.advance(30.0)
         assert core.state is State.STOPPED and core.next_deadline() is None
         assert not core.unacked and not core._posts.unacked_bytes and not core.queues and not core._deliveries.routes
-        assert not core._connection._requests.pending and not core._queues.registry.handles
+        assert not core._connection._requests.pending and not core._queues.registry.ids_by_uri
         assert not core._posts.room_requested
         self.outcomes_come_once_and_numbers_add_up()
         assert set(self.outcomes) == self.tokens

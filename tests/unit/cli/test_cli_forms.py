@@ -56,7 +56,7 @@ def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> No
 @pytest.mark.parametrize(("line", "reason"), [
     (b"nonsense", "not JSON"), (b"[]", "an object is expected"), (b"{}", "exactly one of"),
     (b'{"payload": "x", "payloadBase64": "eA=="}', "exactly one of"), (b'{"payloadBase64": "?"}', "not base64"),
-    (b'{"payloadBase64": 5}', "not base64"), (b'{"payload": "x", "properties": []}', "no object"),
+    (b'{"payloadBase64": 5}', "not base64"), (b'{"payload": "x", "properties": []}', "is not an object"),
     (b'{"payload": "x", "properties": {"n": 1.5}}', 'property "n"'),
     (b'{"payload": "x", "properties": {"n": null}}', 'property "n"'),
     (b'{"payload": "x", "properties": {"n": {"type": "CHAR", "value": 300}}}', "300"),

@@ -59,7 +59,7 @@ class Run:
     def check_clean(self) -> None:
         """Check that no caller is waiting."""
         assert not self.session._room_waiters
-        assert not self.queue._getters and not self.queue._flush_waiters
+        assert not self.queue._get_waiters and not self.queue._flush_waiters
 
 
 async def every_turn(front: Front, call: Callable[[Run], Callable[[], Awaitable[Any]]],

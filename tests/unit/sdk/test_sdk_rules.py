@@ -590,7 +590,7 @@ def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
 
 
 @rule
-@pytest.mark.parametrize("state", ["draining", "leaving"])
+@pytest.mark.parametrize("state", ["draining", "disconnecting"])
 def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> None:
     bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
     bench.silent.add("disconnect")

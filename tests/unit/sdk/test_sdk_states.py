@@ -41,8 +41,8 @@ def test_a_session_and_its_queues_keep_the_last_transitions_with_events_and_caus
     lost = next(each for each in bench.core._state.history.transitions if each.event == "lost")
     assert lost.change == "ready -> waiting" and lost.cause == "connection reset"
     assert [(each.event, each.change) for each in queue.history.transitions] == [
-        ("connected", "open held -> opening"), ("granted", "opening -> configuring"), ("granted", "configuring -> open"),
-        ("lost", "open -> reopen held"), ("connected", "reopen held -> reopening"),
+        ("connected", "open pending -> opening"), ("granted", "opening -> configuring"), ("granted", "configuring -> open"),
+        ("lost", "open -> reopen pending"), ("connected", "reopen pending -> reopening"),
         ("granted", "reopening -> reconfiguring"), ("granted", "reconfiguring -> open")]
 
 

@@ -43,14 +43,14 @@ class OldClient:
         with self.broker._runner.lock:
             self.link.send(data)
 
-    def data(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """From the link."""
         self.heard.append(data)
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         """From the link."""
 
-    def room(self) -> None:
+    def on_room(self) -> None:
         """From the link."""
 
 
