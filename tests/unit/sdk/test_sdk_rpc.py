@@ -140,7 +140,8 @@ def test_many_requests_at_a_time_by_several_workers_each_have_their_own_reply(lo
             for each in asking:
                 await each
             assert replies == {number: b"%d" % (2 * number) for number in range(200)}
-            assert not inner(requester)._waiting and len(inner(responder)._queues) == 1 and not inner(responder)._replies_in_progress
+            assert not inner(requester)._waiting and len(inner(responder)._queues) == 1
+            assert not inner(responder)._replies_in_progress
             await requests.close()
             for each in serving:
                 await each
